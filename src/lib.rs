@@ -1,0 +1,1 @@
+//! Node Runtime Health.

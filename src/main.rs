@@ -1,0 +1,2 @@
+//! Node Runtime Health.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A real control plane and real nodes on one Linux machine.
