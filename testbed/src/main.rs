@@ -64,7 +64,9 @@ enum Sub {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    // The client calls each refused connection of a starting server an error.
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,kube_client=off".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let cli = Cli::parse();
     match cli.command {
         Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
