@@ -1,1 +1,395 @@
 //! Fault injection: each fault for real, with the instant of the system call and the way back.
+//!
+//! Every injector touches exactly what it names, tells what that was, and can be lifted without the product: the
+//! demo's controls are the same injections, left alone and then lifted.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::node::Node;
+use crate::process::{self, Identity, wait_until};
+use crate::view::{self, Lists, bounded};
+
+/// Folder of the gates and of the lock, as the node's network configuration names it.
+pub const GATES: &str = "/run/cni-gate";
+/// The lock that network plugins of a node queue up for.
+pub const GATE_LOCK: &str = "/run/cni-gate/ipam.lock";
+
+/// How long the kernel or the runtime may take to show what was just done.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// Which fault was injected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// A pod's shim is stopped
+    FrozenShim,
+    /// A stopped shim was left behind by a restart of containerd
+    LeakedShim,
+    /// A container runs without its sandbox
+    LostSandbox,
+    /// Every container of the node was killed
+    StoppedContainers,
+    /// The next network plugin that adds a pod hangs with the lock
+    HungNetworkPlugin,
+    /// A workload fails while a file exists
+    FailingWorkload,
+}
+
+/// What an injection hit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Uid of the pod
+    pub pod_uid: Option<String>,
+    /// Full id of the pod's sandbox at that time
+    pub sandbox: Option<String>,
+    /// Full ids of the containers
+    pub containers: Vec<String>,
+    /// The process as the bed's owner sees it
+    pub process: Option<Identity>,
+    /// The same process's pid inside the node
+    pub node_pid: Option<i32>,
+    /// The file, as the node sees it
+    pub path: Option<PathBuf>,
+}
+
+/// An injected fault.
+#[derive(Debug, Clone, Serialize)]
+pub struct Injection {
+    /// Which
+    pub fault: Fault,
+    /// Where
+    pub node: String,
+    /// What it hit
+    pub victim: Victim,
+    /// Just before the system call that made the fault, so that measured times are never too short
+    pub at: Timestamp,
+    /// The same on the monotonic clock
+    #[serde(skip)]
+    pub instant: Instant,
+}
+
+impl Injection {
+    /// Takes the time; the system call comes next.
+    fn now(fault: Fault, node: &Node, victim: Victim) -> Self {
+        Self {
+            fault,
+            node: node.name.clone(),
+            victim,
+            at: Timestamp::now(),
+            instant: Instant::now(),
+        }
+    }
+
+    /// Time since the fault was made.
+    pub fn elapsed(&self) -> Duration {
+        self.instant.elapsed()
+    }
+
+    /// Takes the fault away; without effect if it is gone already.
+    ///
+    /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
+    pub fn lift(&self, node: &Node) -> Result<()> {
+        match self.fault {
+            Fault::FrozenShim => self.signal(Signal::CONT),
+            Fault::LeakedShim => self.signal(Signal::KILL),
+            Fault::LostSandbox => {
+                let socket = view::socket(node);
+                let orphans = orphans_of(
+                    &view::lists(&socket, view::LIMIT)?,
+                    self.victim.pod_uid.as_deref(),
+                );
+                orphans
+                    .iter()
+                    .try_for_each(|id| view::remove_container(&socket, id, SETTLE))
+            }
+            Fault::StoppedContainers => Ok(()),
+            Fault::HungNetworkPlugin => {
+                remove(&node.root_path(GATES).join("add"))?;
+                // The hanging process waits for the end of this file and then does its work.
+                held_gates(node)?
+                    .into_iter()
+                    .try_for_each(|(path, _)| remove(&path))
+            }
+            Fault::FailingWorkload => self
+                .victim
+                .path
+                .as_ref()
+                .map_or(Ok(()), |path| remove(&node.root_path(path))),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.victim
+            .process
+            .map_or(Ok(()), |process| process.signal(signal).map(drop))
+    }
+}
+
+/// Stops (SIGSTOP) the shim of a pod's sandbox: everything that asks this shim hangs, lists go on answering.
+pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let lists = view::lists(&view::socket(node), view::LIMIT)?;
+    let sandbox = lists
+        .sandbox_of(pod_uid)
+        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let shim = view::shim(node.init_pid(), &sandbox.id)?;
+    let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
+    let process = Identity {
+        pid: shim.host_pid,
+        started: shim.started,
+    };
+    let victim = Victim {
+        pod_uid: Some(pod_uid.to_owned()),
+        sandbox: Some(sandbox.id.clone()),
+        containers: running(&lists, |container| container.sandbox == sandbox.id),
+        process: Some(process),
+        node_pid: Some(shim.pid),
+        path: None,
+    };
+    let injection = Injection::now(Fault::FrozenShim, node, victim);
+    ensure!(
+        process.signal(Signal::STOP)?,
+        "the shim of sandbox {} ended",
+        sandbox.id
+    );
+    ensure!(
+        wait_until(SETTLE, || process::state(process.pid) == Some('T')),
+        "shim {} does not stop",
+        process.pid
+    );
+    Ok(injection)
+}
+
+/// Freezes a pod's shim and restarts containerd, which replaces the pod and leaves the shim behind.
+pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let frozen = freeze_shim(node, pod_uid)?;
+    let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
+    node.restart_containerd()?;
+    let left = injection
+        .victim
+        .process
+        .is_some_and(|process| process.alive());
+    ensure!(
+        left,
+        "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked"
+    );
+    Ok(injection)
+}
+
+/// Takes the sandbox from under a pod's running containers: stops the kubelet, removes the sandbox alone, restarts containerd.
+pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let socket = view::socket(node);
+    // A running kubelet would build a new sandbox within seconds.
+    node.stop_kubelet()?;
+    let lists = view::lists(&socket, view::LIMIT)?;
+    let sandbox = lists
+        .sandbox_of(pod_uid)
+        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let victim = Victim {
+        pod_uid: Some(pod_uid.to_owned()),
+        sandbox: Some(sandbox.id.clone()),
+        containers: running(&lists, |container| container.sandbox == sandbox.id),
+        ..Victim::default()
+    };
+    ensure!(
+        !victim.containers.is_empty(),
+        "pod {pod_uid} has no running container that could be an orphan"
+    );
+    let injection = Injection::now(Fault::LostSandbox, node, victim);
+    ctr(node, &["tasks", "kill", "--signal", "SIGKILL", &sandbox.id])?;
+    // containerd itself may be quicker with the ended task, and a task that is not gone yet cannot lose its container.
+    let mut last = Ok(());
+    let removed = wait_until(SETTLE, || {
+        last = ctr(node, &["tasks", "rm", &sandbox.id])
+            .and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
+        last.is_ok()
+    });
+    if !removed {
+        last?;
+    }
+    node.restart_containerd()?;
+    let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, Some(pod_uid));
+    ensure!(
+        !orphans.is_empty(),
+        "pod {pod_uid} has no orphan after the loss of its sandbox"
+    );
+    Ok(injection)
+}
+
+/// Kills every container and every sandbox of a node. The kubelet has to be stopped, or it starts them again.
+pub fn stop_all_containers(node: &Node) -> Result<Injection> {
+    ensure!(
+        node.daemon("kubelet").is_none(),
+        "the kubelet of {} runs and would start the containers again",
+        node.name
+    );
+    let socket = view::socket(node);
+    let lists = view::lists(&socket, view::LIMIT)?;
+    let victim = Victim {
+        containers: running(&lists, |_| true),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::StoppedContainers, node, victim);
+    let sandboxes = lists
+        .sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.ready)
+        .map(|sandbox| &sandbox.id);
+    for id in injection.victim.containers.iter().chain(sandboxes) {
+        ctr(node, &["tasks", "kill", "--signal", "SIGKILL", id])?;
+    }
+    let quiet = wait_until(SETTLE, || {
+        view::lists(&socket, view::LIMIT).is_ok_and(|lists| {
+            !lists.containers.iter().any(view::Container::running)
+                && !lists.sandboxes.iter().any(|s| s.ready)
+        })
+    });
+    ensure!(quiet, "containers of {} still run", node.name);
+    Ok(injection)
+}
+
+/// Makes the next network plugin that adds a pod hang while it holds the lock.
+pub fn hang_cni_add(node: &Node) -> Result<Injection> {
+    let path = PathBuf::from(GATES).join("add");
+    // Records of an earlier injection would be mistaken for this one's.
+    for (old, _) in held_gates(node)? {
+        remove(&old)?;
+    }
+    let injection = Injection::now(
+        Fault::HungNetworkPlugin,
+        node,
+        Victim {
+            path: Some(path.clone()),
+            ..Victim::default()
+        },
+    );
+    create(&node.root_path(path))?;
+    Ok(injection)
+}
+
+/// Waits until a network plugin has taken the gate and completes the injection by it: from now on the fault exists.
+pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Result<Injection> {
+    let mut holder = None;
+    let taken = wait_until(limit, || {
+        holder = held_gates(node)
+            .ok()
+            .and_then(|held| held.into_iter().next());
+        holder.is_some()
+    });
+    let (true, Some((path, node_pid))) = (taken, holder) else {
+        bail!(
+            "no network plugin of {} took the gate within {limit:?}",
+            node.name
+        )
+    };
+    let host = node
+        .pid_to_host(node_pid)
+        .with_context(|| format!("plugin {node_pid} of {} is gone", node.name))?;
+    let mut victim = gate.victim.clone();
+    victim.process = Some(Identity::of(host)?);
+    victim.node_pid = Some(node_pid);
+    // The rename set the file's change time, which is the instant of the fault; the poll is a little later.
+    let late = changed(&path)
+        .and_then(|at| at.elapsed().ok())
+        .unwrap_or_default();
+    let (now, instant) = (Timestamp::now(), Instant::now());
+    Ok(Injection {
+        victim,
+        at: now.checked_sub(jiff::SignedDuration::try_from(late)?)?,
+        instant: instant.checked_sub(late).unwrap_or(instant),
+        ..gate.clone()
+    })
+}
+
+/// Gives a `fail-while PATH` workload its cause; the path is one of the node that the pod mounts.
+pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
+    let victim = Victim {
+        path: Some(path.into()),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::FailingWorkload, node, victim);
+    create(&node.root_path(path))?;
+    Ok(injection)
+}
+
+/// Gates that a process has taken, with that process's pid inside the node.
+fn held_gates(node: &Node) -> Result<Vec<(PathBuf, i32)>> {
+    let folder = node.root_path(GATES);
+    let entries = match fs::read_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("read {}", folder.display()))?,
+    };
+    let pid = |path: &PathBuf| {
+        path.file_name()?
+            .to_str()?
+            .strip_prefix("add.held.")?
+            .parse()
+            .ok()
+    };
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| Some((entry.path(), pid(&entry.path())?)))
+        .collect())
+}
+
+fn changed(path: &Path) -> Option<std::time::SystemTime> {
+    use std::os::unix::fs::MetadataExt;
+    let data = fs::metadata(path).ok()?;
+    let (seconds, nanoseconds) = (
+        u64::try_from(data.ctime()).ok()?,
+        u32::try_from(data.ctime_nsec()).ok()?,
+    );
+    Some(std::time::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
+}
+
+fn create(path: &Path) -> Result<()> {
+    let make = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        File::create(path)
+    };
+    make()
+        .map(drop)
+        .with_context(|| format!("create {}", path.display()))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn running(lists: &Lists, wanted: impl Fn(&view::Container) -> bool) -> Vec<String> {
+    lists
+        .containers
+        .iter()
+        .filter(|c| c.running() && wanted(c))
+        .map(|c| c.id.clone())
+        .collect()
+}
+
+fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
+    lists
+        .orphans()
+        .filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid)
+        .map(|orphan| orphan.id.clone())
+        .collect()
+}
+
+/// containerd's own client below CRI; what is gone already is no error.
+fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
+    let mut command = node.command("ctr");
+    command.args(["--namespace", "k8s.io"]).args(arguments);
+    match bounded::output(&mut command, SETTLE) {
+        Err(error) if error.to_string().contains("not found") => Ok(()),
+        done => done.map(drop),
+    }
+}
