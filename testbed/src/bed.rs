@@ -96,7 +96,12 @@ impl Bed {
         let state = State { realm, network, keep: options.keep, nodes: Vec::new(), kubeconfig: PathBuf::new() };
         // From here on an error or a panic takes down what is there.
         let mut bed = Self { name, state, tether: Some(tether), mark: Some(mark), down: false };
-        bed.start(&options, nodes, programs.as_ref(), &said).map_err(|error| bed.failed(error))?;
+        if let Err(error) = bed.start(&options, nodes, programs.as_ref(), &said) {
+            let error = bed.failed(error);
+            // Half a bed is of no use to anybody.
+            bed.end()?;
+            return Err(error);
+        }
         Ok(bed)
     }
 

@@ -63,11 +63,20 @@ enum Sub {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> std::process::ExitCode {
     // The client calls each refused connection of a starting server an error.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,kube_client=off".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let cli = Cli::parse();
+    match run(Cli::parse()) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testbed: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
         Sub::Down => Bed::attach(&cli.name)?.down(),

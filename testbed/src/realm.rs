@@ -160,22 +160,28 @@ fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, C
     // A group of its own: Ctrl-C reaches the owner only, and the owner's end is what ends the bed.
     command.stdout(file.try_clone()?).stderr(file).process_group(0);
     let mut child = command.spawn().with_context(|| format!("start {:?}", command.get_program()))?;
-    let mut pid = i32::try_from(child.id())?;
-    let found = wait_until(START, || {
-        while let Some(&next) = process::children(pid).first() {
-            pid = next;
-            if process::comm(pid).as_deref() == Some("tini") {
-                return true;
-            }
-        }
-        !matches!(child.try_wait(), Ok(None))
+    let first = i32::try_from(child.id())?;
+    let mut init = None;
+    wait_until(START, || {
+        // From the top each time: on the way are helpers of the wrappers that come and go.
+        init = last_descendant(first).filter(|&pid| process::comm(pid).as_deref() == Some("tini"));
+        init.is_some() || !matches!(child.try_wait(), Ok(None))
     });
-    if !found || process::comm(pid).as_deref() != Some("tini") {
+    let Some(pid) = init else {
         let _ = child.kill();
         let _ = child.wait();
         bail!("no init process: {}", fs::read_to_string(log).unwrap_or_default().trim());
-    }
+    };
     Ok((Realm { init: Identity::of(pid)?, path: path.to_vec() }, child))
+}
+
+/// The end of the chain of first children; the init's own child is none of the chain.
+fn last_descendant(pid: i32) -> Option<i32> {
+    let mut current = pid;
+    while process::comm(current).as_deref() != Some("tini") {
+        current = *process::children(current).first()?;
+    }
+    Some(current)
 }
 
 /// Runs a command, returns what it prints, and makes its messages part of the error.
