@@ -9,6 +9,7 @@ pub mod audit;
 pub mod bed;
 mod cgroup;
 mod control_plane;
+pub mod demo;
 pub mod faults;
 pub mod images;
 pub mod kwok;

@@ -33,6 +33,24 @@ enum Sub {
     },
     /// Take a kept bed down
     Down,
+    /// Five incidents on a real node: watched under a dry run, healed, judged
+    Demo {
+        /// Leave the cluster up
+        #[arg(long)]
+        keep: bool,
+        /// Only these acts (hung-container, leaked-shim, orphan-nothing-runs, hung-network-plugin, back-off-pod)
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+        /// Watch no controls: quicker, proves less
+        #[arg(long)]
+        no_controls: bool,
+        /// Simulated nodes
+        #[arg(long, default_value_t = 20)]
+        kwok: usize,
+        /// Where the report is written
+        #[arg(long, default_value = "target/demo/report.json")]
+        report: std::path::PathBuf,
+    },
     /// Build and install what a bed needs
     Assets,
     /// Run kubectl as admin
@@ -79,6 +97,10 @@ fn main() -> std::process::ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
+        Sub::Demo { keep, only, no_controls, kwok, report } => {
+            let ok = nrh_testbed::demo::run(&nrh_testbed::demo::Options { keep, only, no_controls, kwok, report })?;
+            if ok { Ok(()) } else { bail!("the demo did not hold, see the report") }
+        }
         Sub::Down => Bed::attach(&cli.name)?.down(),
         Sub::Assets => {
             packages::ensure(packages::BED, true)?;
