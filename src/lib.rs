@@ -8,4 +8,10 @@
 //!
 //! `api/` holds the three objects that all of it speaks through; see `docs/` for the rules.
 
+pub mod api;
+pub mod cli;
+pub mod controller;
 pub mod core;
+pub mod explain;
+pub mod node;
+pub mod telemetry;
