@@ -1,4 +1,4 @@
-//! The three CustomResourceDefinitions as YAML: what `nrh crd` prints and `crds/` holds.
+//! The three definitions of custom resources as YAML: what `nrh crd` prints and `crds/` holds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,

@@ -16,7 +16,7 @@ pub struct HumanDuration(Duration);
 /// Shortest duration a field takes.
 pub const MIN: Duration = Duration::from_secs(1);
 /// Longest duration a field takes.
-pub const MAX: Duration = Duration::from_secs(24 * 3600);
+pub const MAX: Duration = Duration::from_hours(24);
 
 /// Why a text is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,5 +1,8 @@
 //! `RemediationPolicy`: what may be done about which fault on which nodes, kept in Git.
 
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -166,7 +169,7 @@ pub struct PolicyMatch {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
-#[x_kube(validation = Rule::new("duration(self.verify['for']) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
+#[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
     /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the

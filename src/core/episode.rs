@@ -165,7 +165,7 @@ pub struct EpisodeFault {
     pub rule: String,
     /// Rung it stands on, from 0.
     pub rung: u32,
-    /// How it stands: Open, Healed (gone, by a clean look) or GivenUp (its ladder is at an end).
+    /// How it stands: Open, Healed (gone, by a clean look) or `GivenUp` (its ladder is at an end).
     pub state: HealState,
 }
 

@@ -41,7 +41,7 @@ pub struct Order {
     /// Name of the node: an order for another node is refused.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// What to do: ReleaseCont (SIGCONT) or ReleaseKill (SIGKILL) of the one named process, or CleanupOrphans.
+    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, or `CleanupOrphans`.
     pub action: NodeAction,
     /// Whether a shim may be killed although its pod is not being deleted.
     #[serde(default)]
