@@ -111,10 +111,17 @@ fn a_lock_is_found_although_its_taker_has_ended() {
     assert!(wchan.as_deref().is_none_or(waits_for_lock), "{wchan:?}");
 }
 
+/// Copies a program by a process of its own: a file that this process has open for writing while another test
+/// forks could not be executed for a moment (ETXTBSY).
+fn copy(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
 /// A stand-in runtime: a shell under the name of containerd that starts `line` and stays.
-fn runtime(folder: &std::path::Path, line: &str) -> Running {
-    let daemon = folder.join("containerd");
-    std::fs::copy("/bin/sh", &daemon).unwrap();
+fn runtime(folder: &std::path::Path, name: &str, line: &str) -> Running {
+    let daemon = folder.join(name).join("containerd");
+    std::fs::create_dir(folder.join(name)).unwrap();
+    copy("/bin/sh", &daemon);
     let mut child = Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap();
     writeln!(child.stdin.as_mut().unwrap(), "{line} &\nwait").unwrap();
     Running(child)
@@ -145,7 +152,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     let prover = Prover::new(&root()).with_cni_folders(vec![plugins]);
     let line = |environ: &str| format!("env {environ} sh {} {}", plugin.display(), fifo.display());
 
-    let with = runtime(folder.path(), &line("CNI_COMMAND=ADD CNI_CONTAINERID=abc"));
+    let with = runtime(folder.path(), "with", &line("CNI_COMMAND=ADD CNI_CONTAINERID=abc"));
     wait_until("the plugin", || !proofs_below(pid_of(&with.0), &prover).is_empty());
     let expected = Proof::NetworkPlugin {
         plugin: "ptp".to_owned(),
@@ -155,7 +162,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     assert_eq!(proofs_below(pid_of(&with.0), &prover), [expected]);
     end_children(pid_of(&with.0));
 
-    let without = runtime(folder.path(), &line("X=1"));
+    let without = runtime(folder.path(), "without", &line("X=1"));
     let pid = pid_of(&without.0);
     wait_until("the script", || {
         table(&root()).unwrap().iter().any(|process| process.parent == pid && process.command == "sh")
@@ -168,7 +175,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
 fn a_plugin_that_no_runtime_called_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("ptp");
-    std::fs::copy("/bin/sleep", &plugin).unwrap();
+    copy("/bin/sleep", &plugin);
     let child = Running(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
     let prover = Prover::new(&root()).with_cni_folders(vec![folder.path().to_owned()]);
     let table = table(&root()).unwrap();
