@@ -269,6 +269,10 @@ pub struct Target {
     /// The pod, by namespace, name and uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
+    /// Path of the file whose lock the process holds: one that let go of it since is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub lock: Option<String>,
 }
 
 /// Most evidence lines a fault carries.
