@@ -97,7 +97,7 @@ pub struct StepRecord {
     /// Identity of the attempt, reserved before the act.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// The fault it is meant to heal.
+    /// Id of the fault it is meant to heal.
     #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of the action.
@@ -107,17 +107,17 @@ pub struct StepRecord {
     pub signal: Option<super::order::Signal>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
-    /// Where it is carried out.
+    /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
     pub lane: Lane,
     /// What it touches.
     #[serde(default)]
     pub target: Target,
-    /// How far it is.
+    /// How far the attempt is.
     pub state: StepState,
     /// Why it ended as it did, where the node answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<OutcomeReason>,
-    /// One sentence.
+    /// What came of it, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub message: String,
@@ -152,20 +152,20 @@ pub enum HealState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeFault {
-    /// Its id.
+    /// Id of the fault.
     #[schemars(length(max = 80))]
     pub id: String,
-    /// Its kind.
+    /// Kind of the fault.
     #[serde(rename = "type")]
     pub kind: FaultType,
-    /// What it is about.
+    /// The object the fault is about.
     pub subject: Subject,
     /// Name of the rule that applies.
     #[schemars(length(max = 63))]
     pub rule: String,
     /// Rung it stands on, from 0.
     pub rung: u32,
-    /// How it stands.
+    /// How it stands: Open, Healed (gone, by a clean look) or `GivenUp` (its ladder is at an end).
     pub state: HealState,
 }
 
