@@ -1,1 +1,17 @@
-//! Node Runtime Health.
+//! Node Runtime Health: finds the one sick object on a Kubernetes node and heals it in place.
+//!
+//! ```text
+//!   node/ (shell)        core/ (pure)          controller/ (shell)
+//!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::plan ─► effects
+//!   agent ◄───────────────────────── orders ◄──────────────────────────────┘
+//! ```
+//!
+//! `api/` holds the three objects that all of it speaks through; see `docs/` for the rules.
+
+pub mod api;
+pub mod cli;
+pub mod controller;
+pub mod core;
+pub mod explain;
+pub mod node;
+pub mod telemetry;

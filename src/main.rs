@@ -1,2 +1,47 @@
-//! Node Runtime Health.
-fn main() {}
+//! `nrh`: parses the command line and runs one part.
+
+use anyhow::Context;
+use clap::Parser;
+use nrh::cli::{Cli, Command, CrdArgs};
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    nrh::telemetry::start(cli.log_format, &cli.log);
+    // One thread is enough for every part, and keeps the probe small; blocking work has threads of its own.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Controller(args) => nrh::controller::run::run(args).await,
+            Command::Probe(args) => nrh::node::run::run(args).await,
+            Command::Act(args) => nrh::node::agent::run(args).await,
+            Command::Explain(args) => nrh::explain::run(args).await,
+            Command::Crd(args) => print_crds(&args),
+            Command::Thresholds => print_thresholds(),
+        }
+    })
+}
+
+fn print_crds(args: &CrdArgs) -> anyhow::Result<()> {
+    for (file, crd) in nrh::api::crds::all() {
+        let yaml = nrh::api::crds::yaml(&crd).with_context(|| format!("cannot write {file} as YAML"))?;
+        match &args.out {
+            Some(folder) => {
+                let path = folder.join(&file);
+                std::fs::write(&path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            None => println!("---\n{yaml}"),
+        }
+    }
+    Ok(())
+}
+
+fn print_thresholds() -> anyhow::Result<()> {
+    let thresholds = nrh::core::thresholds::Thresholds::default();
+    let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
+        .into_iter()
+        .map(|kind| (kind.as_str(), thresholds.nominal(kind).as_secs()))
+        .collect();
+    println!("{}", serde_json::to_string_pretty(&seconds)?);
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! The three objects that people, controller and probe speak through, and their way into the core.
+
+pub mod condition;
+pub mod convert;
+pub mod crds;
+pub mod duration;
+pub mod health;
+pub mod policy;
+pub mod remediation;
+
+pub use condition::{ConditionReason, ConditionType};
+pub use duration::HumanDuration;
+pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
+pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
+pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
+
+/// API group of all three kinds.
+pub const GROUP: &str = "runtimehealth.io";
+/// Version of all three kinds.
+pub const VERSION: &str = "v1alpha1";
+/// Field manager of the probe, in both modes.
+pub const PROBE_MANAGER: &str = "nrh-probe";
+/// Field manager of the controller.
+pub const CONTROLLER_MANAGER: &str = "nrh-controller";
+/// Namespace of the controller, the ledger and the leader Lease (Pod Security: restricted).
+pub const SYSTEM_NAMESPACE: &str = "nrh-system";
+/// Namespace of the probe and the Jobs (Pod Security: privileged).
+pub const NODE_NAMESPACE: &str = "nrh-node";
+/// Annotation on a Node that we cordoned: the name of the episode. Only a cordon with it is ours to undo.
+pub const CORDON_ANNOTATION: &str = "runtimehealth.io/cordoned-by";
+/// Label on a Node that keeps the probe away when its value is `disabled`.
+pub const PROBE_LABEL: &str = "runtimehealth.io/probe";
+/// Label on Jobs, pods and episodes: the operation they belong to.
+pub const OPERATION_LABEL: &str = "runtimehealth.io/operation";
+/// Label on Jobs and episodes: the node (shortened by hash where it is longer than a label may be).
+pub const NODE_LABEL: &str = "runtimehealth.io/node";
+/// Label on episodes: the policy.
+pub const POLICY_LABEL: &str = "runtimehealth.io/policy";
+/// Finalizer of an episode while it holds a slot or owes an undo.
+pub const FINALIZER: &str = "runtimehealth.io/episode";
+/// Label by which medik8s users leave a node out of remediation.
+pub const EXCLUDE_LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
+/// Name of the ledger's ConfigMap.
+pub const LEDGER_NAME: &str = "nrh-ledger";
+/// Name of the leader's Lease.
+pub const LEASE_NAME: &str = "nrh-controller";

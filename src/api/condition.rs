@@ -1,0 +1,44 @@
+//! Conditions: a closed set of types and reasons, all positive (True = good).
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+pub use crate::core::condition::{ConditionReason, ConditionType};
+use crate::core::snapshot::Tri;
+
+/// A condition; its transition time is kept from `before` when the status did not change.
+pub fn condition(
+    before: &[Condition],
+    kind: ConditionType,
+    status: Tri,
+    reason: ConditionReason,
+    message: &str,
+    now: Timestamp,
+) -> Condition {
+    let status = match status {
+        Tri::True => "True",
+        Tri::False => "False",
+        Tri::Unknown => "Unknown",
+    };
+    let since = before
+        .iter()
+        .find(|old| old.type_ == kind.as_str() && old.status == status)
+        .map_or(Time(now), |old| old.last_transition_time.clone());
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message: crate::core::text::bounded(message, 1024),
+        last_transition_time: since,
+        observed_generation: None,
+    }
+}
+
+/// The status of one condition, Unknown where it is missing.
+pub fn status_of(conditions: &[Condition], kind: ConditionType) -> Tri {
+    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(Tri::Unknown, |c| match c.status.as_str() {
+        "True" => Tri::True,
+        "False" => Tri::False,
+        _ => Tri::Unknown,
+    })
+}

@@ -1,0 +1,210 @@
+//! From the objects as the API serves them to the values the core decides on. All errors of a policy are
+//! collected; nothing after this handles an optional string.
+
+use std::collections::BTreeSet;
+
+use super::policy::{IntOrPercent, NodeSelector, PolicyRule, PolicyStep, RemediationPolicy, SelectorOperator};
+use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
+use crate::core::episode::Episode;
+use crate::core::policy::{Action, ActionType, Amount, History, Limits, Policy, Requirement, Rule, Selector, Step};
+use std::time::Duration;
+
+/// Everything wrong with a policy, one sentence each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(pub Vec<String>);
+
+/// Reads a policy, with every default filled in.
+pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
+    let (meta, spec) = (&object.metadata, &object.spec);
+    let mut errors = Vec::new();
+    let mut names = BTreeSet::new();
+    if spec.rules.is_empty() {
+        errors.push("rules: expected at least one rule, found none".to_owned());
+    }
+    let mut rules = Vec::new();
+    for rule in &spec.rules {
+        if !names.insert(rule.name.as_str()) {
+            errors.push(format!("rules[{}]: the name is used twice", rule.name));
+        }
+        rules.push(read_rule(rule, &mut errors));
+    }
+    let selector = spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, &mut errors));
+    let limits = Limits {
+        max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
+        max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
+    };
+    if !errors.is_empty() {
+        return Err(Invalid(errors));
+    }
+    Ok(Policy {
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or_default(),
+        selector,
+        priority: spec.priority,
+        mode: spec.mode,
+        suspend: spec.suspend,
+        pause_requests: spec.pause_requests.clone(),
+        rules,
+        limits,
+        history: History {
+            limit: spec.history.limit,
+            ttl: Duration::from_secs(spec.history.ttl_seconds_after_finished.into()),
+        },
+    })
+}
+
+fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
+    let at = format!("rules[{}]", rule.name);
+    if rule.matches.faults.is_empty() {
+        errors.push(format!("{at}.match.faults: expected at least one fault, found none"));
+    }
+    if rule.steps.is_empty() {
+        errors.push(format!("{at}.steps: expected at least one step, found none"));
+    }
+    let steps = rule
+        .steps
+        .iter()
+        .enumerate()
+        .filter_map(|(i, step)| read_step(step, &format!("{at}.steps[{i}]"), errors))
+        .collect();
+    let before_last = rule.steps.iter().rev().skip(1);
+    if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
+        errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
+    }
+    Rule {
+        name: rule.name.clone(),
+        faults: rule.matches.faults.iter().copied().collect(),
+        min_severity: rule.matches.min_severity,
+        hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
+        steps,
+    }
+}
+
+fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<Step> {
+    if step.attempts == 0 || step.attempts > 5 {
+        errors.push(format!("{at}.attempts: expected 1 to 5, found {}", step.attempts));
+    }
+    if step.verify.hold_for >= step.timeout {
+        errors.push(format!(
+            "{at}.verify.for: expected less than the timeout of {}, found {}: the step could never succeed",
+            step.timeout, step.verify.hold_for
+        ));
+    }
+    if step.notify.is_some() && step.action != ActionType::Notify {
+        errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
+    }
+    let action = match (step.action, &step.release_hung_process) {
+        (ActionType::ReleaseHungProcess, Some(with)) => {
+            Action::ReleaseHungProcess { signal: with.signal, allow_running_pods: with.allow_running_pods }
+        }
+        (ActionType::ReleaseHungProcess, None) => {
+            errors.push(format!(
+                "{at}.releaseHungProcess: needed with action ReleaseHungProcess, with the signal to send"
+            ));
+            return None;
+        }
+        (other, Some(_)) => {
+            errors.push(format!(
+                "{at}.releaseHungProcess: goes with action ReleaseHungProcess, found {}",
+                other.as_str()
+            ));
+            return None;
+        }
+        (ActionType::Cordon, None) => Action::Cordon,
+        (ActionType::DeletePod, None) => Action::DeletePod,
+        (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
+        (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
+    };
+    Some(Step {
+        action,
+        timeout: step.timeout.get(),
+        attempts: step.attempts,
+        cooldown: step.cooldown.get(),
+        verify_for: step.verify.hold_for.get(),
+    })
+}
+
+fn read_selector(selector: &NodeSelector, errors: &mut Vec<String>) -> Selector {
+    let mut requirements: Vec<Requirement> = selector
+        .match_labels
+        .iter()
+        .map(|(key, value)| Requirement::In(key.clone(), BTreeSet::from([value.clone()])))
+        .collect();
+    for expression in &selector.match_expressions {
+        let (key, values) = (expression.key.clone(), expression.values.iter().cloned().collect::<BTreeSet<_>>());
+        let needs_values = matches!(expression.operator, SelectorOperator::In | SelectorOperator::NotIn);
+        if needs_values == values.is_empty() {
+            errors.push(format!(
+                "nodeSelector.matchExpressions[{key}]: In and NotIn need values; Exists and DoesNotExist take none"
+            ));
+        }
+        requirements.push(match expression.operator {
+            SelectorOperator::In => Requirement::In(key, values),
+            SelectorOperator::NotIn => Requirement::NotIn(key, values),
+            SelectorOperator::Exists => Requirement::Exists(key),
+            SelectorOperator::DoesNotExist => Requirement::DoesNotExist(key),
+        });
+    }
+    Selector(requirements)
+}
+
+fn amount(raw: IntOrPercent, at: &str, errors: &mut Vec<String>) -> Amount {
+    match raw {
+        IntOrPercent::Int(number) => Amount::Count(number),
+        IntOrPercent::Percent(percent) => {
+            if percent > 100 {
+                errors.push(format!("{at}: expected at most 100%, found {percent}%"));
+            }
+            Amount::Percent(percent)
+        }
+    }
+}
+
+/// Reads an episode.
+pub fn episode(object: &NodeRemediation) -> Episode {
+    let (meta, spec) = (&object.metadata, &object.spec);
+    let status = object.status.clone().unwrap_or_default();
+    let opened_at =
+        status.opened_at.or_else(|| meta.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
+    Episode {
+        name: meta.name.clone().unwrap_or_default(),
+        identity: meta.uid.clone().zip(meta.resource_version.clone()),
+        node: spec.node_name.clone(),
+        node_uid: spec.node_uid.clone(),
+        policy: spec.policy.clone(),
+        mode: spec.mode,
+        deleting: meta.deletion_timestamp.is_some(),
+        phase: status.phase,
+        message: status.message,
+        opened_at,
+        finished_at: status.finished_at,
+        faults: status.faults,
+        steps: status.steps,
+        undo: status.undo,
+    }
+}
+
+/// The spec of an episode's object.
+pub fn remediation_spec(episode: &Episode) -> NodeRemediationSpec {
+    NodeRemediationSpec {
+        node_name: episode.node.clone(),
+        node_uid: episode.node_uid.clone(),
+        policy: episode.policy.clone(),
+        mode: episode.mode,
+    }
+}
+
+/// The status of an episode's object, without its conditions.
+pub fn remediation_status(episode: &Episode) -> NodeRemediationStatus {
+    NodeRemediationStatus {
+        phase: episode.phase,
+        message: crate::core::text::bounded(&episode.message, crate::core::fault::MAX_LINE),
+        opened_at: Some(episode.opened_at),
+        finished_at: episode.finished_at,
+        faults: episode.faults.clone(),
+        steps: episode.steps.clone(),
+        undo: episode.undo.clone(),
+        conditions: Vec::new(),
+    }
+}

@@ -1,0 +1,253 @@
+//! `NodeRuntimeHealth`: one per node, of the same name; what its probe sees and what is done about it.
+
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::core::fault::Fault;
+use crate::core::order::{Order, Outcome};
+use crate::core::plan::Health;
+
+/// What people ask of a node. Everything else is written by the probe and the controller.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "runtimehealth.io",
+    version = "v1alpha1",
+    kind = "NodeRuntimeHealth",
+    plural = "noderuntimehealths",
+    singular = "noderuntimehealth",
+    shortname = "nrh",
+    category = "runtimehealth",
+    status = "NodeRuntimeHealthStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "Health of the container runtime and the kubelet of one node, as its probe sees it, and what is being done about it. One per node, of the same name.",
+    label("app.kubernetes.io/part-of", "nrh"),
+    printcolumn(name = "Health", type_ = "string", json_path = ".status.summary.health"),
+    printcolumn(name = "Fault", type_ = "string", json_path = ".status.summary.worst"),
+    printcolumn(
+        name = "Restart-safe",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="RestartSafe")].status"#
+    ),
+    printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime.version"),
+    printcolumn(name = "Doing", type_ = "string", json_path = ".status.summary.doing"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Probe", type_ = "string", json_path = ".status.probe.version", priority = 1),
+    printcolumn(name = "Last seen", type_ = "date", json_path = ".status.probe.heartbeatAt", priority = 1),
+    printcolumn(name = "Policy", type_ = "string", json_path = ".status.remediation.policy", priority = 1)
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeRuntimeHealthSpec {
+    /// True = nothing is done to this node: no step starts, and running episodes stop before their next step.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Why, for the people who find it suspended. At most 256 characters.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
+    pub reason: String,
+}
+
+/// What is known of the node.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRuntimeHealthStatus {
+    /// The probe itself: version, mode, heartbeat, and how fresh each of its lanes is. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeStatus>,
+    /// The container runtime. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStatus>,
+    /// The kubelet. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletStatus>,
+    /// Faults seen on the node, most severe first; at most 64, `faultsLeftOut` counts the rest. Written by
+    /// the probe.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub faults: Vec<Fault>,
+    /// Faults that did not fit into `faults`. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults_left_out: Option<u32>,
+    /// What became of the last order. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Outcome>,
+    /// Faults that show only in the API: stuck DaemonSet pods, a silent probe. Written by the controller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub cluster_faults: Vec<Fault>,
+    /// An order for the probe to carry out, when no Job can run on the node. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// What is being done about the node, by which policy. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation: Option<RemediationStatus>,
+    /// The line that `kubectl get` prints. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Summary>,
+    /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
+    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady
+    /// and RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the
+    /// controller's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// How the probe runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProbeMode {
+    /// As a pod of the DaemonSet.
+    #[default]
+    Pod,
+    /// As a plain process or unit, with the kubelet's credentials.
+    Unit,
+}
+
+/// The probe's word about itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeStatus {
+    /// Version of the probe.
+    #[schemars(length(max = 64))]
+    pub version: String,
+    /// How it runs: Pod or Unit.
+    pub mode: ProbeMode,
+    /// Boot id of the node: another one means the node has restarted.
+    #[schemars(length(max = 64))]
+    pub boot_id: String,
+    /// Uid of the Node object that the probe believes to be its own, where it knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub node_uid: Option<String>,
+    /// Rises by one with each report of this probe process.
+    pub sequence: u64,
+    /// When this report was made, by the node's clock (for people; freshness is measured at arrival).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_at: Option<Timestamp>,
+    /// Seconds until the next report, at the latest: the probe's promise.
+    pub interval_seconds: u32,
+    /// Whether the probe may act on this node (`--allow-actions`, and its self-check passed).
+    #[serde(default)]
+    pub can_act: bool,
+    /// What the probe needs and does not have, one line each; empty when its self-check passed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 256)))]
+    pub missing: Vec<String>,
+    /// Each lane with the age of its last completed look.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// How a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LaneState {
+    /// Its last look was completed.
+    Ok,
+    /// Its call is out past its deadline.
+    Hung,
+    /// Its last look ended in an error.
+    Failed,
+    /// The node lacks what it needs.
+    Blind,
+    /// It has not looked yet.
+    Starting,
+}
+
+/// One lane of the probe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LaneStatus {
+    /// Name of the lane: runtime, lists, tasks, processes or kubelet.
+    #[schemars(length(max = 32))]
+    pub name: String,
+    /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in
+    /// an error; Blind: the node lacks what it needs; Starting: it has not looked yet.
+    pub state: LaneState,
+    /// Seconds since its last completed look, at the moment of this report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<u64>,
+    /// What it said, where it did not succeed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
+    pub message: String,
+}
+
+/// The container runtime.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeStatus {
+    /// Name and version, as `containerd://1.7.20`.
+    #[schemars(length(max = 128))]
+    pub version: String,
+    /// Socket it is asked through.
+    #[schemars(length(max = 256))]
+    pub endpoint: String,
+    /// Number of pod sandboxes it lists.
+    #[serde(default)]
+    pub sandboxes: u32,
+    /// Number of containers it lists.
+    #[serde(default)]
+    pub containers: u32,
+}
+
+/// The kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletStatus {
+    /// Whether a kubelet process runs and has completed its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<bool>,
+    /// When its process was started, by the node's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// Its version, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+}
+
+/// What is being done about the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationStatus {
+    /// Name of the policy that applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub policy: Option<String>,
+    /// Name of the open episode (a NodeRemediation).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub episode: Option<String>,
+    /// A fresh look is asked for: a number that rises with each request. The probe answers at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_requested: Option<u64>,
+    /// What is held back and why, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 512)))]
+    pub held: Vec<String>,
+}
+
+/// One line about the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Healthy: nothing confirmed, and the probe reports; Degraded: something that does not harm pods now;
+    /// Unhealthy: a confirmed fault harms pods or the node; Unknown: nobody could look.
+    pub health: Health,
+    /// The worst fault with its subject; empty when there is none.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub worst: String,
+    /// What is being done, or why nothing is; empty when there is nothing to do.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub doing: String,
+}

@@ -1,0 +1,420 @@
+//! `RemediationPolicy`: what may be done about which fault on which nodes, kept in Git.
+
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::duration::HumanDuration;
+use crate::core::fault::{FaultType, Severity};
+use crate::core::order::Signal;
+use crate::core::policy::{ActionType, Mode};
+
+/// Which nodes, which faults, which steps, and how much at once.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "runtimehealth.io",
+    version = "v1alpha1",
+    kind = "RemediationPolicy",
+    plural = "remediationpolicies",
+    singular = "remediationpolicy",
+    shortname = "rmp",
+    category = "runtimehealth",
+    status = "RemediationPolicyStatus",
+    derive = "PartialEq",
+    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; one policy heals a node at a time: the highest priority, then the name.",
+    label("app.kubernetes.io/part-of", "nrh"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "Valid", type_ = "string", json_path = r#".status.conditions[?(@.type=="Valid")].status"#),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.selected"),
+    printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.unhealthy"),
+    printcolumn(name = "In-flight", type_ = "integer", json_path = ".status.inFlight"),
+    printcolumn(
+        name = "Allowed",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="RemediationAllowed")].status"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority", priority = 1)
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.rules.all(r, self.rules.exists_one(o, o.name == r.name))").message("the names of rules must be unique in a policy"))]
+pub struct RemediationPolicySpec {
+    /// Which nodes the policy is for, by their labels. Absent or empty = all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
+    /// Where two policies select one node, the higher priority heals it; then the name decides.
+    /// -1000 to 1000, default 0.
+    #[serde(default)]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: i32,
+    /// DryRun (default) decides and records and touches nothing; Enforce acts.
+    #[serde(default)]
+    pub mode: Mode,
+    /// True = nothing starts and no further step is taken. Undo and cleanup go on.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Reasons to start nothing new, one line each; what runs is finished. Empty = not paused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
+    pub pause_requests: Vec<String>,
+    /// What to do about what. The first rule that matches a fault applies. 1 to 16.
+    #[schemars(length(min = 1, max = 16))]
+    pub rules: Vec<PolicyRule>,
+    /// How much may happen at once. The defaults are finite.
+    #[serde(default)]
+    pub limits: PolicyLimits,
+    /// How long finished episodes are kept.
+    #[serde(default)]
+    pub history: PolicyHistory,
+}
+
+/// A choice of nodes by labels: all of `matchLabels` and all of `matchExpressions`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeSelector {
+    /// Labels a node must have, with these values. At most 16.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "label_values")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Requirements on labels. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub match_expressions: Vec<NodeRequirement>,
+}
+
+/// Labels with their values, both as long as Kubernetes lets them be.
+fn label_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": {"type": "string", "maxLength": 63},
+        "x-kubernetes-validations": [{
+            "rule": "self.all(key, key.size() >= 1 && key.size() <= 317)",
+            "message": "a label's key has 1 to 317 characters"
+        }]
+    })
+}
+
+/// How a label is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SelectorOperator {
+    /// The label has one of the values.
+    In,
+    /// The label is absent or has none of the values.
+    NotIn,
+    /// The label is there.
+    Exists,
+    /// The label is not there.
+    DoesNotExist,
+}
+
+/// One requirement on a label.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? (has(self.values) && self.values.size() > 0) : !has(self.values)").message("In and NotIn need values; Exists and DoesNotExist take none"))]
+pub struct NodeRequirement {
+    /// Key of the label, such as `node.kubernetes.io/instance-type`.
+    #[schemars(length(min = 1, max = 317))]
+    pub key: String,
+    /// In: the label has one of the values; NotIn: it is absent or has none of them; Exists; DoesNotExist.
+    pub operator: SelectorOperator,
+    /// Values for In and NotIn. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub values: Vec<String>,
+}
+
+/// What a rule applies to, and its ladder.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
+pub struct PolicyRule {
+    /// Name, unique in the policy: it stands in episodes, events and metrics.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Which faults the rule is for: all conditions in it must hold.
+    #[serde(rename = "match")]
+    pub matches: PolicyMatch,
+    /// The ladder, cheapest safe step first. A step follows when the one before did not heal. 1 to 8.
+    #[schemars(length(min = 1, max = 8))]
+    pub steps: Vec<PolicyStep>,
+}
+
+/// Which faults a rule applies to.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyMatch {
+    /// Kinds of fault, one of which it must be. 1 to 16.
+    #[schemars(length(min = 1, max = 16))]
+    pub faults: Vec<FaultType>,
+    /// Least severity: Low (default), Medium, High or Critical.
+    #[serde(default)]
+    pub min_severity: Severity,
+    /// How long the fault must have been there, confirmed, before the first step: a duration from 1s to 24h,
+    /// such as `90s`. Absent = act as soon as it is confirmed.
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub hold_for: Option<HumanDuration>,
+}
+
+/// One rung of the ladder.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
+#[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
+#[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
+pub struct PolicyStep {
+    /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
+    /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
+    /// one hung process; Notify tells people and ends the ladder.
+    pub action: ActionType,
+    /// Parameters of ReleaseHungProcess.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release_hung_process: Option<ReleaseHungProcess>,
+    /// Parameters of Notify.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<Notify>,
+    /// Time from the act to a verified cure, after which the step has failed: a duration from 1s to 24h.
+    /// Default 3m.
+    #[serde(default = "default_timeout")]
+    pub timeout: HumanDuration,
+    /// How often the step may be tried on one fault. 1 (default) to 5.
+    #[serde(default = "default_attempts")]
+    #[schemars(range(min = 1, max = 5))]
+    pub attempts: u32,
+    /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m.
+    #[serde(default = "default_cooldown")]
+    pub cooldown: HumanDuration,
+    /// When the step counts as a success.
+    #[serde(default)]
+    pub verify: Verify,
+}
+
+fn default_timeout() -> HumanDuration {
+    HumanDuration::from_secs(180)
+}
+
+const fn default_attempts() -> u32 {
+    1
+}
+
+fn default_cooldown() -> HumanDuration {
+    HumanDuration::from_secs(60)
+}
+
+/// Parameters of ReleaseHungProcess.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReleaseHungProcess {
+    /// Cont resumes a stopped process; Kill ends it. Kill of a shim ends every container of its pod.
+    pub signal: Signal,
+    /// Whether a shim may be killed under a pod that is not being deleted. Default false.
+    #[serde(default)]
+    pub allow_running_pods: bool,
+}
+
+/// Parameters of Notify.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Notify {
+    /// What to tell beside the facts, such as the page of a runbook. At most 256 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub message: Option<String>,
+}
+
+/// When a step counts as a success: by the probe's clean look, never by an exit code.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Verify {
+    /// For how long the fault must stay away, by clean looks: a duration from 1s to 24h, shorter than the
+    /// step's timeout. Default 5s.
+    #[serde(rename = "for", default = "default_verify")]
+    pub hold_for: HumanDuration,
+}
+
+fn default_verify() -> HumanDuration {
+    HumanDuration::from_secs(5)
+}
+
+impl Default for Verify {
+    fn default() -> Self {
+        Self { hold_for: default_verify() }
+    }
+}
+
+/// How much may happen at once.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyLimits {
+    /// Nothing new starts while more of the selected nodes than this are unhealthy: a number, or a percent
+    /// (rounded down, but at least 1; 0 and 0% mean none). Default 30%.
+    #[serde(default = "default_max_unhealthy")]
+    pub max_unhealthy: IntOrPercent,
+    /// Episodes that may run at the same time: a number or a percent, rounded the same way. Default 1.
+    #[serde(default = "default_max_in_flight")]
+    pub max_in_flight: IntOrPercent,
+}
+
+const fn default_max_unhealthy() -> IntOrPercent {
+    IntOrPercent::Percent(30)
+}
+
+const fn default_max_in_flight() -> IntOrPercent {
+    IntOrPercent::Int(1)
+}
+
+impl Default for PolicyLimits {
+    // Written out: the derived one would be 0, and a policy without limits would never do anything.
+    fn default() -> Self {
+        Self { max_unhealthy: default_max_unhealthy(), max_in_flight: default_max_in_flight() }
+    }
+}
+
+/// How long finished episodes are kept.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyHistory {
+    /// Most finished episodes kept for this policy. 1 to 500, default 50.
+    #[serde(default = "default_history")]
+    #[schemars(range(min = 1, max = 500))]
+    pub limit: u32,
+    /// Seconds after its end at which a finished episode is removed. 60 to 31536000, default 604800 (7 days).
+    #[serde(default = "default_ttl")]
+    #[schemars(range(min = 60, max = 31_536_000))]
+    pub ttl_seconds_after_finished: u32,
+}
+
+const fn default_history() -> u32 {
+    50
+}
+
+const fn default_ttl() -> u32 {
+    604_800
+}
+
+impl Default for PolicyHistory {
+    fn default() -> Self {
+        Self { limit: default_history(), ttl_seconds_after_finished: default_ttl() }
+    }
+}
+
+/// A number, or a percent as a string (`"30%"`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "IntOrText", into = "IntOrText")]
+pub enum IntOrPercent {
+    /// A number.
+    Int(u32),
+    /// A percent, 0 to 100.
+    Percent(u32),
+}
+
+impl Default for IntOrPercent {
+    fn default() -> Self {
+        Self::Int(0)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum IntOrText {
+    Int(u32),
+    Text(String),
+}
+
+impl TryFrom<IntOrText> for IntOrPercent {
+    type Error = String;
+
+    fn try_from(raw: IntOrText) -> Result<Self, String> {
+        match raw {
+            IntOrText::Int(number) => Ok(Self::Int(number)),
+            IntOrText::Text(text) => text
+                .strip_suffix('%')
+                .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+                .and_then(|digits| digits.parse().ok())
+                .filter(|percent| *percent <= 100)
+                .map(Self::Percent)
+                .ok_or_else(|| {
+                    format!(
+                        "{:?} is neither a number nor a percent from 0% to 100%",
+                        crate::core::text::bounded(&text, 16)
+                    )
+                }),
+        }
+    }
+}
+
+impl From<IntOrPercent> for IntOrText {
+    fn from(value: IntOrPercent) -> Self {
+        match value {
+            IntOrPercent::Int(number) => Self::Int(number),
+            IntOrPercent::Percent(percent) => Self::Text(format!("{percent}%")),
+        }
+    }
+}
+
+impl JsonSchema for IntOrPercent {
+    fn schema_name() -> Cow<'static, str> {
+        "IntOrPercent".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "maxLength": 8,
+            "x-kubernetes-validations": [{
+                "rule": "type(self) == int ? (int(self) >= 0 && int(self) <= 100000) : string(self).matches('^([0-9]|[1-9][0-9]|100)%$')",
+                "message": "must be a number from 0 to 100000 or a percent from 0% to 100%"
+            }]
+        })
+    }
+}
+
+/// How the policy stands. Written by the controller.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationPolicyStatus {
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Nodes the policy selects (not counting those being deleted).
+    #[serde(default)]
+    pub selected: u32,
+    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open episode, or silent
+    /// after having reported.
+    #[serde(default)]
+    pub unhealthy: u32,
+    /// Of those, nodes whose probe has never reported: shown, not counted, never acted on.
+    #[serde(default)]
+    pub unknown: u32,
+    /// Episodes in flight.
+    #[serde(default)]
+    pub in_flight: u32,
+    /// `maxUnhealthy` as a number of nodes now.
+    #[serde(default)]
+    pub max_unhealthy: u32,
+    /// `maxInFlight` as a number now.
+    #[serde(default)]
+    pub max_in_flight: u32,
+    /// Other policies that select some of the same nodes, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 253)))]
+    pub overlaps: Vec<String>,
+    /// Valid (False = the spec has errors, all named) and RemediationAllowed (False = nothing new starts,
+    /// with the reason).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}

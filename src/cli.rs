@@ -1,0 +1,121 @@
+//! Flags and environment, read once; nothing else reads either.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::telemetry::LogFormat;
+
+/// Node Runtime Health: finds the one sick object on a node and heals it in place.
+#[derive(Debug, Parser)]
+#[command(name = "nrh", version, about)]
+pub struct Cli {
+    /// Form of the log lines on standard error.
+    #[arg(long, global = true, env = "NRH_LOG_FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// Which log lines: a level, or directives such as `info,nrh=debug`.
+    #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
+    pub log: String,
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The parts of the program.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The controller: decides what is done in the whole cluster.
+    Controller(ControllerArgs),
+    /// The probe: looks at the runtime and the kubelet of its own node.
+    Probe(ProbeArgs),
+    /// Carries out one order on this node, then ends (runs inside a Job).
+    Act(ActArgs),
+    /// Says why a node is healed, held or left alone.
+    Explain(ExplainArgs),
+    /// Prints the CustomResourceDefinitions, or writes them to a folder.
+    Crd(CrdArgs),
+    /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
+    Thresholds,
+}
+
+/// Flags of `nrh controller`.
+#[derive(Debug, Args)]
+pub struct ControllerArgs {
+    /// Image of the Jobs; it must be the controller's own.
+    #[arg(long, env = "NRH_IMAGE")]
+    pub image: String,
+    /// Where `/metrics`, `/livez` and `/readyz` are served.
+    #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Most episodes in flight in the whole cluster, over all policies.
+    #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub max_in_flight: u32,
+    /// Name of this replica, unique per process; the pod's name by default.
+    #[arg(long, env = "POD_NAME", default_value = "nrh-controller")]
+    pub identity: String,
+}
+
+/// Flags of `nrh probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// Name of this node.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// Run as a plain process or unit, with the kubelet's credentials.
+    #[arg(long)]
+    pub unit: bool,
+    /// Kubeconfig; in unit mode the kubelet's, by default /etc/kubernetes/kubelet.conf.
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Let the probe carry out orders; without it, it only looks.
+    #[arg(long, env = "NRH_ALLOW_ACTIONS")]
+    pub allow_actions: bool,
+    /// Runtime socket; found by looking when absent.
+    #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
+    pub runtime_endpoint: Option<PathBuf>,
+    /// Where `/metrics` and `/livez` are served; nothing is served when absent.
+    #[arg(long, env = "NRH_LISTEN")]
+    pub listen: Option<SocketAddr>,
+    /// Folder for the lock, the claims and the state.
+    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    pub state_dir: PathBuf,
+}
+
+/// Flags of `nrh act`.
+#[derive(Debug, Args)]
+pub struct ActArgs {
+    /// The order, as JSON.
+    #[arg(long, env = "NRH_ORDER")]
+    pub order: String,
+    /// Name of this node; an order for another one is refused.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// Runtime socket; found by looking when absent.
+    #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
+    pub runtime_endpoint: Option<PathBuf>,
+    /// Folder for the claims.
+    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    pub state_dir: PathBuf,
+    /// Where the outcome is written, as JSON.
+    #[arg(long, default_value = "/dev/termination-log")]
+    pub outcome: PathBuf,
+}
+
+/// Flags of `nrh explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The node. With `--file` it may be left out when the file holds one node only.
+    pub node: Option<String>,
+    /// Read the objects from a file (a YAML or JSON List) instead of the cluster.
+    #[arg(long, short)]
+    pub file: Option<PathBuf>,
+}
+
+/// Flags of `nrh crd`.
+#[derive(Debug, Args)]
+pub struct CrdArgs {
+    /// Folder to write one file per definition to; printed when absent.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}

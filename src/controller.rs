@@ -1,0 +1,17 @@
+//! The shell on the cluster side: watches in, one decision loop, effects out.
+//!
+//! ```text
+//! cache (watches, arrival times) ─► Snapshot ─► core::plan ─► apply (ledger, episodes, jobs, status, events)
+//! ```
+//! The decision loop is the only decider and the only writer; everything else reads.
+
+pub mod apply;
+pub mod cache;
+pub mod decide;
+pub mod events;
+pub mod jobs;
+pub mod leader;
+pub mod ledger;
+pub mod metrics;
+pub mod run;
+pub mod status;

@@ -1,0 +1,25 @@
+//! The functional core: every judgement of the project, as plain functions over plain values.
+//!
+//! Nothing in here names a Kubernetes client, an async runtime, a clock, the environment or a source of
+//! randomness; time, identity and configuration are arguments. `tests/architecture.rs` enforces it.
+//!
+//! ```text
+//! node:     observations ─► diagnose ─► fault tracker (confirm, clear) ─► restart_safety ─► report
+//! cluster:  Snapshot ─► plan (policy · budget · episode) ─► Plan { effects, held, views, next look }
+//! ```
+
+pub mod budget;
+pub mod condition;
+pub mod diagnose;
+pub mod episode;
+pub mod fault;
+pub mod observation;
+pub mod order;
+pub mod plan;
+pub mod policy;
+pub mod restart_safety;
+pub mod snapshot;
+pub mod stuck;
+pub mod text;
+pub mod thresholds;
+pub mod tracker;

@@ -1,0 +1,326 @@
+//! The healing of one node, from the first step to the undo: the record and its state machine.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{FaultType, Subject, Target};
+use super::order::OutcomeReason;
+use super::policy::{ActionType, Mode};
+
+/// Where an episode stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Opened; its first step is not reserved yet.
+    #[default]
+    Pending,
+    /// A step is reserved or under way.
+    Running,
+    /// A step is done; the probe's clean look is awaited.
+    Verifying,
+    /// All its faults are gone, and its undo is done.
+    Succeeded,
+    /// Its ladder is at an end and a fault is still there.
+    Failed,
+    /// Stopped: the node is gone or was replaced, or a person said no.
+    Cancelled,
+    /// Dry run: the first step was decided and recorded, and nothing was touched.
+    Simulated,
+}
+
+impl Phase {
+    /// Whether nothing more will happen in it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::Simulated)
+    }
+
+    /// The name as it stands in objects and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Verifying => "Verifying",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Cancelled => "Cancelled",
+            Self::Simulated => "Simulated",
+        }
+    }
+}
+
+/// Where a step is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Lane {
+    /// By the controller, through the API.
+    Api,
+    /// By a Job on the node: the kubelet can start pods.
+    Job,
+    /// By the probe on the node: the kubelet cannot.
+    Agent,
+}
+
+/// How far one attempt of a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StepState {
+    /// Recorded under its operation id; the act may or may not have happened yet.
+    Reserved,
+    /// The act was started.
+    Started,
+    /// The act was done; its effect is being verified.
+    Verifying,
+    /// The fault stayed away for as long as the step asks.
+    Succeeded,
+    /// Tried without effect, or it went wrong.
+    Failed,
+    /// Not done: the last look disagreed. Nothing was touched; it costs no attempt when only the target
+    /// had changed.
+    Refused,
+    /// No answer in time.
+    TimedOut,
+    /// Withdrawn before it was done.
+    Cancelled,
+    /// Dry run.
+    Simulated,
+}
+
+impl StepState {
+    /// Whether this attempt is at an end.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::Reserved | Self::Started | Self::Verifying)
+    }
+}
+
+/// One attempt at one step: a line of the timeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepRecord {
+    /// Identity of the attempt, reserved before the act.
+    #[schemars(length(max = 63))]
+    pub operation_id: String,
+    /// Id of the fault it is meant to heal.
+    #[schemars(length(max = 80))]
+    pub fault_id: String,
+    /// Kind of the action.
+    pub action: ActionType,
+    /// Signal, for `ReleaseHungProcess`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<super::order::Signal>,
+    /// Rung of the rule's ladder, from 0.
+    pub rung: u32,
+    /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
+    pub lane: Lane,
+    /// What it touches.
+    #[serde(default)]
+    pub target: Target,
+    /// How far the attempt is.
+    pub state: StepState,
+    /// Why it ended as it did, where the node answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<OutcomeReason>,
+    /// What came of it, in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// When it was reserved, by the controller's clock.
+    pub reserved_at: Timestamp,
+    /// When the act was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When the act was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acted_at: Option<Timestamp>,
+    /// Since when the fault has been seen to be gone, during verification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_since: Option<Timestamp>,
+    /// When it came to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// How a fault stands in its episode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HealState {
+    /// Still to be healed.
+    Open,
+    /// Gone, by a clean look.
+    Healed,
+    /// Its ladder is at an end.
+    GivenUp,
+}
+
+/// A fault in an episode, and its place on the ladder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeFault {
+    /// Id of the fault.
+    #[schemars(length(max = 80))]
+    pub id: String,
+    /// Kind of the fault.
+    #[serde(rename = "type")]
+    pub kind: FaultType,
+    /// The object the fault is about.
+    pub subject: Subject,
+    /// Name of the rule that applies.
+    #[schemars(length(max = 63))]
+    pub rule: String,
+    /// Rung it stands on, from 0.
+    pub rung: u32,
+    /// How it stands: Open, Healed (gone, by a clean look) or `GivenUp` (its ladder is at an end).
+    pub state: HealState,
+}
+
+/// What was there before we touched the node, and whether it has been put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Undo {
+    /// We cordoned the node (it was schedulable before), and the mark is ours to remove.
+    #[serde(default)]
+    pub cordoned: bool,
+    /// When the cordon was removed, or found to be someone else's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncordoned_at: Option<Timestamp>,
+}
+
+impl Undo {
+    /// Whether there is something left to put back.
+    pub const fn is_owed(&self) -> bool {
+        self.cordoned && self.uncordoned_at.is_none()
+    }
+}
+
+/// Most faults in one episode.
+pub const MAX_EPISODE_FAULTS: usize = 16;
+/// Most lines of a timeline; an episode that would need more fails.
+pub const MAX_STEPS: usize = 64;
+
+/// The healing of one node: spec and status of a `NodeRemediation`, as the engine reads and writes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// Name of the object.
+    pub name: String,
+    /// Uid and resource version, `None` until the object exists.
+    pub identity: Option<(String, String)>,
+    /// The node.
+    pub node: String,
+    /// Uid of the Node object it was opened for: a node replaced under the same name is another node.
+    pub node_uid: String,
+    /// The policy in whose name it acts.
+    pub policy: String,
+    /// Mode of the policy when it was opened.
+    pub mode: Mode,
+    /// Whether the object is being deleted.
+    pub deleting: bool,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Why, in one sentence.
+    pub message: String,
+    /// When it was opened, by the controller's clock.
+    pub opened_at: Timestamp,
+    /// When it came to its end.
+    pub finished_at: Option<Timestamp>,
+    /// Its faults.
+    pub faults: Vec<EpisodeFault>,
+    /// Its timeline.
+    pub steps: Vec<StepRecord>,
+    /// What is to be put back.
+    pub undo: Undo,
+}
+
+impl Episode {
+    /// Whether it still holds a slot or owes an undo.
+    pub const fn is_open(&self) -> bool {
+        !self.phase.is_final() || self.undo.is_owed()
+    }
+
+    /// The attempt under way, if one is.
+    pub fn current_step(&self) -> Option<&StepRecord> {
+        self.steps.iter().rev().find(|step| !step.state.is_final())
+    }
+}
+
+/// What came of an [`Effect::Act`](super::plan::Effect::Act), as the shell saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActResult {
+    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
+    Done {
+        /// One sentence.
+        message: String,
+    },
+    /// The Job exists, or the order stands in the node's object; the answer comes later.
+    Started,
+    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
+    AlreadyCordoned,
+    /// The pod with that uid is gone; nothing was touched.
+    Gone {
+        /// One sentence.
+        message: String,
+    },
+    /// The last re-read said no; nothing was touched.
+    Refused {
+        /// Why.
+        reason: OutcomeReason,
+        /// One sentence.
+        message: String,
+    },
+    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
+    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
+    Failed {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// The episode after its reserved step was carried out. An operation that is not its current step changes
+/// nothing.
+#[must_use]
+pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    let Some(step) = next.steps.iter_mut().find(|step| step.operation_id == operation_id) else { return next };
+    if step.state != StepState::Reserved {
+        return next;
+    }
+    match result {
+        ActResult::Started => {
+            step.state = StepState::Started;
+            step.started_at = Some(now);
+        }
+        ActResult::Done { message } => {
+            step.message = message;
+            step.acted_at = Some(now);
+            step.state = StepState::Verifying;
+            if matches!(step.action, ActionType::Cordon | ActionType::Notify) {
+                step.state = StepState::Succeeded;
+                step.finished_at = Some(now);
+            }
+        }
+        ActResult::AlreadyCordoned => {
+            step.message = "already unschedulable, adopted nothing".to_owned();
+            step.state = StepState::Succeeded;
+            step.finished_at = Some(now);
+            next.undo.cordoned = false;
+        }
+        ActResult::Gone { message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(OutcomeReason::TargetGone));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Refused { reason, message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(reason));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Failed { message } => {
+            (step.state, step.reason) = (StepState::Failed, Some(OutcomeReason::CallFailed));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+    }
+    next
+}
+
+/// The episode after its cordon was removed from the node, or found to be someone else's business.
+#[must_use]
+pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    if next.undo.is_owed() {
+        next.undo.uncordoned_at = Some(now);
+    }
+    next
+}

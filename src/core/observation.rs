@@ -1,0 +1,236 @@
+//! What the node's collectors saw: plain values, one look per lane. `diagnose` reads nothing else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::fault::PodRef;
+
+/// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Look<T> {
+    /// Not tried yet.
+    Never,
+    /// An answer.
+    Done {
+        /// What was answered.
+        value: T,
+        /// Time since the answer came.
+        age: Duration,
+        /// Time it took.
+        took: Duration,
+    },
+    /// The call is still out, past its deadline. Nothing else is sent until it comes back.
+    Hung {
+        /// Time since it was sent.
+        out: Duration,
+    },
+    /// It answered with an error, or the answer was cut off or too large: no verdict.
+    Failed {
+        /// What it said, bounded.
+        error: String,
+        /// Time since the error.
+        age: Duration,
+    },
+    /// This node lacks what is needed to look (socket missing, permission denied). Unknown, never sick.
+    Blind {
+        /// What is missing.
+        reason: String,
+    },
+}
+
+impl<T> Look<T> {
+    /// The answer, where there is one.
+    pub const fn value(&self) -> Option<&T> {
+        match self {
+            Self::Done { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// One pod sandbox in the runtime's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxSeen {
+    /// Full id.
+    pub id: String,
+    /// Whether the runtime calls it ready.
+    pub ready: bool,
+    /// The pod it is for, from its metadata.
+    pub pod: PodRef,
+    /// Attempt number: a higher one of the same pod is newer.
+    pub attempt: u32,
+}
+
+/// State of a container in the runtime's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ContainerState {
+    /// Made, not started.
+    Created,
+    /// Running.
+    Running,
+    /// Ended.
+    Exited,
+    /// The runtime does not know.
+    Unknown,
+}
+
+/// One container in the runtime's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerSeen {
+    /// Full id.
+    pub id: String,
+    /// Sandbox it says it belongs to.
+    pub sandbox_id: String,
+    /// Name in its pod.
+    pub name: String,
+    /// The pod, from the kubelet's labels; `None` for containers that are not the kubelet's.
+    pub pod: Option<PodRef>,
+    /// State.
+    pub state: ContainerState,
+    /// Attempt number.
+    pub attempt: u32,
+}
+
+/// One round of lists: sandboxes, containers, sandboxes again, so that neither order of a race misleads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListRound {
+    /// First list of sandboxes.
+    pub sandboxes: Vec<SandboxSeen>,
+    /// List of containers.
+    pub containers: Vec<ContainerSeen>,
+    /// Ids in the second list of sandboxes.
+    pub sandboxes_again: Vec<String>,
+    /// Per suspect container (no listed sandbox): what a direct question said.
+    pub rechecks: BTreeMap<String, OrphanRecheck>,
+    /// Number of the round, rising by one: two diagnoses of one round count once.
+    pub round: u64,
+}
+
+/// What the runtime says when asked for a suspect container and its sandbox by id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrphanRecheck {
+    /// The container is there and its sandbox is `NotFound`.
+    Confirmed,
+    /// The container is gone or the sandbox answers: a gap in the list.
+    Refuted,
+    /// The question itself failed or timed out.
+    NoAnswer,
+}
+
+/// Name, version and readiness the runtime reports of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeSeen {
+    /// `containerd`, `docker`, `cri-o`.
+    pub name: String,
+    /// Version as it reports it.
+    pub version: String,
+}
+
+/// Answer of one task (containerd native `Tasks/Get`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskAnswer {
+    /// The shim answered.
+    Answered,
+    /// The shim did not answer inside containerd's own bound or ours.
+    NoAnswer,
+    /// There is no such task (the container has ended or was never started).
+    NotFound,
+}
+
+/// One process of interest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSeen {
+    /// Process id in the node's PID namespace.
+    pub pid: i32,
+    /// Parent's process id.
+    pub parent: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Time since its start.
+    pub age: Duration,
+    /// Scheduler state letter.
+    pub state: char,
+    /// Command name.
+    pub command: String,
+    /// Kernel function it waits in.
+    pub wchan: Option<String>,
+    /// The part it plays, with what only that part has.
+    pub part: Part,
+}
+
+/// What a process of interest is, proven from executable, arguments and parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A containerd shim serving one id (`-id`): the sandbox of a pod.
+    Shim {
+        /// The id it serves.
+        id: String,
+        /// Its children that are not zombies.
+        living_children: u32,
+    },
+    /// A plugin in the CNI directory, a child of the runtime.
+    NetworkPlugin {
+        /// File name of the plugin.
+        plugin: String,
+        /// Container (sandbox) id it was called for, from its environment, where readable.
+        sandbox_id: Option<String>,
+        /// Files whose lock it holds while others wait for it.
+        holds: Vec<String>,
+        /// Whether it waits for a lock that another process holds.
+        waits: bool,
+        /// How many processes wait for a lock it holds.
+        waiters: u32,
+    },
+    /// `runc`/`crun` at work.
+    RuntimeClient {
+        /// Its verb (`create`, `delete`, `kill` …).
+        verb: String,
+    },
+    /// The runtime daemon.
+    Runtime,
+    /// The kubelet.
+    Kubelet,
+}
+
+/// One look at the process table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessTable {
+    /// Processes of interest only.
+    pub processes: Vec<ProcessSeen>,
+    /// Number of the look, rising by one.
+    pub round: u64,
+}
+
+/// One look at the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletSeen {
+    /// Its process (pid, start ticks, age), if one runs.
+    pub process: Option<(i32, u64, Duration)>,
+    /// Whether `/healthz` at the address of its own flags and configuration answered 200.
+    pub healthz: Option<bool>,
+    /// Why `/healthz` could not be asked, or what it said instead.
+    pub note: Option<String>,
+    /// Version as the runtime's or kubelet's own files tell, if known.
+    pub version: Option<String>,
+    /// Number of the look, rising by one.
+    pub round: u64,
+}
+
+/// Everything the collectors have, at one moment.
+#[derive(Clone, Debug)]
+pub struct Observations {
+    /// The node's monotonic clock (time since boot): all durations in the tracker are differences of it.
+    pub now: Duration,
+    /// Version call on a fresh connection.
+    pub runtime: Look<RuntimeSeen>,
+    /// The list round.
+    pub lists: Look<ListRound>,
+    /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.
+    pub sandbox_list_hung: bool,
+    /// Last answer per container id, for the tasks asked so far.
+    pub tasks: BTreeMap<String, Look<TaskAnswer>>,
+    /// The process table.
+    pub processes: Look<ProcessTable>,
+    /// The kubelet.
+    pub kubelet: Look<KubeletSeen>,
+}

@@ -1,0 +1,122 @@
+//! An order to touch one object on one node, and what became of it.
+//!
+//! The same JSON stands in `status.order` of a NodeRuntimeHealth (for the probe) and on the command line of
+//! a Job: one executor serves both.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{FaultType, Target};
+
+/// The signal that ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Signal {
+    /// SIGCONT: resumes a stopped process. Harmless on any other.
+    Cont,
+    /// SIGKILL. Of a shim it ends every container of its pod.
+    Kill,
+}
+
+/// What is done on a node by the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum NodeAction {
+    /// Sends SIGCONT to the one named process.
+    ReleaseCont,
+    /// Sends SIGKILL to the one named process.
+    ReleaseKill,
+    /// Removes the one named leftover: an orphan container, or a leaked shim.
+    CleanupOrphans,
+}
+
+/// One act on one object, bound to one operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Order {
+    /// Identity of the attempt: the node claims it exclusively, so it happens at most once.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub operation_id: String,
+    /// Leader term that gave the order; a node refuses one lower than the highest it has seen.
+    pub epoch: u64,
+    /// Name of the node: an order for another node is refused.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, or `CleanupOrphans`.
+    pub action: NodeAction,
+    /// Whether a shim may be killed although its pod is not being deleted.
+    #[serde(default)]
+    pub allow_running_pods: bool,
+    /// Id of the fault it is meant to heal.
+    #[schemars(length(max = 80))]
+    pub fault_id: String,
+    /// Kind of that fault.
+    pub fault_type: FaultType,
+    /// What is to be touched. The node looks again and refuses when it finds something else.
+    pub target: Target,
+    /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
+    /// and refuses an order whose age by its own clock exceeds it by more than an hour).
+    pub issued_at: Timestamp,
+    /// Seconds for which the order may be started.
+    #[schemars(range(min = 1, max = 3600))]
+    pub ttl_seconds: u32,
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OutcomeState {
+    /// Claimed and under way.
+    Running,
+    /// Done; the object was touched.
+    Done,
+    /// Not done: the node's own look disagreed. Nothing was touched.
+    Refused,
+    /// Tried and failed.
+    Failed,
+}
+
+/// Why an order was refused or failed: a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum OutcomeReason {
+    /// The object was touched as ordered.
+    Acted,
+    /// The operation is claimed already (by the other lane or an earlier start).
+    AlreadyClaimed,
+    /// The order is for another node.
+    WrongNode,
+    /// The order is older than its time to live, or was given by an older leader.
+    Stale,
+    /// Acting is switched off on this node.
+    ActingDisabled,
+    /// The process or object named is gone.
+    TargetGone,
+    /// Something else has its pid, id or role now.
+    TargetChanged,
+    /// The node's own look does not show the fault any more.
+    Recovered,
+    /// The node could not look, so it does not act.
+    CannotLook,
+    /// A rule that protects running pods forbids it.
+    Protected,
+    /// The kubelet is still at work on that pod.
+    KubeletBusy,
+    /// The call or signal itself failed.
+    CallFailed,
+}
+
+/// The node's answer to an order: `status.agent`, and a Job's termination message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// `operationId` of the order it answers.
+    #[schemars(length(max = 63))]
+    pub operation_id: String,
+    /// What became of it: Running, Done, Refused (the node's own look disagreed, nothing was touched) or Failed.
+    pub state: OutcomeState,
+    /// Why, as a word from a closed set; `message` says it in a sentence.
+    pub reason: OutcomeReason,
+    /// One sentence: which object, what was expected, what was found.
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// When it was answered, by the node's clock.
+    pub at: Timestamp,
+}

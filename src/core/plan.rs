@@ -1,0 +1,275 @@
+//! The decision: a total function from a snapshot to what is done, what is held and why, and when to look
+//! again. Equal input, equal output, in any order.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::episode::Episode;
+use super::fault::{Fault, PodRef};
+use super::order::Order;
+use super::policy::History;
+use super::snapshot::{Ledger, Snapshot, Tri};
+use super::thresholds::Thresholds;
+
+/// Why something is not done now: a closed set, each with a sentence beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HoldReason {
+    /// No policy selects the node.
+    NoPolicy,
+    /// The policy has no rule for this fault.
+    NoRule,
+    /// The policy is a dry run: decided and recorded, not done.
+    DryRun,
+    /// The policy is suspended.
+    Suspended,
+    /// The policy has pause requests.
+    Paused,
+    /// A person or another tool asks that the node be left alone.
+    Vetoed,
+    /// The fault is not confirmed (yet, or any more).
+    NotConfirmed,
+    /// The rule asks that the fault lasts longer.
+    TooYoung,
+    /// The last look at the fault is too old; a new one was asked for.
+    StaleEvidence,
+    /// The probe has missed a heartbeat or never reported.
+    ProbeSilent,
+    /// The report is about another node of the same name.
+    WrongNode,
+    /// More of the selected nodes are unhealthy than the policy allows.
+    TooManyUnhealthy,
+    /// As many episodes run as the policy allows.
+    InFlightLimit,
+    /// As many slots are taken as the whole cluster allows.
+    ClusterCeiling,
+    /// The ledger is missing or unreadable.
+    NoLedger,
+    /// A more urgent fault of the same node goes first.
+    OtherFaultFirst,
+    /// A step of the node's episode is under way.
+    StepUnderWay,
+    /// The step waits for its cool-down.
+    CoolDown,
+    /// Acting is switched off or impossible on the node.
+    CannotAct,
+    /// A hung process of the same pod must be released first.
+    ReleaseFirst,
+    /// The act would end running containers, and the policy does not allow it.
+    RunningPods,
+    /// The ladder is at an end; a person is needed.
+    LadderExhausted,
+    /// The same fault failed to heal a short time ago.
+    RecentlyFailed,
+}
+
+/// Something that is not done now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The node.
+    pub node: String,
+    /// The fault, where it is about one.
+    pub fault_id: Option<String>,
+    /// The policy, where one applies.
+    pub policy: Option<String>,
+    /// Why.
+    pub reason: HoldReason,
+    /// A sentence for people: what is held, what was expected, what was found, what would change it.
+    pub message: String,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// Mark the node unschedulable with our annotation; refuse when it is unschedulable already.
+    Cordon,
+    /// Delete this pod with its uid as precondition.
+    DeletePod(PodRef),
+    /// Run a Job on the node with this order.
+    RunJob(Order),
+    /// Put this order into the node's own object.
+    GiveOrder(Order),
+    /// Tell people.
+    Notify(String),
+}
+
+/// Something to do. Effects of one node are done in order; when one fails, the rest of that node waits for
+/// the next pass. All are idempotent: a crash between any two of them is healed by the next pass.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Store this ledger by compare-and-swap, before anything else of this pass. When it fails, no
+    /// `WriteEpisode` that opens an episode may be done in this pass.
+    StoreLedger(Ledger),
+    /// Create the episode (identity `None`; a name that exists already is a failure) or write its status
+    /// (only at the resource version in its identity: a conflict is a failure).
+    WriteEpisode(Box<Episode>),
+    /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the episode
+    /// as last written, with what came of it, to `episode::acted` and write the result. A `Cordon` whose mark
+    /// is on the node already, a Job or an order of this operation that stands already: done, not an error.
+    Act {
+        /// Name of the episode.
+        episode: String,
+        /// Identity of the attempt.
+        operation_id: String,
+        /// The node.
+        node: String,
+        /// Uid the node must still have.
+        node_uid: String,
+        /// What to do.
+        operation: Operation,
+    },
+    /// Remove our cordon from the node: re-read it, and only where the mark still names this episode set it
+    /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
+    /// it. Either way it is done: pass the episode, where it exists, to `episode::uncordoned` and write it.
+    /// The episode may not exist any more (a mark left behind by one that was removed by force).
+    Uncordon {
+        /// Name of the episode.
+        episode: String,
+        /// The node.
+        node: String,
+    },
+    /// Take back the order that stands in the node's object.
+    WithdrawOrder {
+        /// The node.
+        node: String,
+    },
+    /// End a Job that did not start in time.
+    DeleteJob {
+        /// The operation it was made for.
+        operation_id: String,
+    },
+    /// Remove a finished episode (history limit or time to live).
+    DeleteEpisode {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Overall health of a node, as the first column shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Health {
+    /// Nothing confirmed, and the probe reports.
+    Healthy,
+    /// Something is suspected or confirmed that does not harm pods now.
+    Degraded,
+    /// A confirmed fault harms pods or the node.
+    Unhealthy,
+    /// Nobody could look.
+    #[default]
+    Unknown,
+}
+
+/// What the controller writes about one node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeOutlook {
+    /// Overall health.
+    pub health: Health,
+    /// The worst fault, in one phrase; empty when there is none.
+    pub worst: String,
+    /// What is being done, or why nothing is; empty when there is nothing to do.
+    pub doing: String,
+    /// Policy that applies.
+    pub policy: Option<String>,
+    /// Open episode.
+    pub episode: Option<String>,
+    /// Faults the controller found.
+    pub cluster_faults: Vec<Fault>,
+    /// Whether the probe reports as promised.
+    pub probe_reporting: Tri,
+    /// Whether the probe's word on `RestartSafe` still counts.
+    pub restart_safe_known: bool,
+    /// False when a person is needed.
+    pub self_healing: Tri,
+    /// False when a DaemonSet's pod is stuck here.
+    pub pods_progressing: Tri,
+    /// Whether a fresh look is asked of the probe.
+    pub look_requested: bool,
+}
+
+/// What the controller writes about one policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyOutlook {
+    /// Nodes selected (and not being deleted).
+    pub selected: u32,
+    /// Of those, unhealthy.
+    pub unhealthy: u32,
+    /// Of those, never reported.
+    pub unknown: u32,
+    /// Episodes in flight.
+    pub in_flight: u32,
+    /// `maxUnhealthy` as a number now.
+    pub max_unhealthy: u32,
+    /// `maxInFlight` as a number now.
+    pub max_in_flight: u32,
+    /// Whether new episodes may start, and if not why.
+    pub blocked: Option<(HoldReason, String)>,
+    /// Other policies that select some of the same nodes.
+    pub overlaps: Vec<String>,
+}
+
+/// The decision of one pass.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// What to do, in order.
+    pub effects: Vec<Effect>,
+    /// What is not done, and why.
+    pub held: Vec<Held>,
+    /// What to write about each node that reports.
+    pub nodes: BTreeMap<String, NodeOutlook>,
+    /// What to write about each policy.
+    pub policies: BTreeMap<String, PolicyOutlook>,
+    /// When to decide again, if nothing happens before.
+    pub next: Option<Duration>,
+}
+
+/// Bounds of the engine that no policy changes.
+#[derive(Clone, Debug)]
+pub struct PlanSettings {
+    /// Thresholds of the controller's own detectors.
+    pub thresholds: Thresholds,
+    /// No act on evidence older than this.
+    pub evidence_max_age: Duration,
+    /// For how long a fault that failed to heal is not tried again.
+    pub failed_memory: Duration,
+    /// A Job whose pod has not started within this time is given up for the agent.
+    pub job_start: Duration,
+    /// Seconds for which an order may be started.
+    pub order_ttl_seconds: u32,
+    /// An act that has given no answer within this time has failed.
+    pub answer_within: Duration,
+    /// For how long a cache may be behind what was written.
+    pub cache_lag: Duration,
+    /// How long Kubernetes is given to bring a pod up by itself after an act on its node.
+    pub settle: Duration,
+    /// Whether a missing ledger is rebuilt from the open episodes (set when all of them are known).
+    pub rebuild_ledger: bool,
+    /// History of episodes whose policy is gone.
+    pub history: History,
+}
+
+impl Default for PlanSettings {
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds::default(),
+            evidence_max_age: Duration::from_secs(45),
+            failed_memory: Duration::from_secs(3_600),
+            job_start: Duration::from_secs(45),
+            order_ttl_seconds: 120,
+            answer_within: Duration::from_secs(180),
+            cache_lag: Duration::from_secs(60),
+            settle: Duration::from_secs(60),
+            rebuild_ledger: false,
+            history: History { limit: 50, ttl: Duration::from_secs(604_800) },
+        }
+    }
+}
+
+/// Decides what is done now, what is held back and why, and when to decide again.
+///
+/// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
+pub fn plan(_snapshot: &Snapshot, _settings: &PlanSettings) -> Plan {
+    Plan::default()
+}

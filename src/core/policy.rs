@@ -1,0 +1,197 @@
+//! A remediation policy as the engine reads it: validated, with every default filled in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{FaultType, Severity};
+use super::order::Signal;
+
+/// Whether decisions are carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// Decide and record, touch nothing.
+    #[default]
+    DryRun,
+    /// Decide and act.
+    Enforce,
+}
+
+/// The kinds of step, as they stand in policies and records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum ActionType {
+    /// Marks the node unschedulable; undone when the episode ends.
+    Cordon,
+    /// Deletes the stuck DaemonSet pod.
+    DeletePod,
+    /// Removes the confirmed leftover.
+    CleanupOrphans,
+    /// Ends the wait of the one hung process.
+    ReleaseHungProcess,
+    /// Tells people; ends the ladder.
+    Notify,
+}
+
+impl ActionType {
+    /// The name as it stands in objects and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cordon => "Cordon",
+            Self::DeletePod => "DeletePod",
+            Self::CleanupOrphans => "CleanupOrphans",
+            Self::ReleaseHungProcess => "ReleaseHungProcess",
+            Self::Notify => "Notify",
+        }
+    }
+}
+
+/// A step's action with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once.
+    Cordon,
+    /// See [`ActionType::DeletePod`].
+    DeletePod,
+    /// See [`ActionType::CleanupOrphans`].
+    CleanupOrphans,
+    /// See [`ActionType::ReleaseHungProcess`].
+    ReleaseHungProcess {
+        /// The signal.
+        signal: Signal,
+        /// Whether a shim may be killed under a pod that is not being deleted.
+        allow_running_pods: bool,
+    },
+    /// See [`ActionType::Notify`].
+    Notify {
+        /// What to tell, beside the facts.
+        message: Option<String>,
+    },
+}
+
+impl Action {
+    /// Its kind.
+    pub const fn kind(&self) -> ActionType {
+        match self {
+            Self::Cordon => ActionType::Cordon,
+            Self::DeletePod => ActionType::DeletePod,
+            Self::CleanupOrphans => ActionType::CleanupOrphans,
+            Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
+            Self::Notify { .. } => ActionType::Notify,
+        }
+    }
+}
+
+/// One rung of a rule's ladder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What is done.
+    pub action: Action,
+    /// Time from the act to a verified cure; then the step has failed.
+    pub timeout: Duration,
+    /// How often it may be tried.
+    pub attempts: u32,
+    /// Least time between the end of one attempt and the next.
+    pub cooldown: Duration,
+    /// For how long the fault must stay away before the step counts as a success.
+    pub verify_for: Duration,
+}
+
+/// What a rule applies to, and its ladder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Name, unique in the policy.
+    pub name: String,
+    /// Kinds of fault.
+    pub faults: BTreeSet<FaultType>,
+    /// Least severity.
+    pub min_severity: Severity,
+    /// How long a fault must have been Confirmed and present before the first step.
+    pub hold_for: Duration,
+    /// The ladder, cheapest safe step first.
+    pub steps: Vec<Step>,
+}
+
+/// A count or a share of the selected nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// That many.
+    Count(u32),
+    /// That share, 0 to 100. 0 % is none; any other share is rounded down but at least one.
+    Percent(u32),
+}
+
+/// Bounds on what a policy may do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nothing new starts while more of the selected nodes than this are unhealthy.
+    pub max_unhealthy: Amount,
+    /// Episodes that may run at the same time.
+    pub max_in_flight: Amount,
+}
+
+/// How many finished episodes are kept, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Most finished episodes kept per policy.
+    pub limit: u32,
+    /// Seconds after its end at which an episode is removed.
+    pub ttl: Duration,
+}
+
+/// One requirement on a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// The label has one of these values.
+    In(String, BTreeSet<String>),
+    /// The label is absent or has none of these values.
+    NotIn(String, BTreeSet<String>),
+    /// The label is there.
+    Exists(String),
+    /// The label is not there.
+    DoesNotExist(String),
+}
+
+/// Which nodes a policy is for. No requirement = all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(pub Vec<Requirement>);
+
+impl Selector {
+    /// Whether a node with these labels is selected.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| match requirement {
+            Requirement::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
+            Requirement::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
+            Requirement::Exists(key) => labels.contains_key(key),
+            Requirement::DoesNotExist(key) => !labels.contains_key(key),
+        })
+    }
+}
+
+/// A validated policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Name of the object.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+    /// Which nodes.
+    pub selector: Selector,
+    /// Higher wins where two policies select one node; then the name decides.
+    pub priority: i32,
+    /// Whether it acts.
+    pub mode: Mode,
+    /// Nothing starts and nothing goes on, except recovery and undo.
+    pub suspend: bool,
+    /// Reasons to start nothing new; what runs is finished.
+    pub pause_requests: Vec<String>,
+    /// What to do about what.
+    pub rules: Vec<Rule>,
+    /// Bounds.
+    pub limits: Limits,
+    /// What is kept.
+    pub history: History,
+}

@@ -1,0 +1,188 @@
+//! Everything a decision is made from, at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::episode::Episode;
+use super::fault::{Fault, PodRef};
+use super::order::{Order, Outcome};
+use super::policy::Policy;
+
+/// True, False, or nobody knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tri {
+    /// Yes, on a clean look.
+    True,
+    /// No, on confirmed evidence.
+    False,
+    /// Nobody could look.
+    #[default]
+    Unknown,
+}
+
+/// A Node as far as a decision needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeView {
+    /// Uid of the object.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Condition `Ready`.
+    pub ready: Tri,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// Name of the episode in our cordon mark (annotation), if the node carries one.
+    pub cordoned_by: Option<String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s
+    /// exclusion), each as a short text.
+    pub vetoes: Vec<String>,
+}
+
+/// The probe's word on a node as far as a decision needs it. Ages are by the controller's clock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReportView {
+    /// Uid of the Node in the owner reference: another uid = a report on another node of the same name.
+    pub node_uid: Option<String>,
+    /// `spec.suspend` with its reason.
+    pub suspended: Option<String>,
+    /// The last heartbeat; `None` = the probe has never reported.
+    pub heartbeat: Option<Heartbeat>,
+    /// Faults of the probe, bounded.
+    pub faults: Vec<ReportedFault>,
+    /// Condition `RestartSafe`.
+    pub restart_safe: Tri,
+    /// The last outcome of an order.
+    pub agent: Option<Outcome>,
+    /// The order that stands in the object now.
+    pub order: Option<Order>,
+}
+
+/// The last heartbeat that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Time since it arrived.
+    pub arrived: Duration,
+    /// The probe's promise for the next one.
+    pub interval: Duration,
+    /// Sequence number.
+    pub sequence: u64,
+    /// Whether the probe says it can act (`--allow-actions`, and its self-check passed).
+    pub can_act: bool,
+    /// Whether the kubelet can start pods, as the probe sees it.
+    pub kubelet_works: Tri,
+}
+
+/// A fault with the age of the last look at it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReportedFault {
+    /// The fault.
+    pub fault: Fault,
+    /// Time since the last look at it: age when sent, plus time since arrival.
+    pub looked: Duration,
+}
+
+/// State of a pod of a DaemonSet that does not come up, read for suspects only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspectPod {
+    /// Which pod.
+    pub pod: PodRef,
+    /// Its node.
+    pub node: String,
+    /// Name of the DaemonSet that controls it; `None` = not a DaemonSet's pod.
+    pub daemon_set: Option<String>,
+    /// Whether it is Ready.
+    pub ready: bool,
+    /// Time since its creation.
+    pub age: Duration,
+    /// Time since its deletion should have been complete (request + grace), if it is being deleted.
+    pub overdue: Option<Duration>,
+    /// Containers that wait, with the reason the kubelet gives.
+    pub waiting: Vec<WaitingContainer>,
+    /// Time since it was read.
+    pub read: Duration,
+}
+
+/// A container of a suspect pod that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingContainer {
+    /// Name.
+    pub name: String,
+    /// `CrashLoopBackOff`, `ContainerCreating`, `PodInitializing` …
+    pub reason: String,
+    /// How long the kubelet's back-off is, from its message (`back-off 5m0s restarting …`).
+    pub back_off: Option<Duration>,
+    /// Time since the container last ended.
+    pub ended: Option<Duration>,
+    /// How often it was restarted.
+    pub restarts: u32,
+}
+
+/// A Job of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobView {
+    /// The operation it was made for.
+    pub operation_id: String,
+    /// Whether its pod has started.
+    pub started: bool,
+    /// Whether it is at an end.
+    pub finished: bool,
+    /// The termination message of its pod, read as an outcome.
+    pub outcome: Option<Outcome>,
+}
+
+/// In-flight slots, as stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ledger {
+    /// Episode name → the slot it holds.
+    pub slots: BTreeMap<String, Slot>,
+}
+
+/// One in-flight slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// The node.
+    pub node: String,
+    /// The policy.
+    pub policy: String,
+    /// When it was taken: the slot of an episode that nobody can see is kept for a while, since a cache may
+    /// be behind.
+    pub taken_at: Timestamp,
+}
+
+/// Everything a decision is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The controller's wall clock: for records and times to live, never for freshness.
+    pub now: Timestamp,
+    /// All nodes, by name.
+    pub nodes: BTreeMap<String, NodeView>,
+    /// All reports, by node name.
+    pub reports: BTreeMap<String, ReportView>,
+    /// All valid policies.
+    pub policies: Vec<Policy>,
+    /// All episodes, by name, the finished ones too.
+    pub episodes: BTreeMap<String, Episode>,
+    /// The ledger; `None` = missing or unreadable: nothing new starts.
+    pub ledger: Option<Ledger>,
+    /// Pods of suspect DaemonSets, with when they were read.
+    pub pods: Vec<SuspectPod>,
+    /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
+    /// episode holds a `StuckDaemonSetPod` must be read until that episode ends: without an entry here its
+    /// cure is never believed, since a pod that nobody looked at is not a pod that is well.
+    pub pods_read: BTreeMap<String, Duration>,
+    /// Pods that are being deleted on nodes with faults, for the protection of running pods.
+    pub terminating: BTreeSet<PodRef>,
+    /// Our Jobs, by operation id.
+    pub jobs: BTreeMap<String, JobView>,
+    /// Leader term.
+    pub epoch: u64,
+    /// Cluster-wide ceiling of slots.
+    pub ceiling: u32,
+}

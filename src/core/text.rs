@@ -1,0 +1,56 @@
+//! Bounded text and short, stable names.
+
+/// Cuts `text` to at most `max` bytes on a character boundary; control characters become spaces.
+///
+/// Everything that comes from a node, a runtime or a process passes through here before it is shown: it is
+/// data, and may be hostile.
+pub fn bounded(text: &str, max: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(max));
+    for character in text.chars() {
+        let character = if character.is_control() { ' ' } else { character };
+        if out.len() + character.len_utf8() > max {
+            break;
+        }
+        out.push(character);
+    }
+    out
+}
+
+/// Sixteen hex digits that stand for `text`: FNV-1a, stable over versions and machines.
+pub fn short_hash(text: &str) -> String {
+    let hash = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// A label value or object-name part made of a node name: the name itself where it fits into `max` bytes,
+/// else its beginning and a hash (node names may have 253 characters, label values 63).
+pub fn short_name(name: &str, max: usize) -> String {
+    if name.len() <= max {
+        return name.to_owned();
+    }
+    let hash = short_hash(name);
+    let keep = max.saturating_sub(hash.len() + 1);
+    let head = bounded(name, keep);
+    format!("{}-{hash}", head.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_cuts_on_a_character_and_drops_control_characters() {
+        assert_eq!(bounded("a\nb\u{1b}[31m", 20), "a b [31m");
+        assert_eq!(bounded("ééé", 3), "é");
+    }
+
+    #[test]
+    fn long_node_names_stay_distinct() {
+        let (a, b) = (format!("{}-a", "n".repeat(200)), format!("{}-b", "n".repeat(200)));
+        assert!(short_name(&a, 63).len() <= 63);
+        assert_ne!(short_name(&a, 63), short_name(&b, 63));
+        assert_eq!(short_name("worker-1", 63), "worker-1");
+    }
+}

@@ -1,0 +1,111 @@
+//! How often, how long and how far apart the probe looks before it says that something is so.
+//!
+//! Every default carries its reason. Where a rule of the field or a measurement stands behind one, it is
+//! named.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::fault::FaultType;
+
+/// What it takes to confirm one kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Confirmation {
+    /// Looks in a row that must see it.
+    pub looks: u32,
+    /// Least time between two looks that both count.
+    pub apart: Duration,
+    /// Least time since it was first seen: the grace in which Kubernetes heals it alone.
+    pub grace: Duration,
+}
+
+/// All thresholds of a probe and of the controller's own detectors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Thresholds {
+    /// Frozen shims never answer again by themselves; three looks 20 s apart rule out a busy moment.
+    pub hung_container: Confirmation,
+    /// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
+    pub leaked_shim: Confirmation,
+    /// While a kubelet has completed its start a creator exists, so a race exists: three rounds 30 s apart
+    /// and five minutes (a current kubelet replaces a missing sandbox in 1 to 4 s).
+    pub orphan_kubelet_up: Confirmation,
+    /// No kubelet has completed a start since it was first seen: nothing creates containers.
+    pub orphan_kubelet_down: Confirmation,
+    /// Three looks 10 s apart at a plugin that is already older than `network_plugin_age`.
+    pub network_plugin_hung: Confirmation,
+    /// Age from which a CNI plugin process counts as hung. Ordinary ones take well under a second; the
+    /// runtime itself gives up only after minutes.
+    pub network_plugin_age: Duration,
+    /// The socket refuses or does not answer a version call: three in a row; a restart takes about 10 s.
+    pub runtime_unreachable: Confirmation,
+    /// A list call out for longer than `list_deadline`.
+    pub runtime_list_hung: Confirmation,
+    /// Deadline of a list call; busy nodes were seen to take tens of seconds.
+    pub list_deadline: Duration,
+    /// No kubelet completes a start.
+    pub kubelet_down: Confirmation,
+    /// A kubelet counts as started when it answers `/healthz` and is at least this old (one that dies at
+    /// start answers for a moment too).
+    pub kubelet_start_age: Duration,
+    /// Deadline of one `Tasks/Get`; containerd itself gives the shim 2 s.
+    pub task_deadline: Duration,
+    /// A DaemonSet pod waits in `CrashLoopBackOff` at the longest back-off, its container ended this long
+    /// ago.
+    pub stuck_back_off: Duration,
+    /// A DaemonSet pod is still there this long after its grace period ended.
+    pub stuck_terminating: Duration,
+    /// A DaemonSet pod's containers are being created for this long.
+    pub stuck_creating: Duration,
+    /// Clean looks in a row that clear a confirmed fault.
+    pub clean_looks: u32,
+    /// Least time between two clean looks that both count.
+    pub clean_apart: Duration,
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            hung_container: Confirmation { looks: 3, apart: secs(20), grace: secs(40) },
+            leaked_shim: Confirmation { looks: 3, apart: secs(30), grace: secs(60) },
+            orphan_kubelet_up: Confirmation { looks: 3, apart: secs(30), grace: secs(300) },
+            orphan_kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            network_plugin_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            network_plugin_age: secs(60),
+            runtime_unreachable: Confirmation { looks: 3, apart: secs(10), grace: secs(30) },
+            runtime_list_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            list_deadline: secs(60),
+            kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
+            kubelet_start_age: secs(20),
+            task_deadline: secs(4),
+            stuck_back_off: secs(60),
+            stuck_terminating: secs(120),
+            stuck_creating: secs(120),
+            clean_looks: 2,
+            clean_apart: secs(3),
+        }
+    }
+}
+
+impl Thresholds {
+    /// Longest time from the first sign to `Confirmed`, as a person would reckon it: printed by the demo
+    /// and by `nrh explain`.
+    pub fn nominal(&self, kind: FaultType) -> Duration {
+        let of = |c: &Confirmation| c.grace.max(c.apart.saturating_mul(c.looks.saturating_sub(1)));
+        match kind {
+            FaultType::HungContainer => of(&self.hung_container),
+            FaultType::LeakedShim => of(&self.leaked_shim),
+            FaultType::OrphanContainer => of(&self.orphan_kubelet_down).max(self.nominal(FaultType::KubeletDown)),
+            FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
+            FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
+            FaultType::RuntimeListHung => self.list_deadline.saturating_add(of(&self.runtime_list_hung)),
+            FaultType::KubeletDown => of(&self.kubelet_down),
+            FaultType::StuckDaemonSetPod => self.stuck_back_off,
+            FaultType::ProbeSilent => secs(0),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The shell on the node side: lanes look, the core judges, one report is written; the agent acts on orders.
+//!
+//! ```text
+//! lanes (cri · tasks · processes · kubelet) ─► Observations ─► core::diagnose ─► core::tracker ─► report
+//! order (status.order, or a Job's argument) ─► agent: claim ─► look again ─► act on one object ─► outcome
+//! ```
+
+pub mod agent;
+pub mod collect;
+pub mod cri;
+pub mod lanes;
+pub mod proc;
+pub mod report;
+pub mod run;
+pub mod state;
