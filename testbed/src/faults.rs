@@ -3,6 +3,7 @@
 //! Every injector touches exactly what it names, tells what that was, and can be lifted without the product: the
 //! demo's controls are the same injections, left alone and then lifted.
 
+mod cli;
 mod gate;
 
 use std::fs::{self, File};
@@ -14,7 +15,8 @@ use jiff::Timestamp;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add};
+pub use cli::{Args, run};
+pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 
 use crate::node::Node;
 use crate::process::{self, Identity, wait_until};
@@ -38,7 +40,7 @@ pub enum Fault {
     LostSandbox,
     /// Every container of the node was killed
     StoppedContainers,
-    /// The next network plugin that adds a pod hangs with the lock
+    /// The next network plugin that adds a pod, or takes one away, hangs with the lock
     HungNetworkPlugin,
     /// A workload fails while a file exists
     FailingWorkload,
@@ -62,7 +64,7 @@ pub struct Victim {
 }
 
 /// An injected fault.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Injection {
     /// Which
     pub fault: Fault,
@@ -73,7 +75,7 @@ pub struct Injection {
     /// Just before the system call that made the fault, so that measured times are never too short
     pub at: Timestamp,
     /// The same on the monotonic clock
-    #[serde(skip)]
+    #[serde(skip, default = "Instant::now")]
     pub instant: Instant,
 }
 

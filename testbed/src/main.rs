@@ -4,7 +4,7 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use nrh_testbed::{Bed, BedOptions, assets, packages, start_check, supervise};
+use nrh_testbed::{Bed, BedOptions, assets, faults, packages, start_check, supervise};
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
 #[derive(Debug, Parser)]
@@ -53,6 +53,8 @@ enum Sub {
     Logs,
     /// List beds
     Status,
+    /// Inject a fault, or lift it
+    Fault(faults::Args),
     /// Run a program and start it again whenever it ends
     Supervise(supervise::Args),
     /// The start check of kubelets ≤ 1.23, a stand-in
@@ -97,6 +99,7 @@ fn run(cli: Cli) -> Result<()> {
             status();
             Ok(())
         }
+        Sub::Fault(args) => faults::run(&Bed::attach(&cli.name)?, &args),
         Sub::Supervise(args) => supervise::run(&args),
         Sub::StartCheck { socket } => start_check::run(&socket),
     }

@@ -18,19 +18,23 @@ pub const GATE_LOCK: &str = "/run/cni-gate/ipam.lock";
 
 /// Makes the next network plugin that adds a pod hang while it holds the lock.
 pub fn hang_cni_add(node: &Node) -> Result<Injection> {
-    let path = PathBuf::from(GATES).join("add");
+    hang(node, "add")
+}
+
+/// Makes the next network plugin that takes a pod away hang while it holds the lock.
+pub fn hang_cni_del(node: &Node) -> Result<Injection> {
+    hang(node, "del")
+}
+
+fn hang(node: &Node, gate: &str) -> Result<Injection> {
     // Records of an earlier injection would be mistaken for this one's.
-    for (old, _) in held_gates(node)? {
-        remove(&old)?;
-    }
-    let injection = Injection::now(
-        Fault::HungNetworkPlugin,
-        node,
-        Victim {
-            path: Some(path.clone()),
-            ..Victim::default()
-        },
-    );
+    open(node)?;
+    let path = PathBuf::from(GATES).join(gate);
+    let victim = Victim {
+        path: Some(path.clone()),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::HungNetworkPlugin, node, victim);
     create(&node.root_path(path))?;
     Ok(injection)
 }
@@ -69,9 +73,11 @@ pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Resu
     })
 }
 
-/// Takes the gate away and lets the process that hangs in it do its work.
+/// Takes the gates away and lets the process that hangs in it do its work.
 pub(super) fn open(node: &Node) -> Result<()> {
-    remove(&node.root_path(GATES).join("add"))?;
+    for gate in ["add", "del"] {
+        remove(&node.root_path(GATES).join(gate))?;
+    }
     // The hanging process waits for the end of this file.
     held_gates(node)?
         .into_iter()
@@ -86,11 +92,8 @@ fn held_gates(node: &Node) -> Result<Vec<(PathBuf, i32)>> {
         entries => entries.with_context(|| format!("read {}", folder.display()))?,
     };
     let pid = |path: &PathBuf| {
-        path.file_name()?
-            .to_str()?
-            .strip_prefix("add.held.")?
-            .parse()
-            .ok()
+        let (_, pid) = path.file_name()?.to_str()?.split_once(".held.")?;
+        pid.parse().ok()
     };
     Ok(entries
         .flatten()

@@ -56,8 +56,8 @@ pub struct PodContainer {
     pub waiting: Option<String>,
     /// Why it ended, while it is not started again.
     ///
-    /// Kubelet 1.36 leaves a container in back-off in this state and never says `CrashLoopBackOff`: its next report
-    /// comes when the back-off is over.
+    /// Kubelet 1.36 reports a container in back-off like this first, and as `CrashLoopBackOff` only when it looks
+    /// at the pod again, 60 to 90 s later: in a shorter back-off never.
     pub terminated: Option<String>,
     /// When it ended, which is when its back-off began
     pub finished: Option<Timestamp>,
