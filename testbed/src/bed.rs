@@ -85,7 +85,7 @@ impl Bed {
         }
         let path = assets::ensure(&tools, options.progress)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
-        let programs = if nodes > 0 { Some((images::workload_binary(&state::workspace())?, program()?)) } else { None };
+        let programs = if nodes > 0 { Some(Programs { workload: images::workload_binary(&state::workspace())?, testbed: program()? }) } else { None };
         said.step("programs");
 
         let name = if options.keep { options.name.clone() } else { format!("{}-{}", options.name, std::process::id()) };
@@ -105,46 +105,39 @@ impl Bed {
         Ok(bed)
     }
 
-    fn start(&mut self, options: &BedOptions, nodes: u8, programs: Option<&(PathBuf, PathBuf)>, said: &Progress) -> Result<()> {
-        let dir = state::folder(&self.name);
+    fn start(&mut self, options: &BedOptions, nodes: u8, programs: Option<&Programs>, said: &Progress) -> Result<()> {
+        let dir = self.dir();
         self.state.save(&self.name)?;
         network::set_up(&self.state.realm, nodes)?;
         let pki = Pki::create(&dir.join("pki"))?;
-        let control_plane =
-            ControlPlane { realm: &self.state.realm, dir: &dir, pki: &pki, node_monitor_grace: options.node_monitor_grace };
-        self.state.kubeconfig = control_plane.start()?;
         pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
+        let kubeconfigs: Vec<_> = (1..=nodes).map(|n| pki.node_kubeconfig(&Node::name_of(n))).collect::<Result<_>>()?;
+        let realm = &self.state.realm;
+        let control_plane = ControlPlane { realm, dir: &dir, pki: &pki, node_monitor_grace: options.node_monitor_grace };
+        let make = |number: u8, kubeconfig: &Path, made: &Made<'_>| {
+            let name = &self.name;
+            let node = Node::create(&Parts { bed: name, outer: realm, dir: &dir, number, kubeconfig, ca: &made.ca, workload: made.workload, testbed: &made.testbed })?;
+            node.start_containerd()?;
+            made.archives.iter().try_for_each(|archive| images::import(&node, archive))?;
+            Ok::<_, anyhow::Error>(node)
+        };
+        let made = programs.map(|programs| Made::new(programs, &dir, &pki)).transpose()?;
+        // Runtimes start beside the control plane: it waits more than it works.
+        let (control_plane, nodes) = std::thread::scope(|scope| {
+            let nodes: Vec<_> = made.iter().flat_map(|made| (1..).zip(&kubeconfigs).map(move |(n, k)| (n, k, made)))
+                .map(|(number, kubeconfig, made)| scope.spawn(move || make(number, kubeconfig, made)))
+                .collect();
+            let control_plane = control_plane.start();
+            said.step("control plane");
+            let nodes = nodes.into_iter().map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            (control_plane, nodes.collect::<Result<Vec<_>>>())
+        });
+        self.state.kubeconfig = control_plane?;
+        self.state.nodes = nodes?;
         self.state.save(&self.name)?;
-        said.step("control plane");
-        if let Some((workload, testbed)) = programs {
-            let archives = images::bed_images(workload, &dir.join("images"))?;
-            let own = dir.join("testbed");
-            // A copy: the original may be built anew while a kept bed runs.
-            fs::copy(testbed, &own)?;
-            let ca = fs::read_to_string(pki.path("ca.crt"))?;
-            for number in 1..=nodes {
-                let name = Node::name_of(number);
-                let kubeconfig = pki.kubeconfig(&name, &format!("system:node:{name}"), Some("system:nodes"))?;
-                let parts = Parts {
-                    bed: &self.name,
-                    outer: &self.state.realm,
-                    dir: &dir,
-                    number,
-                    kubeconfig: &kubeconfig,
-                    ca: &ca,
-                    workload,
-                    testbed: &own,
-                };
-                let node = Node::create(&parts)?;
-                self.state.nodes.push(node.clone());
-                self.state.save(&self.name)?;
-                node.start_containerd()?;
-                for archive in &archives {
-                    images::import(&node, archive)?;
-                }
-                node.start_kubelet(KubeletStart::default())?;
-            }
-            self.wait_ready(usize::from(nodes), NODES_READY)?;
+        self.nodes().iter().try_for_each(|node| node.start_kubelet(KubeletStart::default()))?;
+        self.wait_ready(self.nodes().len(), NODES_READY)?;
+        if !self.nodes().is_empty() {
             said.step("nodes");
         }
         Ok(())
@@ -242,7 +235,9 @@ impl Bed {
         let log = self.dir().join("logs/kwok.log");
         if !log.exists() {
             let kubeconfig = self.dir().join("pki/kwok.kubeconfig");
-            self.state.realm.daemon(&log, &kwok::argv(&kubeconfig))?;
+            let stages = self.dir().join("kwok-stages.yaml");
+            fs::write(&stages, kwok::STAGES)?;
+            self.state.realm.daemon(&log, &kwok::argv(&kubeconfig, &stages))?;
         }
         self.run(async move |client| {
             let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
@@ -296,14 +291,17 @@ impl Bed {
         if std::mem::replace(&mut self.down, true) {
             return Ok(());
         }
+        // Held open, its identity cannot pass on to a new one; an init that is gone has taken everything along already.
+        let pinned = File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).ok().filter(|_| self.state.realm.alive());
+        let network = if pinned.is_some() { self.state.network.as_str() } else { "" };
         self.state.realm.kill()?;
         if let Some(tether) = self.tether.take() {
             tether.cut();
         }
         // The kernel ends them all at once, but not in no time.
-        wait_until(Duration::from_secs(20), || process::members("net", &self.state.network).is_empty());
+        wait_until(Duration::from_secs(20), || process::members("net", network).is_empty());
         crate::cgroup::remove(&self.name)?;
-        let left = state::leftovers(&self.name, &self.state.network);
+        let left = state::leftovers(&self.name, network);
         if !left.is_empty() {
             bail!("left behind by bed {}: {}", self.name, left.join(", "));
         }
@@ -311,10 +309,17 @@ impl Bed {
     }
 
     /// What is left of a bed after its end, for tests: one line each.
+    ///
+    /// The kernel gives the identity of a network to a new one once nobody holds it open.
     pub fn leftovers(name: &str, network: &str) -> Vec<String> {
         let mut found = state::leftovers(name, network);
         found.extend(state::folder(name).exists().then(|| format!("folder {}", state::folder(name).display())));
         found
+    }
+
+    /// The bed's network; as long as it is open its identity is not given to another.
+    pub fn network(&self) -> Result<File> {
+        File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).context("the bed has ended")
     }
 
     /// Identity of the bed's network, such as `net:[4026532201]`.
@@ -346,6 +351,30 @@ impl Drop for Bed {
             eprintln!("testbed: {error:#}");
         }
         drop(self.mark.take());
+    }
+}
+
+/// The project's own programs that nodes need.
+struct Programs {
+    workload: PathBuf,
+    testbed: PathBuf,
+}
+
+/// What all nodes of a bed are made from.
+struct Made<'a> {
+    workload: &'a Path,
+    testbed: PathBuf,
+    ca: String,
+    archives: Vec<PathBuf>,
+}
+
+impl<'a> Made<'a> {
+    fn new(programs: &'a Programs, dir: &Path, pki: &Pki) -> Result<Self> {
+        let testbed = dir.join("testbed");
+        // A copy: the original may be built anew while a kept bed runs.
+        fs::copy(&programs.testbed, &testbed)?;
+        let archives = images::bed_images(&programs.workload, &dir.join("images"))?;
+        Ok(Self { workload: &programs.workload, testbed, ca: fs::read_to_string(pki.path("ca.crt"))?, archives })
     }
 }
 

@@ -101,6 +101,13 @@ impl Pki {
     }
 }
 
+impl Pki {
+    /// A kubelet's kubeconfig.
+    pub(crate) fn node_kubeconfig(&self, name: &str) -> Result<PathBuf> {
+        self.kubeconfig(name, &format!("system:node:{name}"), Some("system:nodes"))
+    }
+}
+
 fn params(user: &str, group: Option<&str>) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name = rcgen::DistinguishedName::new();

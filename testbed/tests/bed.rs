@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     os::unix::fs::MetadataExt,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -95,7 +95,7 @@ fn two_real_nodes_run_pods_and_leave_nothing() {
     programs_stop_and_start(&bed);
     requests_are_recorded(&bed);
 
-    let (name, network) = (bed.name().to_owned(), bed.network_id().to_owned());
+    let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
     assert!(!process::members("net", &network).is_empty());
     bed.down().unwrap();
     assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());
@@ -126,7 +126,7 @@ fn default_paths_hold(bed: &Bed) {
     assert!(one.run("cat", &[&format!("/proc/{inside}/comm")]).unwrap().starts_with("containerd-shim"));
     assert_eq!(two.host_to_node(shims[0]), None);
     // Control groups as well, or the runtime of one node would touch the other's.
-    let groups = |node: &nrh_testbed::Node| node.run("sh", &["-c", "ls -d /sys/fs/cgroup/*/k8s.io/* /sys/fs/cgroup/k8s.io/* 2>/dev/null | xargs -n1 basename | sort -u"]);
+    let groups = |node: &nrh_testbed::Node| node.run("sh", &["-c", "for g in /sys/fs/cgroup/*/k8s.io/*/ /sys/fs/cgroup/k8s.io/*/; do [ -d $g ] && basename $g; done | sort -u"]);
     let (first, second) = (groups(one).unwrap_or_default(), groups(two).unwrap_or_default());
     assert!(first.lines().all(|g| !second.contains(g)), "{first} {second}");
     // Nothing leaves: every address is a local one or unreachable.
@@ -163,27 +163,34 @@ fn requests_are_recorded(bed: &Bed) {
     assert_eq!(version.git_version, "v1.36.3");
 }
 
+/// The owner of a bed, killed as hard as can be; also when the test fails before that.
+struct Owner(Child);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_killed_owner_leaves_nothing_running() {
     if !root() {
         return;
     }
-    let mut owner = Command::new(env!("CARGO_BIN_EXE_testbed"))
-        .args(["--name", "killed", "up", "--nodes", "1", "--kwok", "20"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_testbed"));
+    command.args(["--name", "killed", "up", "--nodes", "1", "--kwok", "20"]).stdout(Stdio::piped());
+    let mut owner = Owner(command.spawn().unwrap());
+    let mut lines = BufReader::new(owner.0.stdout.take().unwrap()).lines();
     let first = lines.next().expect("the bed did not come up").unwrap();
     assert!(first.contains("is up"), "{first}");
-    let name = format!("killed-{}", owner.id());
+    let name = format!("killed-{}", owner.0.id());
     let bed = Bed::attach(&name).unwrap();
-    let network = bed.network_id().to_owned();
+    let (network, _held) = (bed.network_id().to_owned(), bed.network().unwrap());
     bed.wait_ready(21, Duration::from_secs(60)).unwrap();
     assert!(process::members("net", &network).len() > 8);
 
-    owner.kill().unwrap();
-    owner.wait().unwrap();
+    drop(owner);
     eventually(Duration::from_secs(20), || process::members("net", &network), Vec::is_empty);
     assert!(!bed.realm().alive());
     drop(bed);
