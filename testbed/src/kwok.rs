@@ -10,7 +10,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::control_plane::flags;
 
-/// Label with which a node is left out of the project's own DaemonSet.
+/// Label with which a node is left out of the project's own `DaemonSet`.
 pub const LEAVE_OUT: (&str, &str) = ("runtimehealth.io/probe", "disabled");
 /// What kwok does with nodes and pods; without it, it does nothing.
 pub(crate) const STAGES: &str = include_str!("../tools/kwok-stages.yaml");
@@ -23,7 +23,10 @@ pub(crate) fn argv(kubeconfig: &Path, stages: &Path) -> Vec<String> {
         ("config", &stages.display().to_string()),
         ("kubeconfig", &kubeconfig.display().to_string()),
         ("manage-all-nodes", "false"),
-        ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
+        (
+            "manage-nodes-with-annotation-selector",
+            "kwok.x-k8s.io/node=fake",
+        ),
         ("node-lease-duration-seconds", "40"),
         ("server-address", "127.0.0.1:10247"),
     ]);
