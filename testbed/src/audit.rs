@@ -104,7 +104,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<AuditEntry>> {
     let mut entries: Vec<AuditEntry> = Vec::new();
     for line in BufReader::new(file).lines() {
         // The server may be in the midst of writing the last line.
-        let Ok(entry) = serde_json::from_str::<AuditEntry>(&line?) else { continue };
+        let Ok(entry) = serde_json::from_str::<AuditEntry>(&line?) else {
+            continue;
+        };
         if let Some(&index) = seen.get(&entry.id) {
             entries[index] = entry;
         } else {
@@ -133,10 +135,24 @@ mod tests {
         };
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("audit.log");
-        std::fs::write(&path, format!("{}\n{}\n{{\"kind\":", entry("ResponseStarted"), entry("ResponseComplete")))?;
+        std::fs::write(
+            &path,
+            format!(
+                "{}\n{}\n{{\"kind\":",
+                entry("ResponseStarted"),
+                entry("ResponseComplete")
+            ),
+        )?;
         let entries = read(&path)?;
         assert_eq!(entries.len(), 1);
-        assert_eq!((entries[0].stage.as_str(), entries[0].code(), entries[0].is_write()), ("ResponseComplete", 200, false));
+        assert_eq!(
+            (
+                entries[0].stage.as_str(),
+                entries[0].code(),
+                entries[0].is_write()
+            ),
+            ("ResponseComplete", 200, false)
+        );
         Ok(())
     }
 }

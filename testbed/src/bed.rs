@@ -8,163 +8,49 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use kube::{Client, Config, api::Api, config::KubeConfigOptions};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use kube::{
+    Client, Config,
+    api::{Api, ListParams},
+};
 
 use crate::{
     assets,
     audit::{self, AuditEntry},
-    control_plane::ControlPlane,
-    images, kwok, network,
-    node::{KubeletStart, Node, Parts},
-    packages,
-    pki::Pki,
+    cgroup,
+    client::{config, on_network},
+    kwok,
+    node::Node,
     process::{self, wait_until},
-    realm::{self, Realm, Tether, output},
+    realm::{Realm, Tether, output},
     state::{self, State},
 };
-
-/// How long real nodes may take to become Ready; they need a few seconds.
-const NODES_READY: Duration = Duration::from_secs(120);
-
-/// What a bed shall have.
-#[derive(Debug, Clone)]
-pub struct BedOptions {
-    /// Name; beds of different processes never meet unless they are kept, when the name must be free.
-    pub name: String,
-    /// Number of real nodes.
-    pub nodes: usize,
-    /// No nodes, and none of what they need.
-    pub control_plane_only: bool,
-    /// Leave it running when its owner ends; end it with `testbed down`.
-    pub keep: bool,
-    /// Say on stderr what takes time.
-    pub progress: bool,
-    /// How long a node may be silent before it counts as gone; `None` is Kubernetes' default. Thousands of simulated nodes
-    /// on a small machine need minutes.
-    pub node_monitor_grace: Option<Duration>,
-}
-
-impl Default for BedOptions {
-    fn default() -> Self {
-        Self {
-            name: "bed".into(),
-            nodes: 2,
-            control_plane_only: false,
-            keep: false,
-            progress: true,
-            node_monitor_grace: None,
-        }
-    }
-}
 
 /// A running bed. Dropping it takes it down, unless it is kept.
 #[derive(Debug)]
 pub struct Bed {
-    name: String,
-    state: State,
-    tether: Option<Tether>,
+    pub(crate) name: String,
+    pub(crate) state: State,
+    pub(crate) tether: Option<Tether>,
     /// The owner's mark on the bed's folder.
-    mark: Option<File>,
-    down: bool,
+    pub(crate) mark: Option<File>,
+    pub(crate) down: bool,
 }
 
 impl Bed {
-    /// Brings a bed up: builds and installs what is missing, starts everything, waits until the nodes are Ready.
-    pub fn up(options: BedOptions) -> Result<Self> {
-        let nodes = if options.control_plane_only { 0 } else { u8::try_from(options.nodes).context("too many nodes")? };
-        if !rustix::process::geteuid().is_root() {
-            bail!("a bed needs root: it makes network, mount and pid namespaces and runs a container runtime");
-        }
-        let said = Progress::new(options.progress);
-        packages::ensure(packages::BED, options.progress)?;
-        let mut tools = vec![assets::CONTROL_PLANE];
-        if nodes > 0 {
-            packages::ensure(packages::NODE, options.progress)?;
-            tools.push(assets::NODE);
-        }
-        let path = assets::ensure(&tools, options.progress)?;
-        // Made before anything runs: a compiler beside a starting control plane makes both slow.
-        let programs = if nodes > 0 { Some((images::workload_binary(&state::workspace())?, program()?)) } else { None };
-        said.step("programs");
-
-        let name = if options.keep { options.name.clone() } else { format!("{}-{}", options.name, std::process::id()) };
-        let mark = state::claim(&name)?;
-        let dir = state::folder(&name);
-        let (realm, tether) = realm::launch(options.keep, &dir.join("logs/init.log"), &path)?;
-        let network = process::namespace(realm.init.pid, "net").context("the bed's network")?;
-        let state = State { realm, network, keep: options.keep, nodes: Vec::new(), kubeconfig: PathBuf::new() };
-        // From here on an error or a panic takes down what is there.
-        let mut bed = Self { name, state, tether: Some(tether), mark: Some(mark), down: false };
-        if let Err(error) = bed.start(&options, nodes, programs.as_ref(), &said) {
-            let error = bed.failed(error);
-            // Half a bed is of no use to anybody.
-            bed.end()?;
-            return Err(error);
-        }
-        Ok(bed)
-    }
-
-    fn start(&mut self, options: &BedOptions, nodes: u8, programs: Option<&(PathBuf, PathBuf)>, said: &Progress) -> Result<()> {
-        let dir = state::folder(&self.name);
-        self.state.save(&self.name)?;
-        network::set_up(&self.state.realm, nodes)?;
-        let pki = Pki::create(&dir.join("pki"))?;
-        let control_plane =
-            ControlPlane { realm: &self.state.realm, dir: &dir, pki: &pki, node_monitor_grace: options.node_monitor_grace };
-        self.state.kubeconfig = control_plane.start()?;
-        pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
-        self.state.save(&self.name)?;
-        said.step("control plane");
-        if let Some((workload, testbed)) = programs {
-            let archives = images::bed_images(workload, &dir.join("images"))?;
-            let own = dir.join("testbed");
-            // A copy: the original may be built anew while a kept bed runs.
-            fs::copy(testbed, &own)?;
-            let ca = fs::read_to_string(pki.path("ca.crt"))?;
-            for number in 1..=nodes {
-                let name = Node::name_of(number);
-                let kubeconfig = pki.kubeconfig(&name, &format!("system:node:{name}"), Some("system:nodes"))?;
-                let parts = Parts {
-                    bed: &self.name,
-                    outer: &self.state.realm,
-                    dir: &dir,
-                    number,
-                    kubeconfig: &kubeconfig,
-                    ca: &ca,
-                    workload,
-                    testbed: &own,
-                };
-                let node = Node::create(&parts)?;
-                self.state.nodes.push(node.clone());
-                self.state.save(&self.name)?;
-                node.start_containerd()?;
-                for archive in &archives {
-                    images::import(&node, archive)?;
-                }
-                node.start_kubelet(KubeletStart::default())?;
-            }
-            self.wait_ready(usize::from(nodes), NODES_READY)?;
-            said.step("nodes");
-        }
-        Ok(())
-    }
-
-    /// Keeps the logs of a bed that did not come up and says where they are.
-    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
-        match self.save_logs() {
-            Ok(path) => error.context(format!("bed {} did not come up, its logs are in {}", self.name, path.display())),
-            Err(_) => error,
-        }
-    }
-
     /// Takes hold of a kept bed.
     pub fn attach(name: &str) -> Result<Self> {
         let state = State::load(name)?;
         if !state.realm.alive() {
             bail!("bed {name:?} has ended");
         }
-        Ok(Self { name: name.into(), state, tether: None, mark: None, down: false })
+        Ok(Self {
+            name: name.into(),
+            state,
+            tether: None,
+            mark: None,
+            down: false,
+        })
     }
 
     /// Full name of the bed.
@@ -179,7 +65,10 @@ impl Bed {
 
     /// The real node with a name.
     pub fn node(&self, name: &str) -> Result<&Node> {
-        self.nodes().iter().find(|n| n.name == name).with_context(|| format!("no node {name:?}"))
+        self.nodes()
+            .iter()
+            .find(|n| n.name == name)
+            .with_context(|| format!("no node {name:?}"))
     }
 
     /// The bed's outer realm, where the control plane lives.
@@ -224,11 +113,18 @@ impl Bed {
         let path = tempfile::NamedTempFile::new()?;
         fs::write(path.path(), input)?;
         let mut command = self.command("kubectl");
-        let result = command.args(args).stdin(Stdio::from(File::open(path.path())?)).output()?;
+        let result = command
+            .args(args)
+            .stdin(Stdio::from(File::open(path.path())?))
+            .output()?;
         if result.status.success() {
             return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
         }
-        bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&result.stderr).trim())
+        bail!(
+            "kubectl {}: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&result.stderr).trim()
+        )
     }
 
     /// All requests to the API server so far, in the order of arrival.
@@ -242,11 +138,19 @@ impl Bed {
         let log = self.dir().join("logs/kwok.log");
         if !log.exists() {
             let kubeconfig = self.dir().join("pki/kwok.kubeconfig");
-            self.state.realm.daemon(&log, &kwok::argv(&kubeconfig))?;
+            let stages = self.dir().join("kwok-stages.yaml");
+            fs::write(&stages, kwok::STAGES)?;
+            self.state
+                .realm
+                .daemon(&log, &kwok::argv(&kubeconfig, &stages))?;
         }
         self.run(async move |client| {
-            let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
-            let present = nodes.list_metadata(&kube::api::ListParams::default().labels("type=kwok")).await?.items.len();
+            let nodes: Api<ApiNode> = Api::all(client.clone());
+            let present = nodes
+                .list_metadata(&ListParams::default().labels("type=kwok"))
+                .await?
+                .items
+                .len();
             kwok::create(client, present + 1, count).await
         })
     }
@@ -255,9 +159,9 @@ impl Bed {
     pub fn wait_ready(&self, count: usize, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         self.run(async move |client| {
-            let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(client);
+            let api: Api<ApiNode> = Api::all(client);
             loop {
-                let nodes = api.list(&kube::api::ListParams::default()).await?;
+                let nodes = api.list(&ListParams::default()).await?;
                 let ready = nodes.items.iter().filter(|node| is_ready(node)).count();
                 if ready >= count {
                     return Ok(());
@@ -292,18 +196,29 @@ impl Bed {
         self.end()
     }
 
-    fn end(&mut self) -> Result<()> {
+    pub(crate) fn end(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.down, true) {
             return Ok(());
         }
+        // Held open, its identity cannot pass on to a new one; an init that is gone has taken everything along already.
+        let pinned = File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid))
+            .ok()
+            .filter(|_| self.state.realm.alive());
+        let network = if pinned.is_some() {
+            self.state.network.as_str()
+        } else {
+            ""
+        };
         self.state.realm.kill()?;
         if let Some(tether) = self.tether.take() {
             tether.cut();
         }
         // The kernel ends them all at once, but not in no time.
-        wait_until(Duration::from_secs(20), || process::members("net", &self.state.network).is_empty());
-        crate::cgroup::remove(&self.name)?;
-        let left = state::leftovers(&self.name, &self.state.network);
+        wait_until(Duration::from_secs(20), || {
+            process::members("net", network).is_empty()
+        });
+        cgroup::remove(&self.name)?;
+        let left = state::leftovers(&self.name, network);
         if !left.is_empty() {
             bail!("left behind by bed {}: {}", self.name, left.join(", "));
         }
@@ -311,10 +226,22 @@ impl Bed {
     }
 
     /// What is left of a bed after its end, for tests: one line each.
+    ///
+    /// The kernel gives the identity of a network to a new one once nobody holds it open.
     pub fn leftovers(name: &str, network: &str) -> Vec<String> {
         let mut found = state::leftovers(name, network);
-        found.extend(state::folder(name).exists().then(|| format!("folder {}", state::folder(name).display())));
+        found.extend(
+            state::folder(name)
+                .exists()
+                .then(|| format!("folder {}", state::folder(name).display())),
+        );
         found
+    }
+
+    /// The bed's network; as long as it is open its identity is not given to another.
+    pub fn network(&self) -> Result<File> {
+        File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid))
+            .context("the bed has ended")
     }
 
     /// Identity of the bed's network, such as `net:[4026532201]`.
@@ -339,8 +266,14 @@ impl Drop for Bed {
             }
             return;
         }
-        if std::thread::panicking() && let Ok(path) = self.save_logs() {
-            eprintln!("testbed: logs of bed {} are in {}", self.name, path.display());
+        if std::thread::panicking()
+            && let Ok(path) = self.save_logs()
+        {
+            eprintln!(
+                "testbed: logs of bed {} are in {}",
+                self.name,
+                path.display()
+            );
         }
         if let Err(error) = self.end() {
             eprintln!("testbed: {error:#}");
@@ -349,7 +282,7 @@ impl Drop for Bed {
     }
 }
 
-fn is_ready(node: &k8s_openapi::api::core::v1::Node) -> bool {
+fn is_ready(node: &ApiNode) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
@@ -362,59 +295,4 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The test bed's own program, which nodes run as their supervisor.
-fn program() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("CARGO_BIN_EXE_testbed") {
-        return Ok(given.into());
-    }
-    let own = std::env::current_exe()?;
-    if own.file_name().is_some_and(|n| n == "testbed") {
-        return Ok(own);
-    }
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(state::workspace()).args(["build", "--locked", "--package", "nrh-testbed", "--bin", "testbed"]);
-    output(&mut cargo).context("build the test bed's own program")?;
-    Ok(state::target().join("debug/testbed"))
-}
-
-async fn config(kubeconfig: &Path) -> Result<Config> {
-    let read = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-    // The bed has no way out, so a proxy of the surroundings can only break things.
-    config.proxy_url = None;
-    Ok(config)
-}
-
-/// Runs a future with a client on a thread that has entered the network of a process.
-pub(crate) fn on_network<T: Send>(pid: i32, kubeconfig: &Path, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
-    let namespace = File::open(format!("/proc/{pid}/ns/net")).context("the bed has ended")?;
-    let entered = move || -> Result<T> {
-        // Only this thread moves; it ends with the work, so nothing has to move back.
-        move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(LinkNameSpaceType::Network))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { work(Client::try_from(config(kubeconfig).await?)?).await })
-    };
-    let result = std::thread::scope(|scope| scope.spawn(entered).join());
-    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Says on stderr what took how long.
-struct Progress {
-    shown: bool,
-    last: std::cell::Cell<Instant>,
-}
-
-impl Progress {
-    fn new(shown: bool) -> Self {
-        Self { shown, last: std::cell::Cell::new(Instant::now()) }
-    }
-
-    fn step(&self, what: &str) {
-        let took = self.last.replace(Instant::now()).elapsed();
-        if self.shown {
-            eprintln!("testbed: {what} ready in {took:.1?}");
-        }
-    }
 }

@@ -33,7 +33,8 @@ join() { # hierarchy
   echo $$ >"$path/cgroup.procs"
 }
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then join /sys/fs/cgroup; else
-  for hierarchy in $(awk '$3 == "cgroup" { print $2 }' /proc/mounts); do join "$hierarchy"; done
+  # The unified one may be there beside the others: without controllers, but runc makes groups in it.
+  for hierarchy in $(awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/mounts); do join "$hierarchy"; done
 fi
 "#;
 
@@ -44,7 +45,8 @@ if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
   mkdir -p /sys/fs/cgroup/init
   while read -r pid; do echo "$pid" >/sys/fs/cgroup/init/cgroup.procs || true; done </sys/fs/cgroup/cgroup.procs
 else
-  awk '$3 == "cgroup" { print $2, $4 }' /proc/mounts | while read -r path options; do
+  awk '$3 == "cgroup" || $3 == "cgroup2" { print $2, $3, $4 }' /proc/mounts | while read -r path type options; do
+    if [ "$type" = cgroup2 ]; then umount "$path"; mount -t cgroup2 cgroup2 "$path"; continue; fi
     name=$(echo "$options" | tr , '\n' | grep -vx -e rw -e ro -e relatime -e nosuid -e nodev -e noexec | paste -sd,)
     case $name in name=*) name=none,$name ;; esac
     umount "$path"; mount -t cgroup -o "$name" cgroup "$path"
@@ -56,12 +58,19 @@ fi
 fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let fields = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    fields.filter(|f| f.len() > 2 && f[2].starts_with("cgroup")).map(|f| PathBuf::from(f[1])).collect()
+    fields
+        .filter(|f| f.len() > 2 && f[2].starts_with("cgroup"))
+        .map(|f| PathBuf::from(f[1]))
+        .collect()
 }
 
 /// The groups of a bed that exist.
 pub(crate) fn leftovers(bed: &str) -> Vec<PathBuf> {
-    hierarchies().into_iter().map(|h| h.join(ROOT).join(bed)).filter(|p| p.exists()).collect()
+    hierarchies()
+        .into_iter()
+        .map(|h| h.join(ROOT).join(bed))
+        .filter(|p| p.exists())
+        .collect()
 }
 
 /// Removes the groups of a bed whose processes have ended.

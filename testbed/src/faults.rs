@@ -3,26 +3,30 @@
 //! Every injector touches exactly what it names, tells what that was, and can be lifted without the product: the
 //! demo's controls are the same injections, left alone and then lifted.
 
+mod cli;
+mod gate;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
+
+pub use cli::{Args, run};
+pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 
 use crate::node::Node;
 use crate::process::{self, Identity, wait_until};
 use crate::view::{self, Lists, bounded};
 
-/// Folder of the gates and of the lock, as the node's network configuration names it.
-pub const GATES: &str = "/run/cni-gate";
-/// The lock that network plugins of a node queue up for.
-pub const GATE_LOCK: &str = "/run/cni-gate/ipam.lock";
-
 /// How long the kernel or the runtime may take to show what was just done.
 const SETTLE: Duration = Duration::from_secs(20);
+
+/// How long containerd may take to load its containers: 5 s for each one behind a deaf shim.
+const RELOAD: Duration = Duration::from_mins(2);
 
 /// Which fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +40,7 @@ pub enum Fault {
     LostSandbox,
     /// Every container of the node was killed
     StoppedContainers,
-    /// The next network plugin that adds a pod hangs with the lock
+    /// The next network plugin that adds a pod, or takes one away, hangs with the lock
     HungNetworkPlugin,
     /// A workload fails while a file exists
     FailingWorkload,
@@ -60,7 +64,7 @@ pub struct Victim {
 }
 
 /// An injected fault.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Injection {
     /// Which
     pub fault: Fault,
@@ -71,7 +75,7 @@ pub struct Injection {
     /// Just before the system call that made the fault, so that measured times are never too short
     pub at: Timestamp,
     /// The same on the monotonic clock
-    #[serde(skip)]
+    #[serde(skip, default = "Instant::now")]
     pub instant: Instant,
 }
 
@@ -110,13 +114,7 @@ impl Injection {
                     .try_for_each(|id| view::remove_container(&socket, id, SETTLE))
             }
             Fault::StoppedContainers => Ok(()),
-            Fault::HungNetworkPlugin => {
-                remove(&node.root_path(GATES).join("add"))?;
-                // The hanging process waits for the end of this file and then does its work.
-                held_gates(node)?
-                    .into_iter()
-                    .try_for_each(|(path, _)| remove(&path))
-            }
+            Fault::HungNetworkPlugin => gate::open(node),
             Fault::FailingWorkload => self
                 .victim
                 .path
@@ -170,7 +168,7 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
 pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
-    node.restart_containerd()?;
+    restart_containerd(node)?;
     let left = injection
         .victim
         .process
@@ -213,8 +211,7 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     if !removed {
         last?;
     }
-    node.restart_containerd()?;
-    let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, Some(pod_uid));
+    let orphans = orphans_of(&restart_containerd(node)?, Some(pod_uid));
     ensure!(
         !orphans.is_empty(),
         "pod {pod_uid} has no orphan after the loss of its sandbox"
@@ -254,59 +251,6 @@ pub fn stop_all_containers(node: &Node) -> Result<Injection> {
     Ok(injection)
 }
 
-/// Makes the next network plugin that adds a pod hang while it holds the lock.
-pub fn hang_cni_add(node: &Node) -> Result<Injection> {
-    let path = PathBuf::from(GATES).join("add");
-    // Records of an earlier injection would be mistaken for this one's.
-    for (old, _) in held_gates(node)? {
-        remove(&old)?;
-    }
-    let injection = Injection::now(
-        Fault::HungNetworkPlugin,
-        node,
-        Victim {
-            path: Some(path.clone()),
-            ..Victim::default()
-        },
-    );
-    create(&node.root_path(path))?;
-    Ok(injection)
-}
-
-/// Waits until a network plugin has taken the gate and completes the injection by it: from now on the fault exists.
-pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Result<Injection> {
-    let mut holder = None;
-    let taken = wait_until(limit, || {
-        holder = held_gates(node)
-            .ok()
-            .and_then(|held| held.into_iter().next());
-        holder.is_some()
-    });
-    let (true, Some((path, node_pid))) = (taken, holder) else {
-        bail!(
-            "no network plugin of {} took the gate within {limit:?}",
-            node.name
-        )
-    };
-    let host = node
-        .pid_to_host(node_pid)
-        .with_context(|| format!("plugin {node_pid} of {} is gone", node.name))?;
-    let mut victim = gate.victim.clone();
-    victim.process = Some(Identity::of(host)?);
-    victim.node_pid = Some(node_pid);
-    // The rename set the file's change time, which is the instant of the fault; the poll is a little later.
-    let late = changed(&path)
-        .and_then(|at| at.elapsed().ok())
-        .unwrap_or_default();
-    let (now, instant) = (Timestamp::now(), Instant::now());
-    Ok(Injection {
-        victim,
-        at: now.checked_sub(jiff::SignedDuration::try_from(late)?)?,
-        instant: instant.checked_sub(late).unwrap_or(instant),
-        ..gate.clone()
-    })
-}
-
 /// Gives a `fail-while PATH` workload its cause; the path is one of the node that the pod mounts.
 pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
     let victim = Victim {
@@ -316,36 +260,6 @@ pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
     let injection = Injection::now(Fault::FailingWorkload, node, victim);
     create(&node.root_path(path))?;
     Ok(injection)
-}
-
-/// Gates that a process has taken, with that process's pid inside the node.
-fn held_gates(node: &Node) -> Result<Vec<(PathBuf, i32)>> {
-    let folder = node.root_path(GATES);
-    let entries = match fs::read_dir(&folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(|| format!("read {}", folder.display()))?,
-    };
-    let pid = |path: &PathBuf| {
-        path.file_name()?
-            .to_str()?
-            .strip_prefix("add.held.")?
-            .parse()
-            .ok()
-    };
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| Some((entry.path(), pid(&entry.path())?)))
-        .collect())
-}
-
-fn changed(path: &Path) -> Option<std::time::SystemTime> {
-    use std::os::unix::fs::MetadataExt;
-    let data = fs::metadata(path).ok()?;
-    let (seconds, nanoseconds) = (
-        u64::try_from(data.ctime()).ok()?,
-        u32::try_from(data.ctime_nsec()).ok()?,
-    );
-    Some(std::time::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
 }
 
 fn create(path: &Path) -> Result<()> {
@@ -382,6 +296,19 @@ fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
         .filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid)
         .map(|orphan| orphan.id.clone())
         .collect()
+}
+
+/// Restarts containerd and waits until it has loaded what was there: before that its lists are errors.
+fn restart_containerd(node: &Node) -> Result<Lists> {
+    node.restart_containerd()?;
+    let mut lists = view::lists(&view::socket(node), view::LIMIT);
+    wait_until(RELOAD, || {
+        if lists.is_err() {
+            lists = view::lists(&view::socket(node), view::LIMIT);
+        }
+        lists.is_ok()
+    });
+    lists
 }
 
 /// containerd's own client below CRI; what is gone already is no error.

@@ -10,17 +10,23 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::control_plane::flags;
 
-/// Label with which a node is left out of the project's own DaemonSet.
+/// Label with which a node is left out of the project's own `DaemonSet`.
 pub const LEAVE_OUT: (&str, &str) = ("runtimehealth.io/probe", "disabled");
+/// What kwok does with nodes and pods; without it, it does nothing.
+pub(crate) const STAGES: &str = include_str!("../tools/kwok-stages.yaml");
 /// Requests in flight while nodes are made: more brings nothing on two cores.
 const PARALLEL: usize = 32;
 
 /// kwok's command line: it keeps to the nodes that are marked as its own, or it would play the real ones as well.
-pub(crate) fn argv(kubeconfig: &Path) -> Vec<String> {
+pub(crate) fn argv(kubeconfig: &Path, stages: &Path) -> Vec<String> {
     let flags = flags(&[
+        ("config", &stages.display().to_string()),
         ("kubeconfig", &kubeconfig.display().to_string()),
         ("manage-all-nodes", "false"),
-        ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
+        (
+            "manage-nodes-with-annotation-selector",
+            "kwok.x-k8s.io/node=fake",
+        ),
         ("node-lease-duration-seconds", "40"),
         ("server-address", "127.0.0.1:10247"),
     ]);

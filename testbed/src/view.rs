@@ -3,6 +3,7 @@
 //! Nothing here reads an object of `nrh`. Processes come from the kernel, containers from the runtime, pods and nodes
 //! from the API server, each question with a deadline, since the faults of the bed are made to hang such questions.
 
+mod back_off;
 pub(crate) mod bounded;
 mod cluster;
 mod diff;
@@ -18,6 +19,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use back_off::back_off;
 pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
 pub use diff::{Allowed, Change, Counts, What, diff};
 pub use processes::{Locks, Process, all as processes, locks, shim, standing};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use k8s_openapi::List;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -54,12 +54,19 @@ pub struct PodContainer {
     pub restarts: i32,
     /// Why it waits, such as `CrashLoopBackOff`
     pub waiting: Option<String>,
+    /// Why it ended, while it is not started again.
+    ///
+    /// Kubelet 1.36 reports a container in back-off like this first, and as `CrashLoopBackOff` only when it looks
+    /// at the pod again, 60 to 90 s later: in a shorter back-off never.
+    pub terminated: Option<String>,
+    /// When it ended, which is when its back-off began
+    pub finished: Option<Timestamp>,
 }
 
 impl Cluster {
     /// Asks for all nodes and pods.
     pub(super) fn look(kubectl: Kubectl) -> Result<Self> {
-        let nodes: List<core::Node> = get(kubectl(), &["nodes"])?;
+        let nodes: Items<core::Node> = get(kubectl(), &["nodes"])?;
         let spec = |node: core::Node| {
             let spec = serde_json::to_value(node.spec.unwrap_or_default())
                 .context("the spec of a node")?;
@@ -77,15 +84,21 @@ pub fn pods(kubectl: Kubectl, node: Option<&str>) -> Result<Vec<Pod>> {
     let selector = node.map(|node| format!("--field-selector=spec.nodeName={node}"));
     let mut arguments = vec!["pods", "--all-namespaces"];
     arguments.extend(selector.as_deref());
-    let list: List<core::Pod> = get(kubectl(), &arguments)?;
+    let list: Items<core::Pod> = get(kubectl(), &arguments)?;
     Ok(list.items.into_iter().map(Pod::from).collect())
 }
 
 /// One pod by name; `None` when there is none.
 pub fn pod(kubectl: Kubectl, namespace: &str, name: &str) -> Result<Option<Pod>> {
     let selector = format!("--field-selector=metadata.name={name}");
-    let list: List<core::Pod> = get(kubectl(), &["pods", "--namespace", namespace, &selector])?;
+    let list: Items<core::Pod> = get(kubectl(), &["pods", "--namespace", namespace, &selector])?;
     Ok(list.items.into_iter().next().map(Pod::from))
+}
+
+/// kubectl calls every list a plain `List`, whatever it is a list of.
+#[derive(Debug, Deserialize)]
+struct Items<T> {
+    items: Vec<T>,
 }
 
 fn get<T: DeserializeOwned>(mut kubectl: Command, arguments: &[&str]) -> Result<T> {
@@ -107,22 +120,22 @@ impl From<core::Pod> for Pod {
             .flatten()
             .any(|c| c.type_ == "Ready" && c.status == "True");
         let owners = pod.metadata.owner_references.unwrap_or_default();
-        // Started init containers come and go by design; only those of the pod's run have to run.
-        let containers = status
-            .container_statuses
-            .unwrap_or_default()
-            .into_iter()
-            .map(|status| PodContainer {
-                id: status
-                    .container_id
-                    .map(|id| id.rsplit('/').next().unwrap_or_default().to_owned()),
+        // Init containers come and go by design; what has to run are the others.
+        let containers = status.container_statuses.unwrap_or_default();
+        let containers = containers.into_iter().map(|status| {
+            let state = status.state.unwrap_or_default();
+            let ended = state.terminated.unwrap_or_default();
+            let id = status.container_id.as_ref();
+            PodContainer {
+                // Written with the runtime's name in front: `containerd://ID`.
+                id: id.and_then(|id| id.rsplit('/').next()).map(str::to_owned),
                 restarts: status.restart_count,
-                waiting: status
-                    .state
-                    .and_then(|state| state.waiting)
-                    .and_then(|waiting| waiting.reason),
+                waiting: state.waiting.and_then(|waiting| waiting.reason),
+                terminated: ended.reason,
+                finished: ended.finished_at.map(|time| time.0),
                 name: status.name,
-            });
+            }
+        });
         Self {
             containers: containers.collect(),
             namespace: pod.metadata.namespace.unwrap_or_default(),

@@ -188,10 +188,11 @@ pub fn tasks_running(
         let answer = match tokio::time::timeout(limit, client.get(request)).await {
             Err(_) => Err(format!("Tasks/Get did not answer within {limit:?}")),
             Ok(Err(status)) => Err(format!("Tasks/Get: {}", status.message())),
-            Ok(Ok(answer)) => {
-                let status = answer.into_inner().process.map(|process| process.status());
-                Ok(status == Some(TaskStatus::Running))
-            }
+            // containerd gives a silent shim two seconds and then says that it does not know.
+            Ok(Ok(answer)) => match answer.into_inner().process.map(|process| process.status()) {
+                None | Some(TaskStatus::Unknown) => Err("Tasks/Get: state unknown".to_owned()),
+                Some(status) => Ok(status == TaskStatus::Running),
+            },
         };
         (id, answer)
     };
