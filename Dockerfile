@@ -1,7 +1,7 @@
 # The image: one static binary and nothing else.
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends protobuf-compiler libprotobuf-dev \
+    && apt-get install -y --no-install-recommends protobuf-compiler \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
