@@ -22,7 +22,7 @@ const MAX_OUT: usize = 16;
 const RECHECK_DEADLINE: Duration = Duration::from_secs(5);
 /// How long one direct question stays out at most. cri-dockerd itself gives up after two minutes; asking again
 /// before that would pile up calls in it.
-const RECHECK_BOUND: Duration = Duration::from_secs(180);
+const RECHECK_BOUND: Duration = Duration::from_mins(3);
 
 /// Which of its calls a round is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,8 @@ impl Lists {
         let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
         let known: BTreeSet<&str> =
             sandboxes.iter().map(|seen| seen.id.as_str()).chain(sandboxes_again.iter().map(String::as_str)).collect();
-        let odd: Vec<&ContainerSeen> = containers
-            .iter()
-            .filter(|seen| seen.pod.is_some() && !known.contains(seen.sandbox_id.as_str()))
-            .collect();
+        let odd: Vec<&ContainerSeen> =
+            containers.iter().filter(|seen| seen.pod.is_some() && !known.contains(seen.sandbox_id.as_str())).collect();
         self.round = self.round.saturating_add(1);
         let rechecks = if odd.is_empty() {
             BTreeMap::new()
@@ -102,12 +100,7 @@ impl Drop for Rechecks {
 }
 
 impl Rechecks {
-    async fn ask(
-        &mut self,
-        status: &Cri,
-        mut odd: Vec<&ContainerSeen>,
-        round: u64,
-    ) -> BTreeMap<String, OrphanRecheck> {
+    async fn ask(&mut self, status: &Cri, mut odd: Vec<&ContainerSeen>, round: u64) -> BTreeMap<String, OrphanRecheck> {
         let names: BTreeSet<&str> = odd.iter().map(|seen| seen.id.as_str()).collect();
         self.asked.retain(|id, _| names.contains(id.as_str()));
         // An answer that came after its round is too old to be used.

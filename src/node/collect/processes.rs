@@ -29,7 +29,7 @@ pub struct Processes {
     root: PathBuf,
     prover: Prover,
     /// What was proven, by pid and start time; the name is kept to notice that a process executed another file.
-    proven: BTreeMap<(i32, u64), (String, Option<Proof>)>,
+    proven: BTreeMap<(i32, u64), (String, Proof)>,
     round: u64,
 }
 
@@ -54,7 +54,7 @@ impl Processes {
             if let Some(seen) = self.seen(process, &proof, uptime) {
                 processes.push(seen);
             }
-            still.insert((process.pid, process.start_ticks), (process.command.clone(), Some(proof)));
+            still.insert((process.pid, process.start_ticks), (process.command.clone(), proof));
             if processes.len() > MAX_SEEN {
                 return Err(io::Error::other(format!("more than {MAX_SEEN} processes of interest")));
             }
@@ -72,7 +72,7 @@ impl Processes {
             && *command == process.command
             && !process.is_dead()
         {
-            return Ok(proof.clone());
+            return Ok(Some(proof.clone()));
         }
         match self.prover.prove(table, process) {
             Ok(proof) => Ok(proof),
