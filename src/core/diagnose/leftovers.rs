@@ -112,6 +112,7 @@ fn orphan(
         container_id: subject.id.clone(),
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
+        lock: None,
     };
     let without_kubelet = WithoutKubelet {
         confirm: thresholds.orphan_kubelet_down,
@@ -217,6 +218,7 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, looked: Duration, 
         container_id: None,
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
+        lock: None,
     };
     Sighting {
         kind: FaultType::LeakedShim,

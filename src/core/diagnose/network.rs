@@ -109,10 +109,10 @@ fn tell(
             name: Some(plugin),
             pod: pod.clone(),
             sandbox_id: sandbox_id.clone(),
-            lock,
+            lock: lock.clone(),
             ..Subject::of(SubjectKind::NetworkPlugin)
         },
-        target: Target { process, container_id: None, sandbox_id, pod },
+        target: Target { process, container_id: None, sandbox_id, pod, lock },
         message: bounded(&message, MAX_LINE),
         impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
             .to_owned(),
