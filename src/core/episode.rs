@@ -237,3 +237,90 @@ impl Episode {
         self.steps.iter().rev().find(|step| !step.state.is_final())
     }
 }
+
+/// What came of an [`Effect::Act`](super::plan::Effect::Act), as the shell saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActResult {
+    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
+    Done {
+        /// One sentence.
+        message: String,
+    },
+    /// The Job exists, or the order stands in the node's object; the answer comes later.
+    Started,
+    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
+    AlreadyCordoned,
+    /// The pod with that uid is gone; nothing was touched.
+    Gone {
+        /// One sentence.
+        message: String,
+    },
+    /// The last re-read said no; nothing was touched.
+    Refused {
+        /// Why.
+        reason: OutcomeReason,
+        /// One sentence.
+        message: String,
+    },
+    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
+    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
+    Failed {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// The episode after its reserved step was carried out. An operation that is not its current step changes
+/// nothing.
+#[must_use]
+pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    let Some(step) = next.steps.iter_mut().find(|step| step.operation_id == operation_id) else { return next };
+    if step.state != StepState::Reserved {
+        return next;
+    }
+    match result {
+        ActResult::Started => {
+            step.state = StepState::Started;
+            step.started_at = Some(now);
+        }
+        ActResult::Done { message } => {
+            step.message = message;
+            step.acted_at = Some(now);
+            step.state = StepState::Verifying;
+            if matches!(step.action, ActionType::Cordon | ActionType::Notify) {
+                step.state = StepState::Succeeded;
+                step.finished_at = Some(now);
+            }
+        }
+        ActResult::AlreadyCordoned => {
+            step.message = "already unschedulable, adopted nothing".to_owned();
+            step.state = StepState::Succeeded;
+            step.finished_at = Some(now);
+            next.undo.cordoned = false;
+        }
+        ActResult::Gone { message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(OutcomeReason::TargetGone));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Refused { reason, message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(reason));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Failed { message } => {
+            (step.state, step.reason) = (StepState::Failed, Some(OutcomeReason::CallFailed));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+    }
+    next
+}
+
+/// The episode after its cordon was removed from the node, or found to be someone else's business.
+#[must_use]
+pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    if next.undo.is_owed() {
+        next.undo.uncordoned_at = Some(now);
+    }
+    next
+}
