@@ -54,7 +54,13 @@ fn fleet(nodes: usize) -> Snapshot {
     };
     let report = |(n, name): (usize, &String)| ReportView {
         node_uid: Some(format!("uid-{name}")),
-        heartbeat: Some(Heartbeat { arrived: Duration::from_secs(5), interval: Duration::from_secs(15), sequence: 7, can_act: true, kubelet_works: Tri::True }),
+        heartbeat: Some(Heartbeat {
+            arrived: Duration::from_secs(5),
+            interval: Duration::from_secs(15),
+            sequence: 7,
+            can_act: true,
+            kubelet_works: Tri::True,
+        }),
         faults: if n % SICK == 0 { vec![leaked_shim(name)] } else { Vec::new() },
         restart_safe: Tri::True,
         ..ReportView::default()
@@ -92,7 +98,13 @@ fn leaked_shim(node: &str) -> ReportedFault {
 }
 
 fn policy() -> Policy {
-    let step = Step { action: Action::CleanupOrphans, timeout: Duration::from_secs(180), attempts: 1, cooldown: Duration::from_secs(60), verify_for: Duration::from_secs(5) };
+    let step = Step {
+        action: Action::CleanupOrphans,
+        timeout: Duration::from_secs(180),
+        attempts: 1,
+        cooldown: Duration::from_secs(60),
+        verify_for: Duration::from_secs(5),
+    };
     Policy {
         name: "leftovers".into(),
         uid: "policy".into(),
@@ -102,7 +114,13 @@ fn policy() -> Policy {
         mode: Mode::Enforce,
         suspend: false,
         pause_requests: Vec::new(),
-        rules: vec![Rule { name: "leaked-shims".into(), faults: [FaultType::LeakedShim].into(), min_severity: Severity::Low, hold_for: Duration::ZERO, steps: vec![step] }],
+        rules: vec![Rule {
+            name: "leaked-shims".into(),
+            faults: [FaultType::LeakedShim].into(),
+            min_severity: Severity::Low,
+            hold_for: Duration::ZERO,
+            steps: vec![step],
+        }],
         limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5) },
         history: History { limit: 50, ttl: Duration::from_secs(3600) },
     }

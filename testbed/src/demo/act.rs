@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::judge::{ActRecord, Compared, ControlRecord, CONTROL_MARGIN};
+use super::judge::{ActRecord, CONTROL_MARGIN, Compared, ControlRecord};
 use super::report::Seconds;
 use super::stage::Stage;
 use super::writes::{self, Write};
@@ -107,7 +107,10 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
         let now = || Some((injection.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         if seconds.detected.is_none() && stage.confirmed(act.fault()) {
             seconds.detected = now();
-            stage.tell.say(&format!("{:.1} s after the injection the fault is confirmed:", seconds.detected.unwrap_or_default()));
+            stage.tell.say(&format!(
+                "{:.1} s after the injection the fault is confirmed:",
+                seconds.detected.unwrap_or_default()
+            ));
             stage.show_health();
         }
         if seconds.acted.is_none() && act.acted(stage, injection)? {
@@ -120,7 +123,10 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
                 seconds.acted = now();
             }
             seconds.healed = now();
-            stage.tell.say(&format!("{:.1} s: well again, by the API and by the runtime", seconds.healed.unwrap_or_default()));
+            stage.tell.say(&format!(
+                "{:.1} s: well again, by the API and by the runtime",
+                seconds.healed.unwrap_or_default()
+            ));
             return Ok(seconds);
         }
         if Instant::now() > end {

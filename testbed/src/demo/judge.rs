@@ -106,10 +106,12 @@ fn untouched(records: &[ActRecord], objections: &mut Vec<String>) -> Untouched {
         }
     }
     // The least of all comparisons: an act that compared nothing must not hide behind one that did.
-    let least = |of: fn(&Compared) -> usize| records.iter().map(|record| of(&record.compared)).min().unwrap_or_default();
+    let least =
+        |of: fn(&Compared) -> usize| records.iter().map(|record| of(&record.compared)).min().unwrap_or_default();
     let (pods, containers, processes) = (least(|c| c.pods), least(|c| c.containers), least(|c| c.processes));
     if pods == 0 || containers == 0 || processes == 0 {
-        objections.push(format!("too little was compared: {pods} pods, {containers} containers, {processes} processes"));
+        objections
+            .push(format!("too little was compared: {pods} pods, {containers} containers, {processes} processes"));
     }
     Untouched { ok: objections.len() == before, pods, containers, processes }
 }

@@ -43,7 +43,10 @@ pub fn run(options: &Options) -> Result<bool> {
         tell.say(&format!("logs: {}", logs.display()));
     }
     if options.keep {
-        tell.say(&format!("the cluster stays up: cargo run -p nrh-testbed -- --name {} kubectl get nrh; make demo-down ends it", stage.bed.name()));
+        tell.say(&format!(
+            "the cluster stays up: cargo run -p nrh-testbed -- --name {} kubectl get nrh; make demo-down ends it",
+            stage.bed.name()
+        ));
     } else {
         stage.bed.down()?;
     }
@@ -129,7 +132,11 @@ fn close(stage: &Stage, report: &Report, options: &Options) -> Result<()> {
     let cell = |value: Option<f64>| value.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.1}"));
     tell.show(&format!("{:<22} {:>9} {:>9} {:>9}  {:<22} ok", "act", "detected", "acted", "healed", "control"));
     for act in &report.acts {
-        let control = if act.control.ok { format!("sick for {:.0} s", act.control.watched_seconds) } else { "none or not ok".to_owned() };
+        let control = if act.control.ok {
+            format!("sick for {:.0} s", act.control.watched_seconds)
+        } else {
+            "none or not ok".to_owned()
+        };
         tell.show(&format!(
             "{:<22} {:>9} {:>9} {:>9}  {control:<22} {}",
             act.act,
@@ -147,7 +154,8 @@ fn close(stage: &Stage, report: &Report, options: &Options) -> Result<()> {
     if let Some(folder) = options.report.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::write(&options.report, serde_json::to_string_pretty(report)?).with_context(|| options.report.display().to_string())?;
+    fs::write(&options.report, serde_json::to_string_pretty(report)?)
+        .with_context(|| options.report.display().to_string())?;
     tell.say(&format!("report: {}; all well: {}", options.report.display(), report.ok));
     Ok(())
 }

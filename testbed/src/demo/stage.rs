@@ -112,8 +112,14 @@ impl Stage {
     pub(super) fn show_details(&self) {
         self.print("kubectl describe nrh", &["describe", "nrh", &self.sick.name]);
         self.print("kubectl get nrem -o yaml", &["get", "nrem", "-o", "yaml"]);
-        self.print("kubectl get pods", &["get", "pods", "-A", "-o", "wide", "--field-selector", &format!("spec.nodeName={}", self.sick.name)]);
-        self.print("controller", &["-n", "nrh-system", "logs", "-l", "app.kubernetes.io/component=controller", "--tail", "40", "--prefix"]);
+        self.print(
+            "kubectl get pods",
+            &["get", "pods", "-A", "-o", "wide", "--field-selector", &format!("spec.nodeName={}", self.sick.name)],
+        );
+        self.print(
+            "controller",
+            &["-n", "nrh-system", "logs", "-l", "app.kubernetes.io/component=controller", "--tail", "40", "--prefix"],
+        );
     }
 
     pub(super) fn print(&self, title: &str, args: &[&str]) {
@@ -137,8 +143,13 @@ impl Stage {
     pub(super) fn settle(&self) -> Result<()> {
         wait("all pods run", PODS, || {
             let pods = view::pods(&|| self.kubectl(), None)?;
-            let real = |pod: &&Pod| pod.node.as_deref() == Some(&self.sick.name) || pod.node.as_deref() == Some(&self.well.name);
-            Ok(pods.iter().filter(real).all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
+            let real = |pod: &&Pod| {
+                pod.node.as_deref() == Some(&self.sick.name) || pod.node.as_deref() == Some(&self.well.name)
+            };
+            Ok(pods
+                .iter()
+                .filter(real)
+                .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
         })?;
         wait("no episode is open", PODS, || {
             let text = self.bed.kubectl(&["get", "nrem", "-o", "jsonpath={.items[*].status.phase}"])?;
@@ -149,7 +160,9 @@ impl Stage {
     /// The pod of a DaemonSet on the sick node that is not being deleted.
     pub(super) fn pod_of(&self, daemon_set: &str) -> Result<Option<Pod>> {
         let pods = view::pods(&|| self.kubectl(), Some(&self.sick.name))?;
-        Ok(pods.into_iter().find(|pod| pod.namespace == NAMESPACE && pod.owner.as_deref() == Some(daemon_set) && !pod.deleting))
+        Ok(pods
+            .into_iter()
+            .find(|pod| pod.namespace == NAMESPACE && pod.owner.as_deref() == Some(daemon_set) && !pod.deleting))
     }
 
     /// A pod by uid, also one that is being deleted.
@@ -165,7 +178,9 @@ impl Stage {
 
     /// Waits until the DaemonSet's pod on the sick node runs; returns it.
     pub(super) fn running_pod(&self, daemon_set: &str) -> Result<Pod> {
-        wait(&format!("a pod of {daemon_set} runs on {}", self.sick.name), PODS, || self.daemon_set_runs(daemon_set, None))?;
+        wait(&format!("a pod of {daemon_set} runs on {}", self.sick.name), PODS, || {
+            self.daemon_set_runs(daemon_set, None)
+        })?;
         self.pod_of(daemon_set)?.with_context(|| format!("the pod of {daemon_set} is gone"))
     }
 

@@ -34,7 +34,13 @@ fn ordinary(entry: &AuditEntry) -> bool {
         },
         "coordination.k8s.io" => object.namespace == "nrh-system",
         "events.k8s.io" => object.resource == "events",
-        "" => object.resource == "events" || (object.resource == "configmaps" && object.namespace == "nrh-system" && object.name.starts_with("nrh-ledger")) || (object.resource == "configmaps" && object.namespace == "nrh-system" && entry.verb == "create"),
+        "" => {
+            object.resource == "events"
+                || (object.resource == "configmaps"
+                    && object.namespace == "nrh-system"
+                    && object.name.starts_with("nrh-ledger"))
+                || (object.resource == "configmaps" && object.namespace == "nrh-system" && entry.verb == "create")
+        }
         _ => false,
     }
 }
@@ -48,14 +54,24 @@ pub(super) fn foreign(log: &[AuditEntry], since: Timestamp, allowed: &[Write]) -
         .filter(|entry| !ordinary(entry) && !allowed.iter().any(|write| fits(entry, write)))
         .map(|entry| {
             let object = entry.object_ref.clone().unwrap_or_default();
-            format!("{} {} {}/{} {} → {}", entry.user.username, entry.verb, object.resource, object.subresource, object.name, entry.code())
+            format!(
+                "{} {} {}/{} {} → {}",
+                entry.user.username,
+                entry.verb,
+                object.resource,
+                object.subresource,
+                object.name,
+                entry.code()
+            )
         })
         .collect()
 }
 
 fn fits(entry: &AuditEntry, write: &Write) -> bool {
     let Some(object) = &entry.object_ref else { return false };
-    entry.verb == write.verb && object.resource == write.resource && (object.name.is_empty() && entry.verb == "create" || object.name.starts_with(&write.name))
+    entry.verb == write.verb
+        && object.resource == write.resource
+        && (object.name.is_empty() && entry.verb == "create" || object.name.starts_with(&write.name))
 }
 
 #[cfg(test)]

@@ -71,7 +71,9 @@ impl Act for BackOff {
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
-        wait("a back-off of 5 minutes begins", Duration::from_secs(720), || Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0)))
+        wait("a back-off of 5 minutes begins", Duration::from_secs(720), || {
+            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0))
+        })
     }
 
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
@@ -116,7 +118,10 @@ impl Act for BackOff {
     }
 
     fn writes(&self, stage: &Stage) -> Vec<Write> {
-        vec![Write::new("delete", "pods", format!("{}-", self.daemon_set)), Write::new("patch", "nodes", &stage.sick.name)]
+        vec![
+            Write::new("delete", "pods", format!("{}-", self.daemon_set)),
+            Write::new("patch", "nodes", &stage.sick.name),
+        ]
     }
 
     fn limit(&self) -> Duration {

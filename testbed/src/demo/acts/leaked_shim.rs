@@ -72,7 +72,10 @@ impl Act for LeakedShim {
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
-        Allowed::default().pods(NAMESPACE, DAEMON_SET).pods("nrh-node", &stage.sick.name).program(&stage.sick.name, "containerd")
+        Allowed::default()
+            .pods(NAMESPACE, DAEMON_SET)
+            .pods("nrh-node", &stage.sick.name)
+            .program(&stage.sick.name, "containerd")
     }
 
     fn writes(&self, stage: &Stage) -> Vec<Write> {

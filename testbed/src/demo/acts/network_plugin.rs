@@ -89,7 +89,10 @@ impl Act for NetworkPlugin {
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
-        DAEMON_SETS.iter().fold(Allowed::default(), |allowed, name| allowed.pods(NAMESPACE, name)).pods("nrh-node", &stage.sick.name)
+        DAEMON_SETS
+            .iter()
+            .fold(Allowed::default(), |allowed, name| allowed.pods(NAMESPACE, name))
+            .pods("nrh-node", &stage.sick.name)
     }
 
     fn writes(&self, stage: &Stage) -> Vec<Write> {

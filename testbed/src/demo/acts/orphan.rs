@@ -37,8 +37,23 @@ impl Orphan {
         let log = stage.bed.dir().join("logs/unit-probe.log");
         let file = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = stage.sick.command(&stage.nrh);
-        command.args(["probe", "--unit", "--allow-actions", "--node-name", &stage.sick.name, "--kubeconfig", node::KUBELET_KUBECONFIG]);
-        self.unit = Some(command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn().context("start the probe as a unit")?);
+        command.args([
+            "probe",
+            "--unit",
+            "--allow-actions",
+            "--node-name",
+            &stage.sick.name,
+            "--kubeconfig",
+            node::KUBELET_KUBECONFIG,
+        ]);
+        self.unit = Some(
+            command
+                .stdin(Stdio::null())
+                .stdout(file.try_clone()?)
+                .stderr(file)
+                .spawn()
+                .context("start the probe as a unit")?,
+        );
         Ok(())
     }
 
