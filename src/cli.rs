@@ -35,6 +35,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Prints the CustomResourceDefinitions, or writes them to a folder.
     Crd(CrdArgs),
+    /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
+    Thresholds,
 }
 
 /// Flags of `nrh controller`.

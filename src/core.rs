@@ -9,6 +9,7 @@
 //! ```
 
 pub mod budget;
+pub mod condition;
 pub mod diagnose;
 pub mod episode;
 pub mod fault;

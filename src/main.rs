@@ -17,6 +17,7 @@ fn main() -> anyhow::Result<()> {
             Command::Act(args) => nrh::node::agent::run(args).await,
             Command::Explain(args) => nrh::explain::run(args).await,
             Command::Crd(args) => print_crds(&args),
+            Command::Thresholds => print_thresholds(),
         }
     })
 }
@@ -32,5 +33,15 @@ fn print_crds(args: &CrdArgs) -> anyhow::Result<()> {
             None => println!("---\n{yaml}"),
         }
     }
+    Ok(())
+}
+
+fn print_thresholds() -> anyhow::Result<()> {
+    let thresholds = nrh::core::thresholds::Thresholds::default();
+    let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
+        .into_iter()
+        .map(|kind| (kind.as_str(), thresholds.nominal(kind).as_secs()))
+        .collect();
+    println!("{}", serde_json::to_string_pretty(&seconds)?);
     Ok(())
 }

@@ -68,6 +68,10 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         .enumerate()
         .filter_map(|(i, step)| read_step(step, &format!("{at}.steps[{i}]"), errors))
         .collect();
+    let before_last = rule.steps.iter().rev().skip(1);
+    if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
+        errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
+    }
     Rule {
         name: rule.name.clone(),
         faults: rule.matches.faults.iter().copied().collect(),
@@ -80,6 +84,15 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
 fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<Step> {
     if step.attempts == 0 || step.attempts > 5 {
         errors.push(format!("{at}.attempts: expected 1 to 5, found {}", step.attempts));
+    }
+    if step.verify.hold_for >= step.timeout {
+        errors.push(format!(
+            "{at}.verify.for: expected less than the timeout of {}, found {}: the step could never succeed",
+            step.timeout, step.verify.hold_for
+        ));
+    }
+    if step.notify.is_some() && step.action != ActionType::Notify {
+        errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
     }
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {

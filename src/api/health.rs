@@ -1,5 +1,8 @@
 //! `NodeRuntimeHealth`: one per node, of the same name; what its probe sees and what is done about it.
 
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -126,6 +129,7 @@ pub struct ProbeStatus {
     /// Rises by one with each report of this probe process.
     pub sequence: u64,
     /// When this report was made, by the node's clock (for people; freshness is measured at arrival).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_at: Option<Timestamp>,
     /// Seconds until the next report, at the latest: the probe's promise.
     pub interval_seconds: u32,
@@ -161,10 +165,11 @@ pub enum LaneState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneStatus {
-    /// `runtime`, `lists`, `tasks`, `processes`, `kubelet`.
+    /// Name of the lane: runtime, lists, tasks, processes or kubelet.
     #[schemars(length(max = 32))]
     pub name: String,
-    /// How it is.
+    /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in
+    /// an error; Blind: the node lacks what it needs; Starting: it has not looked yet.
     pub state: LaneState,
     /// Seconds since its last completed look, at the moment of this report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,10 +190,10 @@ pub struct RuntimeStatus {
     /// Socket it is asked through.
     #[schemars(length(max = 256))]
     pub endpoint: String,
-    /// Pod sandboxes it lists.
+    /// Number of pod sandboxes it lists.
     #[serde(default)]
     pub sandboxes: u32,
-    /// Containers it lists.
+    /// Number of containers it lists.
     #[serde(default)]
     pub containers: u32,
 }
@@ -213,11 +218,11 @@ pub struct KubeletStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationStatus {
-    /// Policy that applies.
+    /// Name of the policy that applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub policy: Option<String>,
-    /// Open episode (a NodeRemediation).
+    /// Name of the open episode (a NodeRemediation).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub episode: Option<String>,
@@ -234,7 +239,8 @@ pub struct RemediationStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Healthy, Degraded, Unhealthy or Unknown.
+    /// Healthy: nothing confirmed, and the probe reports; Degraded: something that does not harm pods now;
+    /// Unhealthy: a confirmed fault harms pods or the node; Unknown: nobody could look.
     pub health: Health,
     /// The worst fault with its subject; empty when there is none.
     #[serde(default)]

@@ -1,5 +1,8 @@
 //! `RemediationPolicy`: what may be done about which fault on which nodes, kept in Git.
 
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -77,14 +80,27 @@ pub struct RemediationPolicySpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeSelector {
-    /// Labels a node must have, with these values.
+    /// Labels a node must have, with these values. At most 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
+    #[schemars(schema_with = "label_values")]
     pub match_labels: BTreeMap<String, String>,
-    /// Requirements on labels.
+    /// Requirements on labels. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub match_expressions: Vec<NodeRequirement>,
+}
+
+/// Labels with their values, both as long as Kubernetes lets them be.
+fn label_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": {"type": "string", "maxLength": 63},
+        "x-kubernetes-validations": [{
+            "rule": "self.all(key, key.size() >= 1 && key.size() <= 317)",
+            "message": "a label's key has 1 to 317 characters"
+        }]
+    })
 }
 
 /// How a label is compared.
@@ -105,12 +121,12 @@ pub enum SelectorOperator {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? (has(self.values) && self.values.size() > 0) : !has(self.values)").message("In and NotIn need values; Exists and DoesNotExist take none"))]
 pub struct NodeRequirement {
-    /// The label.
+    /// Key of the label, such as `node.kubernetes.io/instance-type`.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// In, NotIn, Exists or DoesNotExist.
+    /// In: the label has one of the values; NotIn: it is absent or has none of them; Exists; DoesNotExist.
     pub operator: SelectorOperator,
-    /// Values for In and NotIn.
+    /// Values for In and NotIn. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 63)))]
     pub values: Vec<String>,
@@ -119,11 +135,12 @@ pub struct NodeRequirement {
 /// What a rule applies to, and its ladder.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Which faults.
+    /// Which faults the rule is for: all conditions in it must hold.
     #[serde(rename = "match")]
     pub matches: PolicyMatch,
     /// The ladder, cheapest safe step first. A step follows when the one before did not heal. 1 to 8.
@@ -135,14 +152,14 @@ pub struct PolicyRule {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyMatch {
-    /// Kinds of fault. 1 to 16.
+    /// Kinds of fault, one of which it must be. 1 to 16.
     #[schemars(length(min = 1, max = 16))]
     pub faults: Vec<FaultType>,
     /// Least severity: Low (default), Medium, High or Critical.
     #[serde(default)]
     pub min_severity: Severity,
-    /// How long the fault must have been there before the first step, beyond its confirmation. Absent = act
-    /// as soon as it is confirmed.
+    /// How long the fault must have been there, confirmed, before the first step: a duration from 1s to 24h,
+    /// such as `90s`. Absent = act as soon as it is confirmed.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub hold_for: Option<HumanDuration>,
 }
@@ -152,8 +169,11 @@ pub struct PolicyMatch {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
+#[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// Cordon, DeletePod, CleanupOrphans, ReleaseHungProcess or Notify.
+    /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
+    /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
+    /// one hung process; Notify tells people and ends the ladder.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,14 +181,15 @@ pub struct PolicyStep {
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
-    /// Time from the act to a verified cure; after it the step has failed. Default 3m.
+    /// Time from the act to a verified cure, after which the step has failed: a duration from 1s to 24h.
+    /// Default 3m.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
     /// How often the step may be tried on one fault. 1 (default) to 5.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 5))]
     pub attempts: u32,
-    /// Least time between the end of one attempt and the next. Default 1m.
+    /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m.
     #[serde(default = "default_cooldown")]
     pub cooldown: HumanDuration,
     /// When the step counts as a success.
@@ -213,7 +234,8 @@ pub struct Notify {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Verify {
-    /// For how long the fault must stay away. Default 5s.
+    /// For how long the fault must stay away, by clean looks: a duration from 1s to 24h, shorter than the
+    /// step's timeout. Default 5s.
     #[serde(rename = "for", default = "default_verify")]
     pub hold_for: HumanDuration,
 }
@@ -229,7 +251,7 @@ impl Default for Verify {
 }
 
 /// How much may happen at once.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyLimits {
     /// Nothing new starts while more of the selected nodes than this are unhealthy: a number, or a percent
@@ -247,6 +269,13 @@ const fn default_max_unhealthy() -> IntOrPercent {
 
 const fn default_max_in_flight() -> IntOrPercent {
     IntOrPercent::Int(1)
+}
+
+impl Default for PolicyLimits {
+    // Written out: the derived one would be 0, and a policy without limits would never do anything.
+    fn default() -> Self {
+        Self { max_unhealthy: default_max_unhealthy(), max_in_flight: default_max_in_flight() }
+    }
 }
 
 /// How long finished episodes are kept.
@@ -343,7 +372,6 @@ impl JsonSchema for IntOrPercent {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
             "maxLength": 8,
             "x-kubernetes-validations": [{
                 "rule": "type(self) == int ? (int(self) >= 0 && int(self) <= 100000) : string(self).matches('^([0-9]|[1-9][0-9]|100)%$')",

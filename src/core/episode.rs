@@ -97,7 +97,7 @@ pub struct StepRecord {
     /// Identity of the attempt, reserved before the act.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// The fault it is meant to heal.
+    /// Id of the fault it is meant to heal.
     #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of the action.
@@ -107,17 +107,17 @@ pub struct StepRecord {
     pub signal: Option<super::order::Signal>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
-    /// Where it is carried out.
+    /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
     pub lane: Lane,
     /// What it touches.
     #[serde(default)]
     pub target: Target,
-    /// How far it is.
+    /// How far the attempt is.
     pub state: StepState,
     /// Why it ended as it did, where the node answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<OutcomeReason>,
-    /// One sentence.
+    /// What came of it, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub message: String,
@@ -152,20 +152,20 @@ pub enum HealState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeFault {
-    /// Its id.
+    /// Id of the fault.
     #[schemars(length(max = 80))]
     pub id: String,
-    /// Its kind.
+    /// Kind of the fault.
     #[serde(rename = "type")]
     pub kind: FaultType,
-    /// What it is about.
+    /// The object the fault is about.
     pub subject: Subject,
     /// Name of the rule that applies.
     #[schemars(length(max = 63))]
     pub rule: String,
     /// Rung it stands on, from 0.
     pub rung: u32,
-    /// How it stands.
+    /// How it stands: Open, Healed (gone, by a clean look) or `GivenUp` (its ladder is at an end).
     pub state: HealState,
 }
 
@@ -236,4 +236,91 @@ impl Episode {
     pub fn current_step(&self) -> Option<&StepRecord> {
         self.steps.iter().rev().find(|step| !step.state.is_final())
     }
+}
+
+/// What came of an [`Effect::Act`](super::plan::Effect::Act), as the shell saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActResult {
+    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
+    Done {
+        /// One sentence.
+        message: String,
+    },
+    /// The Job exists, or the order stands in the node's object; the answer comes later.
+    Started,
+    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
+    AlreadyCordoned,
+    /// The pod with that uid is gone; nothing was touched.
+    Gone {
+        /// One sentence.
+        message: String,
+    },
+    /// The last re-read said no; nothing was touched.
+    Refused {
+        /// Why.
+        reason: OutcomeReason,
+        /// One sentence.
+        message: String,
+    },
+    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
+    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
+    Failed {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// The episode after its reserved step was carried out. An operation that is not its current step changes
+/// nothing.
+#[must_use]
+pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    let Some(step) = next.steps.iter_mut().find(|step| step.operation_id == operation_id) else { return next };
+    if step.state != StepState::Reserved {
+        return next;
+    }
+    match result {
+        ActResult::Started => {
+            step.state = StepState::Started;
+            step.started_at = Some(now);
+        }
+        ActResult::Done { message } => {
+            step.message = message;
+            step.acted_at = Some(now);
+            step.state = StepState::Verifying;
+            if matches!(step.action, ActionType::Cordon | ActionType::Notify) {
+                step.state = StepState::Succeeded;
+                step.finished_at = Some(now);
+            }
+        }
+        ActResult::AlreadyCordoned => {
+            step.message = "already unschedulable, adopted nothing".to_owned();
+            step.state = StepState::Succeeded;
+            step.finished_at = Some(now);
+            next.undo.cordoned = false;
+        }
+        ActResult::Gone { message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(OutcomeReason::TargetGone));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Refused { reason, message } => {
+            (step.state, step.reason) = (StepState::Refused, Some(reason));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+        ActResult::Failed { message } => {
+            (step.state, step.reason) = (StepState::Failed, Some(OutcomeReason::CallFailed));
+            (step.message, step.finished_at) = (message, Some(now));
+        }
+    }
+    next
+}
+
+/// The episode after its cordon was removed from the node, or found to be someone else's business.
+#[must_use]
+pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    if next.undo.is_owed() {
+        next.undo.uncordoned_at = Some(now);
+    }
+    next
 }

@@ -154,7 +154,7 @@ pub enum SubjectKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
-    /// What kind of object it is.
+    /// What kind of object it is, as a word from a closed set.
     pub kind: SubjectKind,
     /// Full id under the runtime (64 hex digits), where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,7 +232,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRef {
-    /// The part it plays.
+    /// The part it plays: `Shim`, `RuntimeClient` (`runc create` and its kin) or `NetworkPlugin`.
     pub role: Role,
     /// Process id in the node's own PID namespace.
     #[schemars(range(min = 2, max = 4_194_304))]
@@ -266,9 +266,13 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub sandbox_id: Option<String>,
-    /// The pod.
+    /// The pod, by namespace, name and uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
+    /// Path of the file whose lock the process holds: one that let go of it since is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub lock: Option<String>,
 }
 
 /// Most evidence lines a fault carries.
@@ -285,12 +289,12 @@ pub struct Fault {
     /// Stable identity on this node: kind and subject, hashed. It survives a change of pid.
     #[schemars(length(max = 80))]
     pub id: String,
-    /// What is wrong.
+    /// What is wrong, as a word from a closed set.
     #[serde(rename = "type")]
     pub kind: FaultType,
-    /// How much harm it does.
+    /// How much harm it does: Low, Medium (one pod, or the next restart), High (pods now) or Critical (the node).
     pub severity: Severity,
-    /// How sure we are.
+    /// How sure we are: Suspected (nothing acts on it), Confirmed, or Clearing (seen clean once).
     pub state: FaultState,
     /// The object it is about.
     pub subject: Subject,

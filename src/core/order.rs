@@ -41,12 +41,12 @@ pub struct Order {
     /// Name of the node: an order for another node is refused.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// What to do.
+    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, or `CleanupOrphans`.
     pub action: NodeAction,
     /// Whether a shim may be killed although its pod is not being deleted.
     #[serde(default)]
     pub allow_running_pods: bool,
-    /// The fault it is meant to heal.
+    /// Id of the fault it is meant to heal.
     #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of that fault.
@@ -107,16 +107,16 @@ pub enum OutcomeReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The order it answers.
+    /// `operationId` of the order it answers.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// What became of it.
+    /// What became of it: Running, Done, Refused (the node's own look disagreed, nothing was touched) or Failed.
     pub state: OutcomeState,
-    /// Why.
+    /// Why, as a word from a closed set; `message` says it in a sentence.
     pub reason: OutcomeReason,
     /// One sentence: which object, what was expected, what was found.
     #[schemars(length(max = 512))]
     pub message: String,
-    /// When, by the node's clock.
+    /// When it was answered, by the node's clock.
     pub at: Timestamp,
 }

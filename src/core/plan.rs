@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::episode::Episode;
 use super::fault::{Fault, PodRef};
 use super::order::Order;
-use super::snapshot::{Ledger, Tri};
+use super::policy::History;
+use super::snapshot::{Ledger, Snapshot, Tri};
+use super::thresholds::Thresholds;
 
 /// Why something is not done now: a closed set, each with a sentence beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -101,9 +103,12 @@ pub enum Effect {
     /// Store this ledger by compare-and-swap, before anything else of this pass. When it fails, no
     /// `WriteEpisode` that opens an episode may be done in this pass.
     StoreLedger(Ledger),
-    /// Create the episode (identity `None`) or write its status.
+    /// Create the episode (identity `None`; a name that exists already is a failure) or write its status
+    /// (only at the resource version in its identity: a conflict is a failure).
     WriteEpisode(Box<Episode>),
-    /// Carry out the reserved step, after a last re-read of everything that may say no.
+    /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the episode
+    /// as last written, with what came of it, to `episode::acted` and write the result. A `Cordon` whose mark
+    /// is on the node already, a Job or an order of this operation that stands already: done, not an error.
     Act {
         /// Name of the episode.
         episode: String,
@@ -116,7 +121,10 @@ pub enum Effect {
         /// What to do.
         operation: Operation,
     },
-    /// Remove our cordon from the node (if the mark is still ours).
+    /// Remove our cordon from the node: re-read it, and only where the mark still names this episode set it
+    /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
+    /// it. Either way it is done: pass the episode, where it exists, to `episode::uncordoned` and write it.
+    /// The episode may not exist any more (a mark left behind by one that was removed by force).
     Uncordon {
         /// Name of the episode.
         episode: String,
@@ -215,4 +223,53 @@ pub struct Plan {
     pub policies: BTreeMap<String, PolicyOutlook>,
     /// When to decide again, if nothing happens before.
     pub next: Option<Duration>,
+}
+
+/// Bounds of the engine that no policy changes.
+#[derive(Clone, Debug)]
+pub struct PlanSettings {
+    /// Thresholds of the controller's own detectors.
+    pub thresholds: Thresholds,
+    /// No act on evidence older than this.
+    pub evidence_max_age: Duration,
+    /// For how long a fault that failed to heal is not tried again.
+    pub failed_memory: Duration,
+    /// A Job whose pod has not started within this time is given up for the agent.
+    pub job_start: Duration,
+    /// Seconds for which an order may be started.
+    pub order_ttl_seconds: u32,
+    /// An act that has given no answer within this time has failed.
+    pub answer_within: Duration,
+    /// For how long a cache may be behind what was written.
+    pub cache_lag: Duration,
+    /// How long Kubernetes is given to bring a pod up by itself after an act on its node.
+    pub settle: Duration,
+    /// Whether a missing ledger is rebuilt from the open episodes (set when all of them are known).
+    pub rebuild_ledger: bool,
+    /// History of episodes whose policy is gone.
+    pub history: History,
+}
+
+impl Default for PlanSettings {
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds::default(),
+            evidence_max_age: Duration::from_secs(45),
+            failed_memory: Duration::from_secs(3_600),
+            job_start: Duration::from_secs(45),
+            order_ttl_seconds: 120,
+            answer_within: Duration::from_secs(180),
+            cache_lag: Duration::from_secs(60),
+            settle: Duration::from_secs(60),
+            rebuild_ledger: false,
+            history: History { limit: 50, ttl: Duration::from_secs(604_800) },
+        }
+    }
+}
+
+/// Decides what is done now, what is held back and why, and when to decide again.
+///
+/// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
+pub fn plan(_snapshot: &Snapshot, _settings: &PlanSettings) -> Plan {
+    Plan::default()
 }

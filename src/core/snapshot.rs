@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::episode::Episode;
 use super::fault::{Fault, PodRef};
@@ -135,19 +136,24 @@ pub struct JobView {
 }
 
 /// In-flight slots, as stored.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Ledger {
     /// Episode name → the slot it holds.
     pub slots: BTreeMap<String, Slot>,
 }
 
 /// One in-flight slot.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Slot {
     /// The node.
     pub node: String,
     /// The policy.
     pub policy: String,
+    /// When it was taken: the slot of an episode that nobody can see is kept for a while, since a cache may
+    /// be behind.
+    pub taken_at: Timestamp,
 }
 
 /// Everything a decision is made from.
@@ -167,6 +173,10 @@ pub struct Snapshot {
     pub ledger: Option<Ledger>,
     /// Pods of suspect DaemonSets, with when they were read.
     pub pods: Vec<SuspectPod>,
+    /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
+    /// episode holds a `StuckDaemonSetPod` must be read until that episode ends: without an entry here its
+    /// cure is never believed, since a pod that nobody looked at is not a pod that is well.
+    pub pods_read: BTreeMap<String, Duration>,
     /// Pods that are being deleted on nodes with faults, for the protection of running pods.
     pub terminating: BTreeSet<PodRef>,
     /// Our Jobs, by operation id.

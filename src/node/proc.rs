@@ -1,1 +1,127 @@
-//! To come.
+//! The process table of the node, read from `/proc` by hand: every read is bounded, nothing is forked, and
+//! no file that takes the memory lock of a process is read while that process waits uninterruptibly.
+//!
+//! ```text
+//! table ─► RawProcess (stat only, cheap) ─► Handle (one process, bound to its life) ─► role::prove
+//! locks ─► who waits behind which lock     └► args, exe, environ, descriptors, wchan
+//! ```
+//!
+//! A pid means nothing by itself: all details are read through a [`Handle`], which stays bound to the one
+//! process it was opened for. When that process ends, its reads fail instead of telling about a successor.
+//! Names (`comm`) choose whom to look at more closely; they never prove anything.
+
+mod bounded;
+mod clock;
+mod handle;
+mod locks;
+pub mod role;
+mod stat;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+pub use clock::{age, boot_id, uptime};
+pub use handle::{Handle, LockedFile};
+pub use locks::{FileId, Lock, LockKind, locks, waits_for_lock};
+pub use stat::Stat;
+
+/// Where the kernel shows processes. A parameter everywhere, for tests and for pods that mount it elsewhere.
+pub const PROC: &str = "/proc";
+
+/// Most processes a table holds. More is an error (no verdict), never a table that lacks some.
+const MAX_PROCESSES: usize = 131_072;
+
+/// One process as its `stat` line tells, and what its children are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawProcess {
+    /// Process id in the PID namespace of the `/proc` that was read.
+    pub pid: i32,
+    /// Parent's process id; 0 when it is outside of that namespace, or there is none.
+    pub parent: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Scheduler state letter.
+    pub state: char,
+    /// Command name, at most 15 bytes for a user process; chosen by the process itself, so a hint only.
+    pub command: String,
+    /// Children that have ended and were not waited for.
+    pub zombie_children: u32,
+    /// Children that have not ended.
+    pub living_children: u32,
+}
+
+/// All processes, by ascending pid.
+///
+/// Processes that end while the table is read are left out. Any other failure is an error: a table with
+/// holes would let a living child or parent look absent.
+pub fn table(root: &Path) -> io::Result<Vec<RawProcess>> {
+    let mut processes = BTreeMap::new();
+    for entry in std::fs::read_dir(root)? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()).filter(|pid| *pid > 0) else {
+            continue;
+        };
+        let stat = match stat::read(root, pid) {
+            Ok(stat) => stat,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        if processes.len() >= MAX_PROCESSES {
+            return Err(io::Error::other(format!("more than {MAX_PROCESSES} processes in {}", root.display())));
+        }
+        processes.insert(pid, RawProcess::from_stat(pid, stat));
+    }
+    Ok(with_children(processes))
+}
+
+/// The process with this pid in a table (which is in ascending order of pids).
+pub fn find(table: &[RawProcess], pid: i32) -> Option<&RawProcess> {
+    table.binary_search_by_key(&pid, |process| process.pid).ok().and_then(|at| table.get(at))
+}
+
+/// The parents of a process, nearest first, at most `most` of them.
+pub fn ancestors<'a>(
+    table: &'a [RawProcess],
+    process: &RawProcess,
+    most: usize,
+) -> impl Iterator<Item = &'a RawProcess> + use<'a> {
+    std::iter::successors(find(table, process.parent), move |parent| find(table, parent.parent)).take(most)
+}
+
+/// Whether an error means that the process is not there (any more).
+pub fn is_gone(error: &io::Error) -> bool {
+    // ESRCH: the directory was open already when the process ended.
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+impl RawProcess {
+    fn from_stat(pid: i32, stat: Stat) -> Self {
+        let Stat { parent, start_ticks, state, command } = stat;
+        Self { pid, parent, start_ticks, state, command, zombie_children: 0, living_children: 0 }
+    }
+
+    /// Whether it has ended and only its entry is left.
+    pub const fn is_dead(&self) -> bool {
+        is_dead(self.state)
+    }
+}
+
+/// Whether this state letter says that a process has ended.
+pub const fn is_dead(state: char) -> bool {
+    matches!(state, 'Z' | 'X' | 'x')
+}
+
+fn with_children(mut processes: BTreeMap<i32, RawProcess>) -> Vec<RawProcess> {
+    let children: Vec<(i32, bool)> = processes.values().map(|child| (child.parent, child.is_dead())).collect();
+    for (parent, dead) in children {
+        if let Some(parent) = processes.get_mut(&parent) {
+            let count = if dead { &mut parent.zombie_children } else { &mut parent.living_children };
+            *count = count.saturating_add(1);
+        }
+    }
+    processes.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! Reads that end: never more than a fixed number of bytes, and the caller learns when there was more.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// What was read, and whether something was left.
+#[derive(Debug)]
+pub(super) struct Bytes {
+    pub(super) bytes: Vec<u8>,
+    pub(super) truncated: bool,
+}
+
+/// Reads at most `most` bytes of an open file.
+pub(super) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX);
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    let truncated = bytes.len() > most;
+    bytes.truncate(most);
+    Ok(Bytes { bytes, truncated })
+}
+
+/// Reads a whole small file; a larger one is an error, not a cut text.
+pub(super) fn read_whole(path: &Path, most: usize) -> io::Result<String> {
+    let read = read_file(&mut File::open(path)?, most)?;
+    if read.truncated {
+        return Err(io::Error::other(format!("{} is larger than {most} bytes", path.display())));
+    }
+    Ok(String::from_utf8_lossy(&read.bytes).into_owned())
+}

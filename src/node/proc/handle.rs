@@ -1,0 +1,199 @@
+//! One process, bound to its life: its `/proc` directory is opened once, and everything is read through it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::bounded::{self, Bytes};
+use super::locks::{FileId, LockKind, parse_held};
+use super::stat::{self, Stat};
+use crate::core::text::bounded;
+
+/// Most bytes of arguments that are read.
+const MAX_ARGS: usize = 64 << 10;
+/// Most bytes of environment that are read.
+const MAX_ENVIRON: usize = 256 << 10;
+/// Most open files of one process that are looked at.
+const MAX_DESCRIPTORS: usize = 1024;
+/// Most bytes of one `fdinfo` that are read.
+const MAX_FDINFO: usize = 16 << 10;
+
+/// A process: reads fail with ESRCH once it has ended, and never tell about a successor with the same pid.
+#[derive(Debug)]
+pub struct Handle {
+    pid: i32,
+    dir: OwnedFd,
+}
+
+/// A file whose lock a process holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockedFile {
+    /// Interface.
+    pub kind: LockKind,
+    /// The file, as [`super::Lock`] names it.
+    pub file: FileId,
+    /// Path of the file in the process's own mount namespace.
+    pub path: String,
+}
+
+impl Handle {
+    /// Binds to the process that has this pid now.
+    pub fn open(root: &Path, pid: i32) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(root.join(pid.to_string()), flags, Mode::empty())?;
+        Ok(Self { pid, dir })
+    }
+
+    /// Its process id.
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Its `stat` line, now.
+    pub fn stat(&self) -> io::Result<Stat> {
+        stat::from_file(&mut self.file("stat")?, self.pid)
+    }
+
+    /// Kernel function it waits in; `None` where it runs, or the kernel does not say.
+    pub fn wchan(&self) -> io::Result<Option<String>> {
+        let text = self.read("wchan", 128)?.bytes;
+        let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
+        Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
+    }
+
+    /// Depth of its PID namespace below the one of this `/proc`: 1 for processes of the node itself, more
+    /// for those inside containers.
+    pub fn namespace_depth(&self) -> io::Result<usize> {
+        let text = self.read("status", 16 << 10)?.bytes;
+        parse_depth(&String::from_utf8_lossy(&text)).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no NSpid line", self.pid))
+        })
+    }
+
+    /// Its arguments; an error when they are longer than 64 KiB, or when it waits uninterruptibly.
+    pub fn args(&self) -> io::Result<Vec<String>> {
+        self.refuse_uninterruptible("arguments")?;
+        let read = self.read("cmdline", MAX_ARGS)?;
+        if read.truncated {
+            return Err(io::Error::other(format!(
+                "arguments of process {} are longer than {MAX_ARGS} bytes",
+                self.pid
+            )));
+        }
+        Ok(split(&read.bytes).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect())
+    }
+
+    /// The file it executes, without the mark the kernel adds when that file was replaced since.
+    pub fn exe(&self) -> io::Result<PathBuf> {
+        let link = self.link("exe")?;
+        Ok(link.strip_suffix(" (deleted)").map_or_else(|| PathBuf::from(&link), PathBuf::from))
+    }
+
+    /// The values of these variables of the environment it was started with, in the order asked for.
+    ///
+    /// Nothing else of the environment is kept: it holds secrets. Only the first 256 KiB are searched.
+    pub fn environ<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<String>; N]> {
+        self.refuse_uninterruptible("environment")?;
+        let read = self.read("environ", MAX_ENVIRON)?;
+        Ok(names.map(|name| variable(&read.bytes, name)))
+    }
+
+    /// The files whose locks it holds, by its own open files: exact also for a lock that was taken by a
+    /// process that has ended and was inherited. At most 1,024 open files are looked at.
+    pub fn locked_files(&self) -> io::Result<Vec<LockedFile>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&self.dir, "fdinfo", flags, Mode::empty())?;
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(folder)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
+            let entry = entry?;
+            let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
+            match self.locks_of(number) {
+                Ok(locked) => found.extend(locked),
+                Err(error) if super::is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_by(|a, b| (a.file, a.kind, &a.path).cmp(&(b.file, b.kind, &b.path)));
+        found.dedup();
+        Ok(found)
+    }
+
+    fn locks_of(&self, descriptor: u32) -> io::Result<Vec<LockedFile>> {
+        let text = self.read(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?.bytes;
+        let text = String::from_utf8_lossy(&text);
+        let held = text.lines().filter_map(|line| parse_held(line.strip_prefix("lock:")?));
+        let mut found = Vec::new();
+        for (kind, file) in held {
+            let path = bounded(&self.link(&format!("fd/{descriptor}"))?, 512);
+            found.push(LockedFile { kind, file, path });
+        }
+        Ok(found)
+    }
+
+    /// Arguments and environment live in the memory of the process. Reading them takes its memory lock, and
+    /// a process in state D may hold that lock for ever.
+    fn refuse_uninterruptible(&self, what: &str) -> io::Result<()> {
+        if self.stat()?.state == 'D' {
+            let text = format!("{what} of process {} not read: it waits uninterruptibly", self.pid);
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+        }
+        Ok(())
+    }
+
+    fn file(&self, name: &str) -> io::Result<File> {
+        let fd = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
+    }
+
+    fn read(&self, name: &str, most: usize) -> io::Result<Bytes> {
+        bounded::read_file(&mut self.file(name)?, most)
+    }
+
+    fn link(&self, name: &str) -> io::Result<String> {
+        let target = rustix::fs::readlinkat(&self.dir, name, Vec::new())?;
+        let target = std::ffi::OsString::from_vec(target.into_bytes());
+        Ok(target.to_string_lossy().into_owned())
+    }
+}
+
+fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parts = (!bytes.is_empty()).then(|| bytes.strip_suffix(&[0]).unwrap_or(bytes).split(|byte| *byte == 0));
+    parts.into_iter().flatten()
+}
+
+fn variable(environ: &[u8], name: &str) -> Option<String> {
+    split(environ).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(bounded(&String::from_utf8_lossy(value), 512))
+    })
+}
+
+fn parse_depth(status: &str) -> Option<usize> {
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(pids.split_ascii_whitespace().count()).filter(|depth| *depth > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_matched_whole() {
+        let environ = b"XCNI_COMMAND=DEL\0CNI_COMMANDS=x\0CNI_COMMAND=ADD\0CNI_ARGS=a=b\0";
+        assert_eq!(variable(environ, "CNI_COMMAND").as_deref(), Some("ADD"));
+        assert_eq!(variable(environ, "CNI_ARGS").as_deref(), Some("a=b"));
+        assert_eq!(variable(environ, "CNI"), None);
+        assert_eq!(variable(b"", "CNI"), None);
+    }
+
+    #[test]
+    fn depth_counts_namespaces() {
+        assert_eq!(parse_depth("Pid:\t7\nNSpid:\t7\n"), Some(1));
+        assert_eq!(parse_depth("NSpid:\t7\t1\n"), Some(2));
+        assert_eq!(parse_depth("Pid:\t7\n"), None);
+    }
+}

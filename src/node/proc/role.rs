@@ -1,0 +1,276 @@
+//! What part a process plays, proven from its executable, arguments, environment and parents.
+//!
+//! A process proves nothing when it lives in a PID namespace below the node's: a containerd inside a pod has
+//! shims and plugins of its own, and none of them is ours to touch.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Handle, RawProcess, ancestors};
+use crate::core::fault::Role;
+
+/// How far up the parents a plugin may be from its runtime: delegated plugins are children of plugins.
+const MAX_ANCESTORS: usize = 4;
+
+/// Folders in which distributions keep CNI plugins.
+pub const CNI_FOLDERS: [&str; 5] =
+    ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin", "/var/lib/rancher/k3s/data/cni"];
+
+/// Daemons that call CNI plugins and start shims.
+const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
+/// Low-level runtimes, which do one thing and end.
+const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
+/// Verbs of those.
+const VERBS: [&str; 13] =
+    ["create", "start", "run", "delete", "kill", "exec", "update", "pause", "resume", "state", "init", "ps", "events"];
+
+/// A role with what proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A shim at its work (not the short-lived `start` and `delete` calls of the same binary).
+    Shim {
+        /// The id it serves: the sandbox's under a CRI runtime, the container's under Docker.
+        id: String,
+        /// containerd namespace (`k8s.io`, `moby`).
+        namespace: String,
+    },
+    /// A plugin of the CNI directory, called by the runtime or by another plugin.
+    NetworkPlugin {
+        /// File name of the plugin.
+        plugin: String,
+        /// `CNI_COMMAND` (`ADD`, `DEL`, `CHECK`); without it nothing may be done to the process.
+        command: Option<String>,
+        /// `CNI_CONTAINERID`: the sandbox it was called for.
+        sandbox_id: Option<String>,
+    },
+    /// `runc` or its kin.
+    RuntimeClient {
+        /// Its verb.
+        verb: String,
+        /// The container it works on: the last argument.
+        container_id: Option<String>,
+    },
+    /// A runtime daemon.
+    Runtime {
+        /// File name of the daemon.
+        name: String,
+    },
+    /// The kubelet.
+    Kubelet,
+}
+
+impl Proof {
+    /// The role, where it is one that an order can name.
+    pub const fn role(&self) -> Option<Role> {
+        match self {
+            Self::Shim { .. } => Some(Role::Shim),
+            Self::NetworkPlugin { .. } => Some(Role::NetworkPlugin),
+            Self::RuntimeClient { .. } => Some(Role::RuntimeClient),
+            Self::Runtime { .. } | Self::Kubelet => None,
+        }
+    }
+}
+
+/// Where to look, and which folders hold plugins.
+#[derive(Clone, Debug)]
+pub struct Prover {
+    root: PathBuf,
+    cni_folders: Vec<PathBuf>,
+}
+
+impl Prover {
+    /// For the `/proc` at `root` and the usual plugin folders.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect() }
+    }
+
+    /// Plugins are in these folders instead.
+    #[must_use]
+    pub fn with_cni_folders(mut self, folders: Vec<PathBuf>) -> Self {
+        self.cni_folders = folders;
+        self
+    }
+
+    /// The `/proc` it reads.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The part `process` plays in `table`; `None` when it plays none. An error means that it may play one,
+    /// but the proof could not be read (it ended, it waits uninterruptibly, or a right is missing).
+    ///
+    /// Cheap for most: only processes whose name or parents make them candidates are looked at closely.
+    pub fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Option<Proof>> {
+        if process.is_dead() || process.parent == 0 && process.pid == 1 {
+            return Ok(None);
+        }
+        let named = is_candidate(&process.command);
+        let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_runtime_name(&parent.command));
+        if !named && !called {
+            return Ok(None);
+        }
+        let handle = Handle::open(&self.root, process.pid)?;
+        self.prove_handle(table, process, &handle)
+    }
+
+    /// As [`Prover::prove`], through a handle that is open already, and whatever the process calls itself.
+    pub fn prove_handle(
+        &self,
+        table: &[RawProcess],
+        process: &RawProcess,
+        handle: &Handle,
+    ) -> io::Result<Option<Proof>> {
+        if handle.stat()?.start_ticks != process.start_ticks {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("process {} is another one than in the table", process.pid),
+            ));
+        }
+        if handle.namespace_depth()? != 1 {
+            return Ok(None);
+        }
+        let exe = handle.exe()?;
+        let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("containerd-shim") {
+            return Ok(shim(&handle.args()?));
+        }
+        if RUNTIMES.contains(&name) {
+            return Ok(Some(Proof::Runtime { name: name.to_owned() }));
+        }
+        if name == "kubelet" {
+            return Ok(Some(Proof::Kubelet));
+        }
+        if CLIENTS.contains(&name) {
+            return Ok(client(&handle.args()?));
+        }
+        self.plugin(table, process, handle, &exe)
+    }
+
+    /// A plugin may be a script: then the executable is the interpreter's and the arguments name the plugin.
+    fn plugin(
+        &self,
+        table: &[RawProcess],
+        process: &RawProcess,
+        handle: &Handle,
+        exe: &Path,
+    ) -> io::Result<Option<Proof>> {
+        let called = ancestors(table, process, MAX_ANCESTORS).find(|parent| is_runtime_name(&parent.command));
+        let Some(runtime) = called else { return Ok(None) };
+        let by_exe = self.in_cni_folder(exe);
+        let path = if by_exe {
+            exe.to_owned()
+        } else {
+            let args = handle.args()?;
+            match args.iter().take(2).map(PathBuf::from).find(|path| self.in_cni_folder(path)) {
+                Some(path) => path,
+                None => return Ok(None),
+            }
+        };
+        if !self.is_runtime(runtime)? {
+            return Ok(None);
+        }
+        let (command, sandbox_id) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID"]) {
+            Ok([command, id]) => (command, id),
+            // It can be seen for what it is without its environment, but nothing may be done to it then.
+            Err(error) if by_exe && !super::is_gone(&error) => (None, None),
+            Err(error) => return Err(error),
+        };
+        if !by_exe && command.is_none() {
+            return Ok(None);
+        }
+        let plugin = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        Ok(Some(Proof::NetworkPlugin { plugin, command, sandbox_id }))
+    }
+
+    fn in_cni_folder(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| known == folder))
+    }
+
+    fn is_runtime(&self, process: &RawProcess) -> io::Result<bool> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        if handle.stat()?.start_ticks != process.start_ticks || handle.namespace_depth()? != 1 {
+            return Ok(false);
+        }
+        let exe = handle.exe()?;
+        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(|name| RUNTIMES.contains(&name)))
+    }
+}
+
+/// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
+fn is_candidate(command: &str) -> bool {
+    command.starts_with("containerd-shim")
+        || command == "kubelet"
+        || is_runtime_name(command)
+        || CLIENTS.iter().any(|client| command.starts_with(client))
+}
+
+fn is_runtime_name(command: &str) -> bool {
+    RUNTIMES.contains(&command)
+}
+
+fn shim(args: &[String]) -> Option<Proof> {
+    // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither.
+    if args.iter().skip(1).any(|arg| arg == "start" || arg == "delete") {
+        return None;
+    }
+    let id = flag(args, "id").filter(|id| !id.is_empty())?;
+    let namespace = flag(args, "namespace").filter(|namespace| !namespace.is_empty())?;
+    Some(Proof::Shim { id, namespace })
+}
+
+fn client(args: &[String]) -> Option<Proof> {
+    let verb = args.iter().skip(1).find(|arg| VERBS.contains(&arg.as_str()))?.clone();
+    let container_id = args.last().filter(|last| **last != verb && !last.starts_with('-')).cloned();
+    Some(Proof::RuntimeClient { verb, container_id })
+}
+
+/// The value of a Go-style flag: `-id X`, `--id X`, `-id=X` or `--id=X`.
+fn flag(args: &[String], name: &str) -> Option<String> {
+    let mut args = args.iter().skip(1);
+    while let Some(arg) = args.next() {
+        let Some(bare) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
+        if bare == name {
+            return args.next().cloned();
+        }
+        if let Some(value) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
+            return Some(value.to_owned());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Vec<String> {
+        line.split(' ').map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_serving_shim_is_told_from_the_calls_of_its_binary() {
+        let serving =
+            args("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock");
+        let proof = Proof::Shim { id: "abc".to_owned(), namespace: "k8s.io".to_owned() };
+        assert_eq!(shim(&serving), Some(proof.clone()));
+        assert_eq!(shim(&args("x --id=abc --namespace=k8s.io")), Some(proof));
+        for call in [
+            "shim -namespace k8s.io -address a -publish-binary /usr/bin/containerd -id abc -bundle /b delete",
+            "shim -namespace k8s.io -id abc start",
+            "shim -namespace k8s.io",
+            "shim -id abc",
+            "shim -namespace k8s.io -id",
+            "shim -ids abc -namespace k8s.io",
+        ] {
+            assert_eq!(shim(&args(call)), None, "{call}");
+        }
+    }
+
+    #[test]
+    fn clients_have_a_verb_and_a_container() {
+        let create = args("runc --root /run/containerd/runc/k8s.io --log l create --bundle /b --pid-file p abc");
+        let proof = Proof::RuntimeClient { verb: "create".to_owned(), container_id: Some("abc".to_owned()) };
+        assert_eq!(client(&create), Some(proof));
+        assert_eq!(client(&args("runc --version")), None);
+    }
+}

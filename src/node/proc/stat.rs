@@ -1,0 +1,97 @@
+//! The `stat` line of a process.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::bounded::read_file;
+use crate::core::text::bounded;
+
+/// Longest `stat` line: 52 numbers of at most 20 digits and a name of at most 64 bytes fit well.
+const MAX_STAT: usize = 4096;
+
+/// What is used of a `stat` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Parent's process id.
+    pub parent: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Scheduler state letter.
+    pub state: char,
+    /// Command name, control characters replaced.
+    pub command: String,
+}
+
+pub(super) fn read(root: &Path, pid: i32) -> io::Result<Stat> {
+    from_file(&mut File::open(root.join(pid.to_string()).join("stat"))?, pid)
+}
+
+pub(super) fn from_file(file: &mut File, pid: i32) -> io::Result<Stat> {
+    let line = read_file(file, MAX_STAT)?;
+    parse(&line.bytes).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("stat of process {pid}: not of the form `pid (name) state …`"),
+        )
+    })
+}
+
+/// Takes a line apart. The name may hold spaces, parentheses and line ends, and whole made-up fields: only
+/// the *last* closing parenthesis ends it, since no field after it can hold one.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let open = line.iter().position(|byte| *byte == b'(')?;
+    let close = line.iter().rposition(|byte| *byte == b')')?;
+    let name = line.get(open.checked_add(1)?..close)?;
+    let rest = std::str::from_utf8(line.get(close.checked_add(1)?..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let mut state = fields.next()?.chars();
+    let letter = state.next().filter(char::is_ascii_alphabetic)?;
+    if state.next().is_some() {
+        return None;
+    }
+    let parent = fields.next()?.parse().ok()?;
+    // `state` is field 3 and `parent` field 4; the start time is field 22.
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    // More fields follow in every kernel; without one the line was cut, and so perhaps the number.
+    fields.next()?;
+    Some(Stat { parent, start_ticks, state: letter, command: bounded(&String::from_utf8_lossy(name), 64) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str) -> Vec<u8> {
+        format!("7 ({name}) T 3 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 200 18446744073709551615\n")
+            .into_bytes()
+    }
+
+    #[test]
+    fn names_cannot_forge_fields() {
+        for name in ["sleep", "a b", "x) S 1 (y", "a\nb", ")", "(", "", "((()))"] {
+            let stat = parse(&line(name)).unwrap();
+            assert_eq!((stat.parent, stat.start_ticks, stat.state), (3, 98765, 'T'), "name {name:?}");
+        }
+        assert_eq!(parse(&line("a\nb")).unwrap().command, "a b");
+    }
+
+    #[test]
+    fn a_name_need_not_be_text() {
+        let mut bytes = b"7 (".to_vec();
+        bytes.extend([0xff, 0xfe, b' ', b')']);
+        bytes.extend(&line("x")[4..]);
+        assert_eq!(parse(&bytes).unwrap().start_ticks, 98765);
+    }
+
+    #[test]
+    fn cut_or_odd_lines_are_no_answer() {
+        let whole = line("sleep");
+        let start = whole.windows(5).position(|window| window == b"98765").unwrap();
+        for cut in 0..=start + 5 {
+            assert_eq!(parse(&whole[..cut]), None, "cut at {cut}");
+        }
+        assert_eq!(parse(b"7 (x) TT 3 7"), None);
+        assert_eq!(parse(b"7 )x( T 3"), None);
+    }
+}

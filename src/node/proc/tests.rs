@@ -1,0 +1,199 @@
+//! The process table against real processes.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::role::{Proof, Prover};
+use super::*;
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(PROC)
+}
+
+fn pid_of(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap()
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "waited 10 s for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_table_knows_children_and_their_ends() {
+    let mut child = Running(Command::new("sh").args(["-c", "sleep 60 & sleep 0 & exec sleep 60"]).spawn().unwrap());
+    let pid = pid_of(&child.0);
+    wait_until("one living child and one zombie", || {
+        let table = table(&root()).unwrap();
+        find(&table, pid).is_some_and(|shell| shell.living_children == 1 && shell.zombie_children == 1)
+    });
+    let table = table(&root()).unwrap();
+    let me = i32::try_from(std::process::id()).unwrap();
+    assert_eq!(find(&table, pid).unwrap().parent, me);
+    let grandchild = table.iter().find(|process| process.parent == pid && !process.is_dead()).unwrap();
+    assert!(ancestors(&table, grandchild, 8).any(|parent| parent.pid == me));
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_raw(grandchild.pid).unwrap(),
+        rustix::process::Signal::KILL,
+    );
+    child.0.kill().unwrap();
+}
+
+#[test]
+fn a_handle_never_tells_about_a_successor() {
+    let mut child = Running(Command::new("sleep").arg("60").spawn().unwrap());
+    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    assert_eq!(handle.stat().unwrap().command, "sleep");
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    for error in [handle.stat().unwrap_err(), handle.args().unwrap_err(), handle.exe().unwrap_err()] {
+        assert!(is_gone(&error), "{error}");
+    }
+    assert!(is_gone(&Handle::open(&root(), pid_of(&child.0)).unwrap_err()));
+}
+
+#[test]
+fn details_of_a_real_process() {
+    let child = Running(Command::new("sleep").arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
+    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    wait_until("exec", || handle.args().is_ok_and(|args| args == ["sleep", "60"]));
+    assert_eq!(handle.exe().unwrap().file_name().unwrap(), "sleep");
+    assert_eq!(handle.environ(["CNI_COMMAND", "NOT_THERE"]).unwrap(), [Some("ADD".to_owned()), None]);
+    assert_eq!(handle.namespace_depth().unwrap(), 1);
+    let age = age(handle.stat().unwrap().start_ticks, uptime(&root()).unwrap());
+    assert!(age < Duration::from_secs(30), "{age:?}");
+    assert_eq!(boot_id(&root()).unwrap().len(), 36);
+}
+
+#[test]
+fn an_argument_list_that_is_too_long_is_an_error() {
+    let child = Running(Command::new("sleep").arg("60").arg0("a".repeat(70_000)).spawn().unwrap());
+    let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
+    wait_until("exec", || handle.args().is_err());
+}
+
+#[test]
+fn a_lock_is_found_although_its_taker_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = folder.path().join("ipam.lock");
+    let script = format!("exec 9>{0}; flock 9; exec sleep 60", lock.display());
+    let holder = Running(Command::new("sh").arg("-c").arg(&script).spawn().unwrap());
+    let handle = Handle::open(&root(), pid_of(&holder.0)).unwrap();
+    wait_until("the lock", || handle.locked_files().is_ok_and(|files| !files.is_empty()));
+    wait_until("sleep", || handle.stat().unwrap().command == "sleep");
+    let held = handle.locked_files().unwrap();
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].path, lock.display().to_string());
+    assert_eq!(held[0].kind, LockKind::Flock);
+
+    let waiter = Running(Command::new("flock").arg(&lock).arg("true").spawn().unwrap());
+    let pid = pid_of(&waiter.0);
+    wait_until("the waiter", || {
+        locks(&root()).unwrap().iter().any(|lock| lock.file == held[0].file && lock.waiters.contains(&pid))
+    });
+    let wchan = Handle::open(&root(), pid).unwrap().wchan().unwrap();
+    assert!(wchan.as_deref().is_none_or(waits_for_lock), "{wchan:?}");
+}
+
+/// Copies a program by a process of its own: a file that this process has open for writing while another test
+/// forks could not be executed for a moment (ETXTBSY).
+fn copy(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+/// A stand-in runtime: a shell under the name of containerd that starts `line` and stays.
+fn runtime(folder: &std::path::Path, name: &str, line: &str) -> Running {
+    let daemon = folder.join(name).join("containerd");
+    std::fs::create_dir(folder.join(name)).unwrap();
+    copy("/bin/sh", &daemon);
+    let mut child = Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.as_mut().unwrap(), "{line} &\nwait").unwrap();
+    Running(child)
+}
+
+fn proofs_below(parent: i32, prover: &Prover) -> Vec<Proof> {
+    let table = table(&root()).unwrap();
+    let below = table.iter().filter(|process| process.parent == parent);
+    below.filter_map(|process| prover.prove(&table, process).ok().flatten()).collect()
+}
+
+fn end_children(parent: i32) {
+    for process in table(&root()).unwrap().iter().filter(|process| process.parent == parent) {
+        let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugins = folder.path().join("cni");
+    std::fs::create_dir(&plugins).unwrap();
+    let plugin = plugins.join("ptp");
+    std::fs::write(&plugin, "#!/bin/sh\nread -r line < \"$1\"\n").unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let prover = Prover::new(&root()).with_cni_folders(vec![plugins]);
+    let line = |environ: &str| format!("env {environ} sh {} {}", plugin.display(), fifo.display());
+
+    let with = runtime(folder.path(), "with", &line("CNI_COMMAND=ADD CNI_CONTAINERID=abc"));
+    wait_until("the plugin", || !proofs_below(pid_of(&with.0), &prover).is_empty());
+    let expected = Proof::NetworkPlugin {
+        plugin: "ptp".to_owned(),
+        command: Some("ADD".to_owned()),
+        sandbox_id: Some("abc".to_owned()),
+    };
+    assert_eq!(proofs_below(pid_of(&with.0), &prover), [expected]);
+    end_children(pid_of(&with.0));
+
+    let without = runtime(folder.path(), "without", &line("X=1"));
+    let pid = pid_of(&without.0);
+    wait_until("the script", || {
+        table(&root()).unwrap().iter().any(|process| process.parent == pid && process.command == "sh")
+    });
+    assert_eq!(proofs_below(pid, &prover), [], "a script without CNI_COMMAND was taken for a plugin");
+    end_children(pid);
+}
+
+#[test]
+fn a_plugin_that_no_runtime_called_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("ptp");
+    copy("/bin/sleep", &plugin);
+    let child = Running(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
+    let prover = Prover::new(&root()).with_cni_folders(vec![folder.path().to_owned()]);
+    let table = table(&root()).unwrap();
+    let process = find(&table, pid_of(&child.0)).unwrap();
+    let handle = Handle::open(&root(), process.pid).unwrap();
+    assert_eq!(prover.prove_handle(&table, process, &handle).unwrap(), None);
+}
+
+#[test]
+fn a_name_alone_proves_no_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let liar = folder.path().join("containerd-shim-runc-v2");
+    std::fs::write(&liar, "#!/bin/sh\nread -r line\n").unwrap();
+    let mut command = Command::new("/bin/sh");
+    command.arg(&liar).args(["-namespace", "k8s.io", "-id", "abc"]).arg0("containerd-shim-runc-v2");
+    let child = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+    let table = table(&root()).unwrap();
+    let process = find(&table, pid_of(&child.0)).unwrap();
+    let handle = Handle::open(&root(), process.pid).unwrap();
+    assert_eq!(Prover::new(&root()).prove_handle(&table, process, &handle).unwrap(), None);
+}
