@@ -45,6 +45,7 @@ pub enum Step {
 pub struct Observed {
     version: Option<String>,
     since: Option<Instant>,
+    holder: String,
 }
 
 impl Observed {
@@ -53,10 +54,11 @@ impl Observed {
         let Some(lease) = lease else { return Step::Create };
         let version = lease.resource_version();
         if self.version != version || self.since.is_none() {
-            *self = Self { version, since: Some(now) };
+            *self = Self { version, since: Some(now), holder: String::new() };
         }
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
+        self.holder = crate::core::text::bounded(holder, 253);
         let seconds = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0).max(0).unsigned_abs();
         let held = Duration::from_secs(seconds.into());
         if holder == me {
@@ -88,11 +90,15 @@ impl Leadership {
         self.0.borrow().filter(|term| now < term.until)
     }
 
-    /// Waits until something about it changes.
+    /// Waits until a term begins or ends; mere renewals pass by.
     pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
-            // The election has ended, and with it soon the process.
-            std::future::pending::<()>().await;
+        let epoch = |seen: &watch::Receiver<Option<Term>>| seen.borrow().map(|term| term.epoch);
+        let before = epoch(&self.0);
+        while epoch(&self.0) == before {
+            if self.0.changed().await.is_err() {
+                // The election has ended, and with it soon the process.
+                std::future::pending::<()>().await;
+            }
         }
     }
 }
@@ -101,7 +107,9 @@ impl Leadership {
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// Somebody else holds the lease.
-    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down")]
+    #[error(
+        "the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down"
+    )]
     Taken {
         /// Who holds it.
         holder: String,
@@ -145,7 +153,7 @@ impl Election {
                 }
                 Ok(None) if leading.is_some() => {
                     self.term.send_replace(None);
-                    return Err(Lost::Taken { holder: "another process".to_owned(), me: self.me });
+                    return Err(Lost::Taken { holder: self.observed.holder, me: self.me });
                 }
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = error.line(), "the leader lease could not be read or written"),

@@ -8,47 +8,25 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::api::{CONTROLLER_MANAGER, LEDGER_NAME, SYSTEM_NAMESPACE};
-use crate::core::snapshot::{Ledger, Slot};
+use crate::core::snapshot::Ledger;
 
 /// Key of the slots in the ConfigMap.
-const KEY: &str = "slots.json";
+const KEY: &str = "ledger.json";
 /// More than the largest ceiling (1,000 slots of two names each) can need; larger data is not ours.
 const MAX_BYTES: usize = 1 << 20;
 
-/// A slot as stored.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredSlot {
-    node: String,
-    policy: String,
-}
-
 /// The slots as text.
 pub fn write(ledger: &Ledger) -> Result<String, serde_json::Error> {
-    let slots: BTreeMap<&str, StoredSlot> = ledger
-        .slots
-        .iter()
-        .map(|(episode, slot)| {
-            (episode.as_str(), StoredSlot { node: slot.node.clone(), policy: slot.policy.clone() })
-        })
-        .collect();
-    serde_json::to_string(&slots)
+    serde_json::to_string(ledger)
 }
 
 /// The slots from text; `None` when it is not what we write.
 pub fn read(text: &str) -> Option<Ledger> {
-    if text.len() > MAX_BYTES {
-        return None;
-    }
-    let slots: BTreeMap<String, StoredSlot> = serde_json::from_str(text).ok()?;
-    Some(Ledger {
-        slots: slots.into_iter().map(|(episode, s)| (episode, Slot { node: s.node, policy: s.policy })).collect(),
-    })
+    (text.len() <= MAX_BYTES).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// The ledger as last read or written, with the version that the next write must find.
@@ -77,7 +55,7 @@ impl LedgerStore {
         let ledger = text.as_deref().and_then(read);
         if map.is_some() && ledger.is_none() {
             tracing::warn!(
-                "ConfigMap {SYSTEM_NAMESPACE}/{LEDGER_NAME}: expected slots as JSON under {KEY}, found something else; it is rebuilt from the open episodes"
+                "ConfigMap {SYSTEM_NAMESPACE}/{LEDGER_NAME}: expected a ledger as JSON under {KEY}, found something else; it is rebuilt from the open episodes"
             );
         }
         Ok(ledger)
@@ -130,20 +108,30 @@ fn new_map(text: String) -> ConfigMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::snapshot::Slot;
 
     #[test]
     fn what_is_written_is_read_back() {
-        let slot = Slot { node: "w1".into(), policy: "p".into() };
+        let slot = Slot { node: "w1".into(), policy: "p".into(), taken_at: "2025-01-01T00:00:00Z".parse().unwrap() };
         let ledger = Ledger { slots: BTreeMap::from([("w1-abc".to_owned(), slot)]) };
         assert_eq!(read(&write(&ledger).unwrap()), Some(ledger));
     }
 
     #[test]
     fn anything_else_is_unreadable_not_empty() {
-        for text in ["", "null", "[]", "{\"a\":{}}", "{\"a\":{\"node\":\"n\"}}", "{\"a\":", "{\"a\":{\"node\":1,\"policy\":2}}"] {
+        for text in [
+            "",
+            "null",
+            "[]",
+            "{}",
+            "{\"slots\":[]}",
+            "{\"slots\":{\"a\":{}}}",
+            "{\"slots\":",
+            "{\"slots\":{\"a\":{\"node\":1}}}",
+        ] {
             assert_eq!(read(text), None, "{text}");
         }
         assert_eq!(read(&" ".repeat(MAX_BYTES + 1)), None);
-        assert_eq!(read("{}"), Some(Ledger::default()));
+        assert_eq!(read("{\"slots\":{}}"), Some(Ledger::default()));
     }
 }

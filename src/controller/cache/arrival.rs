@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::api::health::ProbeStatus;
 
 /// Age of a look that nobody can date: never fresh.
-pub const UNDATED: Duration = Duration::from_secs(24 * 3600);
+pub const UNDATED: Duration = Duration::from_hours(24);
 /// Heartbeats that are compared; after as many, a step of the node's clock is forgotten.
 const COMPARED: usize = 6;
 
@@ -67,7 +67,12 @@ mod tests {
     use super::*;
 
     fn beat(sequence: u64, at: &str) -> ProbeStatus {
-        ProbeStatus { sequence, heartbeat_at: Some(at.parse().unwrap()), interval_seconds: 60, ..ProbeStatus::default() }
+        ProbeStatus {
+            sequence,
+            heartbeat_at: Some(at.parse().unwrap()),
+            interval_seconds: 60,
+            ..ProbeStatus::default()
+        }
     }
 
     const fn secs(seconds: u64) -> Duration {

@@ -27,9 +27,8 @@ pub fn view(node: &Node) -> NodeView {
         vetoes.push(format!("label {EXCLUDE_LABEL}"));
     }
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    vetoes.extend(
-        taints.iter().filter(|t| REMOVAL_TAINTS.contains(&t.key.as_str())).map(|t| format!("taint {}", t.key)),
-    );
+    vetoes
+        .extend(taints.iter().filter(|t| REMOVAL_TAINTS.contains(&t.key.as_str())).map(|t| format!("taint {}", t.key)));
     vetoes.extend(
         LIFECYCLE_CONDITIONS
             .iter()

@@ -111,7 +111,9 @@ mod tests {
         assert_eq!(back_off(text), Some(Duration::from_secs(300)));
         assert_eq!(back_off("back-off 2m40s restarting failed container=a"), Some(Duration::from_secs(160)));
         assert_eq!(back_off("back-off 10s restarting"), Some(Duration::from_secs(10)));
-        for other in ["", "back-off", "back-off soon", "back-off 5", "back-off 5m0", "waiting 5m0s", "back-off 99999999h x"] {
+        for other in
+            ["", "back-off", "back-off soon", "back-off 5", "back-off 5m0", "waiting 5m0s", "back-off 99999999h x"]
+        {
             assert_eq!(back_off(other), None, "{other}");
         }
     }

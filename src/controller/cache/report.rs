@@ -122,9 +122,8 @@ pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
 
 /// Whether `new` says something else than `old`, a mere heartbeat aside.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
-    let beat = |view: &ReportView| {
-        view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works))
-    };
+    let beat =
+        |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     (&old.node_uid, &old.suspended, old.restart_safe, &old.agent, &old.order)
         != (&new.node_uid, &new.suspended, new.restart_safe, &new.agent, &new.order)
