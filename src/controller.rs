@@ -18,4 +18,5 @@ pub mod ledger;
 pub mod metrics;
 pub mod rbac;
 pub mod run;
+pub mod shipped_policy;
 pub mod status;
