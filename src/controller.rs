@@ -14,4 +14,5 @@ pub mod leader;
 pub mod ledger;
 pub mod metrics;
 pub mod run;
+pub mod shipped_policy;
 pub mod status;

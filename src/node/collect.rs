@@ -1,1 +1,55 @@
-//! To come.
+//! The collectors: each turns raw answers of one source into plain values. None of them judges.
+//!
+//! ```text
+//! lists      CRI lists, three in a row, and direct questions about odd ones   (async)
+//! tasks      containerd's own question about one task                         (async)
+//! processes  the process table                                                (blocking: on a thread of its own)
+//! kubelet    the kubelet's process and files (blocking), its healthz (async)
+//! ```
+
+use std::path::{Path, PathBuf};
+
+pub mod kubelet;
+pub mod lists;
+pub mod processes;
+pub mod tasks;
+
+/// Where the host's files are. In a pod the default host paths may be mounted under a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPaths {
+    /// Prefix of the host's files; `/` where they stand at their own place.
+    pub root: PathBuf,
+    /// The host's process table. With `hostPID` the pod's own `/proc` shows it.
+    pub proc: PathBuf,
+}
+
+impl Default for HostPaths {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/"), proc: PathBuf::from(crate::node::proc::PROC) }
+    }
+}
+
+impl HostPaths {
+    /// Where the host's file of this absolute path stands for us.
+    ///
+    /// `/var/run` is a link to `/run` on every current distribution, but the link itself is not in our image.
+    pub fn file(&self, path: &Path) -> PathBuf {
+        let path =
+            path.strip_prefix("/var/run").map_or_else(|_| path.to_path_buf(), |rest| Path::new("/run").join(rest));
+        self.root.join(path.strip_prefix("/").unwrap_or(&path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_files_are_found_under_the_prefix() {
+        let host = HostPaths { root: PathBuf::from("/host"), ..HostPaths::default() };
+        assert_eq!(host.file(Path::new("/run/a.sock")), Path::new("/host/run/a.sock"));
+        assert_eq!(host.file(Path::new("/var/run/crio/crio.sock")), Path::new("/host/run/crio/crio.sock"));
+        assert_eq!(host.file(Path::new("/var/runner/x")), Path::new("/host/var/runner/x"));
+        assert_eq!(HostPaths::default().file(Path::new("/run/a.sock")), Path::new("/run/a.sock"));
+    }
+}

@@ -1,0 +1,183 @@
+//! The kubelet of this node: its process, and `/healthz` where that process itself says it serves it.
+//!
+//! ```text
+//! Finder::find (blocking) ─► Found { process, healthz address, runtime endpoint } ─► healthz (async)
+//! ```
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::core::text::bounded;
+use crate::node::proc::{self, Handle, RawProcess};
+
+mod settings;
+
+pub use settings::Settings;
+
+/// Longest wait for `/healthz`.
+pub const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Names under which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
+const NAMES: [(&str, &str); 5] =
+    [("kubelet", "kubelet"), ("k3s", "k3s"), ("k3s-server", "k3s"), ("k3s-agent", "k3s"), ("kubelite", "kubelite")];
+
+/// A running kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Time since its start.
+    pub age: Duration,
+    /// What its flags and configuration say; an error is a sentence that says why they could not be read.
+    pub settings: Result<Settings, String>,
+}
+
+/// Finds the kubelet, remembering the last one: its files are read once, since a running kubelet does not take up
+/// changes of them either.
+#[derive(Debug)]
+pub struct Finder {
+    root: PathBuf,
+    last: Option<Found>,
+}
+
+impl Finder {
+    /// Looks at the `/proc` at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), last: None }
+    }
+
+    /// The kubelet in the PID namespace of this `/proc`; `None` when none runs. Blocks: needs a thread of its own.
+    ///
+    /// # Errors
+    /// When the process table cannot be read, or a right to look is missing (`PermissionDenied`).
+    pub fn find(&mut self) -> io::Result<Option<Found>> {
+        let uptime = proc::uptime(&self.root)?;
+        let last = self.last.take();
+        let mut found = match last {
+            Some(last) if self.lives(&last) => Some(last),
+            _ => self.search()?,
+        };
+        if let Some(found) = &mut found {
+            found.age = proc::age(found.start_ticks, uptime);
+            if found.settings.is_err() {
+                found.settings = self.settings(found.pid, found.start_ticks);
+            }
+        }
+        self.last.clone_from(&found);
+        Ok(found)
+    }
+
+    fn lives(&self, last: &Found) -> bool {
+        let stat = Handle::open(&self.root, last.pid).and_then(|handle| handle.stat());
+        stat.is_ok_and(|stat| stat.start_ticks == last.start_ticks && !proc::is_dead(stat.state))
+    }
+
+    /// The oldest one, should there be several for a moment.
+    fn search(&self) -> io::Result<Option<Found>> {
+        let mut kubelets = Vec::new();
+        for process in proc::table(&self.root)? {
+            if self.is_kubelet(&process)? {
+                kubelets.push(process);
+            }
+        }
+        let oldest = kubelets.into_iter().min_by_key(|process| (process.start_ticks, process.pid));
+        Ok(oldest.map(|process| Found {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            age: Duration::ZERO,
+            settings: Err("not read yet".to_owned()),
+        }))
+    }
+
+    fn is_kubelet(&self, process: &RawProcess) -> io::Result<bool> {
+        let Some((_, file)) = NAMES.iter().find(|(command, _)| *command == process.command) else { return Ok(false) };
+        if process.is_dead() {
+            return Ok(false);
+        }
+        match self.prove(process, file) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            proven => Ok(proven.unwrap_or(false)),
+        }
+    }
+
+    /// A script that calls itself kubelet, or one in a container, is not the kubelet of this node.
+    fn prove(&self, process: &RawProcess, file: &str) -> io::Result<bool> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        if handle.stat()?.start_ticks != process.start_ticks || handle.namespace_depth()? != 1 {
+            return Ok(false);
+        }
+        let exe = handle.exe()?;
+        if exe.file_name().and_then(|name| name.to_str()) != Some(file) {
+            return Ok(false);
+        }
+        let asks_only = |arg: &String| matches!(arg.as_str(), "--version" | "--help" | "-h");
+        Ok(process.state == 'D' || !handle.args()?.iter().any(asks_only))
+    }
+
+    fn settings(&self, pid: i32, start_ticks: u64) -> Result<Settings, String> {
+        let said = |error: io::Error| bounded(&format!("cannot read the kubelet's flags: {error}"), 200);
+        let handle = Handle::open(&self.root, pid).map_err(said)?;
+        if handle.stat().map_err(said)?.start_ticks != start_ticks {
+            return Err("the kubelet has ended".to_owned());
+        }
+        let args = handle.args().map_err(said)?;
+        settings::read(&args, &self.root.join(pid.to_string()))
+    }
+}
+
+/// Where `/healthz` is served, for a client on the same host; `None` when it is switched off.
+pub fn healthz_address(settings: &Settings) -> Option<SocketAddr> {
+    let address = match settings.healthz_address {
+        IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        address => address,
+    };
+    (settings.healthz_port != 0).then(|| SocketAddr::new(address, settings.healthz_port))
+}
+
+/// Asks `/healthz`: `Ok` when it answers 200, else what it did instead. Ends within [`HEALTHZ_DEADLINE`].
+///
+/// # Errors
+/// A sentence: refused, silent, or the first line of another answer.
+pub async fn healthz(address: SocketAddr) -> Result<(), String> {
+    match tokio::time::timeout(HEALTHZ_DEADLINE, status_line(address)).await {
+        Err(_) => Err(format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs())),
+        Ok(Err(error)) => Err(bounded(&format!("{address}: {error}"), 200)),
+        Ok(Ok(line)) if is_ok(&line) => Ok(()),
+        Ok(Ok(line)) => Err(bounded(&format!("{address} answered {line:?}"), 200)),
+    }
+}
+
+fn is_ok(line: &str) -> bool {
+    let mut words = line.split(' ');
+    words.next().is_some_and(|version| version.starts_with("HTTP/1.")) && words.next() == Some("200")
+}
+
+async fn status_line(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut line = Vec::with_capacity(128);
+    // One byte less than endless: a server that never ends its first line is cut here.
+    let mut head = stream.take(512);
+    let mut buffer = [0_u8; 128];
+    loop {
+        let read = head.read(&mut buffer).await?;
+        line.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if read == 0 || line.contains(&b'\n') {
+            break;
+        }
+    }
+    let first = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(first).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! What a running kubelet was told: its flags, and the files they name, read as that process sees them.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use serde::Deserialize;
+
+use crate::core::text::bounded;
+
+/// Largest configuration file that is read.
+const MAX_FILE: u64 = 1 << 20;
+/// Most drop-in files that are read.
+const MAX_DROP_INS: usize = 64;
+
+/// The few settings that matter here, with the kubelet's own defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Port of `/healthz`; 0 switches it off.
+    pub healthz_port: u16,
+    /// Address `/healthz` is bound to.
+    pub healthz_address: IpAddr,
+    /// Endpoint of the runtime, as written.
+    pub runtime_endpoint: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { healthz_port: 10248, healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST), runtime_endpoint: None }
+    }
+}
+
+/// The part of a `KubeletConfiguration` that is read. YAML or JSON, as the kubelet takes both.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ConfigFile {
+    healthz_port: Option<u16>,
+    healthz_bind_address: Option<String>,
+    container_runtime_endpoint: Option<String>,
+}
+
+/// Reads the settings of the process whose `/proc` folder is `process`: its file, its drop-ins, then its flags.
+///
+/// # Errors
+/// A sentence that names the file or flag: a wrong guess would ask somebody else's port.
+pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    if let Some(path) = flag(args, "config").filter(|path| !path.is_empty()) {
+        apply(&mut settings, &config(process, Path::new(path))?)?;
+    }
+    if let Some(folder) = flag(args, "config-dir").filter(|path| !path.is_empty()) {
+        for path in drop_ins(process, Path::new(folder))? {
+            apply(&mut settings, &config(process, &path)?)?;
+        }
+    }
+    if let Some(port) = flag(args, "healthz-port") {
+        settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
+    }
+    if let Some(address) = flag(args, "healthz-bind-address") {
+        settings.healthz_address = address.parse().map_err(|_| unreadable("--healthz-bind-address", address))?;
+    }
+    if let Some(endpoint) = flag(args, "container-runtime-endpoint").filter(|text| !text.is_empty()) {
+        settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    Ok(settings)
+}
+
+fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
+    if let Some(port) = file.healthz_port {
+        settings.healthz_port = port;
+    }
+    if let Some(address) = file.healthz_bind_address.as_deref().filter(|text| !text.is_empty()) {
+        settings.healthz_address = address.parse().map_err(|_| unreadable("healthzBindAddress", address))?;
+    }
+    if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
+        settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    Ok(())
+}
+
+fn unreadable(what: &str, value: &str) -> String {
+    bounded(&format!("the kubelet's {what} is {value:?}, which is not understood"), 200)
+}
+
+fn config(process: &Path, path: &Path) -> Result<ConfigFile, String> {
+    let said = |error: &dyn std::fmt::Display| {
+        bounded(&format!("cannot read the kubelet's configuration {}: {error}", path.display()), 300)
+    };
+    let text = read_in_root(process, path).map_err(|error| said(&error))?;
+    serde_saphyr::from_str(&text).map_err(|error| said(&error))
+}
+
+/// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path.
+fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let here = seen_from_here(process, folder);
+    let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(here).map_err(said)? {
+        let name = PathBuf::from(entry.map_err(said)?.file_name());
+        if name.extension().is_some_and(|extension| extension == "conf") {
+            files.push(folder.join(name));
+        }
+    }
+    if files.len() > MAX_DROP_INS {
+        return Err(format!("the kubelet's {} holds more than {MAX_DROP_INS} files", folder.display()));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The path of a process, through its own root or its own working folder.
+fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
+    path.strip_prefix("/").map_or_else(|_| process.join("cwd").join(path), |rest| process.join("root").join(rest))
+}
+
+/// Reads a file as the process sees it. Absolute links inside are resolved in the process's root, not in ours.
+fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
+    // Not blocking: a pipe in its place must not hold this thread.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match path.strip_prefix("/") {
+        Ok(rest) => {
+            let root_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::openat(CWD, process.join("root"), root_flags, Mode::empty())?;
+            match rustix::fs::openat2(&root, rest, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+                // Kernels before 5.6, and filters that do not know the call: links are not followed rightly then,
+                // but plain files are read.
+                Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+                    rustix::fs::openat(&root, rest, flags, Mode::empty())?
+                }
+                opened => opened?,
+            }
+        }
+        Err(_) => rustix::fs::openat(CWD, process.join("cwd").join(path), flags, Mode::empty())?,
+    };
+    let file = File::from(file);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a plain file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+/// The value of the last `--name value` or `--name=value`, as the kubelet's flag parser takes them.
+fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    let mut value = None;
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        let Some(bare) = arg.strip_prefix("--") else { continue };
+        if bare == name {
+            value = rest.next().map(String::as_str);
+        } else if let Some(given) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
+            value = Some(given);
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn args(words: &[&str]) -> Vec<String> {
+        std::iter::once("kubelet").chain(words.iter().copied()).map(ToOwned::to_owned).collect()
+    }
+
+    fn process_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join("root").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn without_flags_the_kubelets_defaults_hold() {
+        let folder = process_with(&[]);
+        assert_eq!(read(&args(&[]), folder.path()), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn flags_win_over_drop_ins_and_those_over_the_file() {
+        let folder = process_with(&[
+            (
+                "etc/k.yaml",
+                "kind: KubeletConfiguration\nhealthzPort: 1001\nhealthzBindAddress: 10.0.0.1\ncontainerRuntimeEndpoint: unix:///a.sock\nother: {x: [1]}\n",
+            ),
+            ("etc/d/20.conf", "healthzPort: 1002\n"),
+            ("etc/d/10.conf", "healthzPort: 1003\ncontainerRuntimeEndpoint: unix:///b.sock\n"),
+            ("etc/d/30.txt", "healthzPort: 1004\n"),
+        ]);
+        let settings = read(&args(&["--config", "/etc/k.yaml", "--config-dir=/etc/d"]), folder.path()).unwrap();
+        assert_eq!(settings.healthz_port, 1002);
+        assert_eq!(settings.healthz_address, "10.0.0.1".parse::<IpAddr>().unwrap());
+        assert_eq!(settings.runtime_endpoint.as_deref(), Some("unix:///b.sock"));
+        let flags = ["--config=/etc/k.yaml", "--healthz-port=0", "--container-runtime-endpoint", "unix:///c.sock"];
+        let settings = read(&args(&flags), folder.path()).unwrap();
+        assert_eq!((settings.healthz_port, settings.runtime_endpoint.as_deref()), (0, Some("unix:///c.sock")));
+    }
+
+    #[test]
+    fn links_are_followed_inside_the_kubelets_own_root() {
+        let folder = process_with(&[("real/k.json", r#"{"healthzPort": 77}"#)]);
+        symlink("/real/k.json", folder.path().join("root/k.yaml")).unwrap();
+        assert_eq!(read(&args(&["--config=/k.yaml"]), folder.path()).unwrap().healthz_port, 77);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_understood_is_said_so_and_never_guessed() {
+        let folder = process_with(&[("bad", "{{{"), ("port", "healthzPort: 99999"), ("ip", "healthzBindAddress: x y")]);
+        for path in ["/bad", "/port", "/ip", "/missing", "/"] {
+            let error = read(&args(&[&format!("--config={path}")]), folder.path()).unwrap_err();
+            assert!(error.len() <= 300 && error.contains("kubelet"), "{path}: {error}");
+        }
+        let large = process_with(&[("large", &"#".repeat(2 << 20))]);
+        assert!(read(&args(&["--config=/large"]), large.path()).unwrap_err().contains("larger than"));
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_does_not_hold_the_thread() {
+        let folder = process_with(&[("x", "")]);
+        let pipe = folder.path().join("root/pipe");
+        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(read(&args(&["--config=/pipe"]), folder.path()).unwrap_err().contains("not a plain file"));
+    }
+}

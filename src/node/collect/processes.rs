@@ -1,0 +1,179 @@
+//! The processes of interest: shims, CNI plugins, `runc` and its kin, the runtime, the kubelet.
+//!
+//! Everything here may block in the kernel, so it runs on a thread of its own. What a process is, once proven, is
+//! remembered for as long as it lives: a proof costs reads, and cannot be had from a process in state D.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::core::observation::{Part, ProcessSeen, ProcessTable};
+use crate::core::text::bounded;
+use crate::node::proc::role::{Proof, Prover};
+use crate::node::proc::{self, Handle, Lock, RawProcess};
+
+/// Most processes of interest in one look; more is an error, never a part of the truth.
+const MAX_SEEN: usize = 8192;
+/// Most lock paths kept of one process.
+const MAX_HOLDS: usize = 4;
+/// A plugin this young is left alone: its locks are not worth a look yet.
+const YOUNG: Duration = Duration::from_secs(2);
+/// Shims of this containerd namespace are the kubelet's. Those of others (`moby`, `default`) belong to people who
+/// use the same containerd, and are in no list of ours.
+const SHIM_NAMESPACE: &str = "k8s.io";
+
+/// The process lane's eye.
+#[derive(Debug)]
+pub struct Processes {
+    root: PathBuf,
+    prover: Prover,
+    /// What was proven, by pid and start time; the name is kept to notice that a process executed another file.
+    proven: BTreeMap<(i32, u64), (String, Proof)>,
+    round: u64,
+}
+
+impl Processes {
+    /// Looks at the `/proc` at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), prover: Prover::new(root), proven: BTreeMap::new(), round: 0 }
+    }
+
+    /// One look.
+    ///
+    /// # Errors
+    /// When the table cannot be read as a whole, or a right to look is missing (`PermissionDenied`). Processes that
+    /// end meanwhile are left out.
+    pub fn look(&mut self) -> io::Result<ProcessTable> {
+        let uptime = proc::uptime(&self.root)?;
+        let table = proc::table(&self.root)?;
+        let mut still = BTreeMap::new();
+        let mut processes = Vec::new();
+        for process in &table {
+            let Some(proof) = self.prove(&table, process)? else { continue };
+            if let Some(seen) = self.seen(process, &proof, uptime) {
+                processes.push(seen);
+            }
+            still.insert((process.pid, process.start_ticks), (process.command.clone(), proof));
+            if processes.len() > MAX_SEEN {
+                return Err(io::Error::other(format!("more than {MAX_SEEN} processes of interest")));
+            }
+        }
+        self.proven = still;
+        self.lock_facts(&mut processes)?;
+        self.round = self.round.saturating_add(1);
+        Ok(ProcessTable { processes, round: self.round })
+    }
+
+    /// What this process is, from memory or anew.
+    fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Option<Proof>> {
+        let known = self.proven.get(&(process.pid, process.start_ticks));
+        if let Some((command, proof)) = known
+            && *command == process.command
+            && !process.is_dead()
+        {
+            return Ok(Some(proof.clone()));
+        }
+        match self.prover.prove(table, process) {
+            Ok(proof) => Ok(proof),
+            // Without the right to look, every answer would be a guess: the whole look fails, by name.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
+                error.kind(),
+                format!("cannot look at process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
+            )),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn seen(&self, process: &RawProcess, proof: &Proof, uptime: Duration) -> Option<ProcessSeen> {
+        let part = part(process, proof)?;
+        // What a healthy shim waits in says nothing; all others, and shims that are stopped or in state D, do.
+        let wants_wchan = !matches!(part, Part::Shim { .. }) || matches!(process.state, 'T' | 't' | 'D');
+        let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
+        Some(ProcessSeen {
+            pid: process.pid,
+            parent: process.parent,
+            start_ticks: process.start_ticks,
+            age: proc::age(process.start_ticks, uptime),
+            state: process.state,
+            command: bounded(&process.command, 64),
+            wchan,
+            part,
+        })
+    }
+
+    /// Names the locks that plugins hold while others wait, and the plugins that wait.
+    fn lock_facts(&self, processes: &mut [ProcessSeen]) -> io::Result<()> {
+        let old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
+        if !processes.iter().any(old) {
+            return Ok(());
+        }
+        let locks = proc::locks(&self.root)?;
+        for seen in processes.iter_mut().filter(|seen| old(seen)) {
+            let held = self.held(seen.pid, seen.start_ticks, &locks);
+            let in_lock = seen.wchan.as_deref().is_some_and(proc::waits_for_lock);
+            let queued = locks.iter().any(|lock| lock.waiters.contains(&seen.pid));
+            if let Part::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.part {
+                *waits = in_lock || queued;
+                *waiters = u32::try_from(held.waiters.len()).unwrap_or(u32::MAX);
+                *holds = held.paths;
+            }
+        }
+        Ok(())
+    }
+
+    /// The locks this process holds while others wait for them.
+    fn held(&self, pid: i32, start_ticks: u64, locks: &[Lock]) -> Held {
+        let mut held = Held::default();
+        let Ok(handle) = Handle::open(&self.root, pid) else { return held };
+        if !handle.stat().is_ok_and(|stat| stat.start_ticks == start_ticks) {
+            return held;
+        }
+        for file in handle.locked_files().unwrap_or_default() {
+            let waiting: BTreeSet<i32> = locks
+                .iter()
+                .filter(|lock| lock.kind == file.kind && lock.file == file.file)
+                .flat_map(|lock| lock.waiters.iter().copied())
+                .filter(|waiter| *waiter != pid)
+                .collect();
+            if waiting.is_empty() {
+                continue;
+            }
+            if held.paths.len() < MAX_HOLDS && !held.paths.contains(&file.path) {
+                held.paths.push(file.path);
+            }
+            held.waiters.extend(waiting);
+        }
+        held
+    }
+
+    fn handle(&self, process: &RawProcess) -> Option<Handle> {
+        let handle = Handle::open(&self.root, process.pid).ok()?;
+        (handle.stat().ok()?.start_ticks == process.start_ticks).then_some(handle)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    paths: Vec<String>,
+    waiters: BTreeSet<i32>,
+}
+
+fn part(process: &RawProcess, proof: &Proof) -> Option<Part> {
+    Some(match proof {
+        Proof::Shim { id, namespace } if namespace == SHIM_NAMESPACE => {
+            Part::Shim { id: bounded(id, 128), living_children: process.living_children }
+        }
+        Proof::Shim { .. } => return None,
+        Proof::NetworkPlugin { plugin, sandbox_id, .. } => Part::NetworkPlugin {
+            plugin: bounded(plugin, 64),
+            sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),
+            holds: Vec::new(),
+            waits: false,
+            waiters: 0,
+        },
+        Proof::RuntimeClient { verb, .. } => Part::RuntimeClient { verb: bounded(verb, 16) },
+        Proof::Runtime { .. } => Part::Runtime,
+        Proof::Kubelet => Part::Kubelet,
+    })
+}

@@ -1,0 +1,121 @@
+//! From the runtime's messages to what the core knows: bounded copies of the few fields that are used.
+
+use k8s_cri::v1;
+
+use crate::core::fault::PodRef;
+use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
+use crate::core::text::bounded;
+
+const MAX_ID: usize = 128;
+const MAX_NAME: usize = 253;
+const MAX_NAMESPACE: usize = 63;
+const MAX_UID: usize = 64;
+
+/// Labels the kubelet puts on each of its containers.
+const LABEL_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+const LABEL_POD: &str = "io.kubernetes.pod.name";
+const LABEL_UID: &str = "io.kubernetes.pod.uid";
+const LABEL_CONTAINER: &str = "io.kubernetes.container.name";
+
+pub(super) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
+    RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
+}
+
+pub(super) fn is_ready(state: i32) -> bool {
+    state == v1::PodSandboxState::SandboxReady as i32
+}
+
+pub(super) fn container_state(state: i32) -> ContainerState {
+    match v1::ContainerState::try_from(state) {
+        Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(v1::ContainerState::ContainerExited) => ContainerState::Exited,
+        Ok(v1::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
+    }
+}
+
+/// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
+pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
+    let metadata = raw.metadata.unwrap_or_default();
+    SandboxSeen {
+        id: bounded(&raw.id, MAX_ID),
+        ready: is_ready(raw.state),
+        pod: PodRef {
+            namespace: bounded(&metadata.namespace, MAX_NAMESPACE),
+            name: bounded(&metadata.name, MAX_NAME),
+            uid: bounded(&metadata.uid, MAX_UID),
+        },
+        attempt: metadata.attempt,
+    }
+}
+
+pub(super) fn container(raw: v1::Container) -> ContainerSeen {
+    let label = |key: &str, max: usize| raw.labels.get(key).map(|value| bounded(value, max));
+    let pod = label(LABEL_UID, MAX_UID).filter(|uid| !uid.is_empty()).map(|uid| PodRef {
+        namespace: label(LABEL_NAMESPACE, MAX_NAMESPACE).unwrap_or_default(),
+        name: label(LABEL_POD, MAX_NAME).unwrap_or_default(),
+        uid,
+    });
+    let metadata = raw.metadata.unwrap_or_default();
+    ContainerSeen {
+        id: bounded(&raw.id, MAX_ID),
+        sandbox_id: bounded(&raw.pod_sandbox_id, MAX_ID),
+        name: label(LABEL_CONTAINER, MAX_NAME).unwrap_or_else(|| bounded(&metadata.name, MAX_NAME)),
+        pod,
+        state: container_state(raw.state),
+        attempt: metadata.attempt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labelled(labels: &[(&str, &str)]) -> v1::Container {
+        v1::Container {
+            id: "c".repeat(64),
+            pod_sandbox_id: "s".repeat(64),
+            state: 1,
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            metadata: Some(v1::ContainerMetadata { name: "from-metadata".to_owned(), attempt: 3 }),
+            ..v1::Container::default()
+        }
+    }
+
+    #[test]
+    fn a_container_takes_its_pod_from_the_kubelets_labels() {
+        let seen = container(labelled(&[
+            (LABEL_UID, "u1"),
+            (LABEL_POD, "web-0"),
+            (LABEL_NAMESPACE, "shop"),
+            (LABEL_CONTAINER, "app"),
+        ]));
+        let pod = PodRef { namespace: "shop".to_owned(), name: "web-0".to_owned(), uid: "u1".to_owned() };
+        assert_eq!((seen.pod, seen.name.as_str(), seen.attempt), (Some(pod), "app", 3));
+        assert_eq!(seen.state, ContainerState::Running);
+    }
+
+    #[test]
+    fn a_container_without_a_pod_uid_is_not_the_kubelets() {
+        assert_eq!(container(labelled(&[(LABEL_POD, "web-0")])).pod, None);
+        assert_eq!(container(labelled(&[(LABEL_UID, "")])).pod, None);
+        assert_eq!(container(labelled(&[])).name, "from-metadata");
+    }
+
+    #[test]
+    fn hostile_fields_are_bounded_and_unknown_states_are_unknown() {
+        let long = "x\n".repeat(5000);
+        let mut raw = labelled(&[(LABEL_UID, long.as_str()), (LABEL_POD, long.as_str())]);
+        raw.state = 99;
+        let seen = container(raw);
+        let pod = seen.pod.unwrap();
+        assert!(pod.uid.len() <= MAX_UID && pod.name.len() <= MAX_NAME && !pod.name.contains('\n'));
+        assert_eq!(seen.state, ContainerState::Unknown);
+    }
+
+    #[test]
+    fn a_sandbox_without_metadata_stays_in_the_list() {
+        let seen = sandbox(v1::PodSandbox { id: "s".to_owned(), state: 7, ..v1::PodSandbox::default() });
+        assert_eq!((seen.id.as_str(), seen.ready), ("s", false));
+    }
+}
