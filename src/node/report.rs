@@ -53,6 +53,8 @@ impl std::fmt::Debug for Reporter {
 struct Sent {
     draft: Arc<Draft>,
     at: Instant,
+    /// The next one was promised by then.
+    promised: Duration,
     chance: u32,
 }
 
@@ -78,7 +80,7 @@ enum Next {
 }
 
 impl Reporter {
-    /// Reports until the sender of drafts is gone, then sends the last one if it has not been sent.
+    /// Reports until the sender of drafts is gone.
     pub async fn run(mut self) {
         let mut course = Course::default();
         loop {
@@ -120,7 +122,7 @@ impl Reporter {
         };
         if result.is_ok() {
             course.sequence = sequence;
-            course.sent = Some(Sent { draft, at: now, chance });
+            course.sent = Some(Sent { draft, at: now, promised: interval, chance });
         }
         self.settle(course, result);
     }
@@ -194,6 +196,6 @@ impl Course {
         if !draft.same_facts(&sent.draft) || draft.answers > sent.draft.answers {
             return sent.at + LEAST;
         }
-        sent.at + pace::interval(draft.pulse(now, episode), sent.chance)
+        sent.at + pace::interval(draft.pulse(now, episode), sent.chance).min(sent.promised)
     }
 }
