@@ -34,7 +34,8 @@ impl HostPaths {
     ///
     /// `/var/run` is a link to `/run` on every current distribution, but the link itself is not in our image.
     pub fn file(&self, path: &Path) -> PathBuf {
-        let path = path.strip_prefix("/var/run").map_or_else(|_| path.to_path_buf(), |rest| Path::new("/run").join(rest));
+        let path =
+            path.strip_prefix("/var/run").map_or_else(|_| path.to_path_buf(), |rest| Path::new("/run").join(rest));
         self.root.join(path.strip_prefix("/").unwrap_or(&path))
     }
 }

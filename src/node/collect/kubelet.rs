@@ -23,13 +23,8 @@ pub use settings::Settings;
 pub const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Names under which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
-const NAMES: [(&str, &str); 5] = [
-    ("kubelet", "kubelet"),
-    ("k3s", "k3s"),
-    ("k3s-server", "k3s"),
-    ("k3s-agent", "k3s"),
-    ("kubelite", "kubelite"),
-];
+const NAMES: [(&str, &str); 5] =
+    [("kubelet", "kubelet"), ("k3s", "k3s"), ("k3s-server", "k3s"), ("k3s-agent", "k3s"), ("kubelite", "kubelite")];
 
 /// A running kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]

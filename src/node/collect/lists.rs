@@ -65,10 +65,8 @@ impl Lists {
         let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
         let known: BTreeSet<&str> =
             sandboxes.iter().map(|seen| seen.id.as_str()).chain(sandboxes_again.iter().map(String::as_str)).collect();
-        let odd: Vec<&ContainerSeen> = containers
-            .iter()
-            .filter(|seen| seen.pod.is_some() && !known.contains(seen.sandbox_id.as_str()))
-            .collect();
+        let odd: Vec<&ContainerSeen> =
+            containers.iter().filter(|seen| seen.pod.is_some() && !known.contains(seen.sandbox_id.as_str())).collect();
         self.round = self.round.saturating_add(1);
         let rechecks = if odd.is_empty() {
             BTreeMap::new()
@@ -102,12 +100,7 @@ impl Drop for Rechecks {
 }
 
 impl Rechecks {
-    async fn ask(
-        &mut self,
-        status: &Cri,
-        mut odd: Vec<&ContainerSeen>,
-        round: u64,
-    ) -> BTreeMap<String, OrphanRecheck> {
+    async fn ask(&mut self, status: &Cri, mut odd: Vec<&ContainerSeen>, round: u64) -> BTreeMap<String, OrphanRecheck> {
         let names: BTreeSet<&str> = odd.iter().map(|seen| seen.id.as_str()).collect();
         self.asked.retain(|id, _| names.contains(id.as_str()));
         // An answer that came after its round is too old to be used.

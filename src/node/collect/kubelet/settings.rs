@@ -190,7 +190,10 @@ mod tests {
     #[test]
     fn flags_win_over_drop_ins_and_those_over_the_file() {
         let folder = process_with(&[
-            ("etc/k.yaml", "kind: KubeletConfiguration\nhealthzPort: 1001\nhealthzBindAddress: 10.0.0.1\ncontainerRuntimeEndpoint: unix:///a.sock\nother: {x: [1]}\n"),
+            (
+                "etc/k.yaml",
+                "kind: KubeletConfiguration\nhealthzPort: 1001\nhealthzBindAddress: 10.0.0.1\ncontainerRuntimeEndpoint: unix:///a.sock\nother: {x: [1]}\n",
+            ),
             ("etc/d/20.conf", "healthzPort: 1002\n"),
             ("etc/d/10.conf", "healthzPort: 1003\ncontainerRuntimeEndpoint: unix:///b.sock\n"),
             ("etc/d/30.txt", "healthzPort: 1004\n"),

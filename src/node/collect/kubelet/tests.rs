@@ -50,11 +50,13 @@ async fn a_closed_port_says_refused() {
 
 #[test]
 fn the_address_is_one_a_client_can_use() {
-    let at = |address: &str, port| healthz_address(&Settings {
-        healthz_address: address.parse().unwrap(),
-        healthz_port: port,
-        runtime_endpoint: None,
-    });
+    let at = |address: &str, port| {
+        healthz_address(&Settings {
+            healthz_address: address.parse().unwrap(),
+            healthz_port: port,
+            runtime_endpoint: None,
+        })
+    };
     assert_eq!(at("0.0.0.0", 10248), Some("127.0.0.1:10248".parse().unwrap()));
     assert_eq!(at("::", 1), Some("[::1]:1".parse().unwrap()));
     assert_eq!(at("10.99.0.11", 10258), Some("10.99.0.11:10258".parse().unwrap()));
