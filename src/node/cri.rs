@@ -23,6 +23,7 @@ use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, Sandb
 use crate::core::text::bounded;
 
 pub mod endpoint;
+mod made;
 mod seen;
 pub mod tasks;
 
