@@ -51,7 +51,7 @@ impl Credentials {
 }
 
 /// Makes a client, again after each refusal.
-pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Client, CallError>> + Send>;
+pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Client, CallError>> + Send + Sync>;
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]

@@ -111,14 +111,15 @@ impl Judge {
         if let Some(version) = &kubelet.version {
             self.kubelet.version = Some(crate::core::text::bounded(version, 64));
         }
-        self.kubelet.started_at = match kubelet.process {
-            None => None,
-            Some((_, _, age)) => begun(wall, status::age(&seen.kubelet).unwrap_or_default().saturating_add(age))
-                .map(|begun| match self.kubelet.started_at {
-                    Some(known) if (begun.as_second() - known.as_second()).abs() <= SAME_START => known,
-                    _ => begun,
-                }),
-        };
+        self.kubelet.started_at =
+            match kubelet.process {
+                None => None,
+                Some((_, _, age)) => begun(wall, status::age(&seen.kubelet).unwrap_or_default().saturating_add(age))
+                    .map(|begun| match self.kubelet.started_at {
+                        Some(known) if (begun.as_second() - known.as_second()).abs() <= SAME_START => known,
+                        _ => begun,
+                    }),
+            };
     }
 }
 
@@ -206,8 +207,7 @@ mod tests {
         let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
         let mut node = Node::healthy();
         judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
-        node.runtime =
-            crate::core::observation::Look::Failed { error: "refused".into(), age: Duration::ZERO };
+        node.runtime = crate::core::observation::Look::Failed { error: "refused".into(), age: Duration::ZERO };
         let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
     }

@@ -53,9 +53,10 @@ pub(super) fn runtime(
     before: Option<RuntimeStatus>,
 ) -> Option<RuntimeStatus> {
     let before = before.unwrap_or_default();
-    let version = seen.runtime.value().map_or(before.version, |runtime| {
-        bounded(&format!("{}://{}", runtime.name, runtime.version), 128)
-    });
+    let version = seen
+        .runtime
+        .value()
+        .map_or(before.version, |runtime| bounded(&format!("{}://{}", runtime.name, runtime.version), 128));
     let endpoint = endpoint.map_or(before.endpoint, |endpoint| bounded(endpoint, LINE));
     if version.is_empty() && endpoint.is_empty() {
         return None;
