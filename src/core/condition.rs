@@ -1,5 +1,10 @@
 //! The conditions of our objects: a closed set of types and reasons, all positive (True = good).
 
+use super::diagnose::{Findings, Verdict};
+use super::fault::{Fault, FaultState, FaultType};
+use super::restart_safety::restart_safety;
+use super::snapshot::Tri;
+
 /// The condition types we write. All are positive: False only on confirmed evidence, True only on a clean
 /// look, Unknown whenever nobody could look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +115,151 @@ impl ConditionReason {
             Self::UnderWay => "UnderWay",
             Self::Finished => "Finished",
             Self::NeedsPerson => "NeedsPerson",
+        }
+    }
+}
+
+/// One condition as judged, before it gets its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Which.
+    pub kind: ConditionType,
+    /// How it stands.
+    pub status: Tri,
+    /// Why, from the closed set.
+    pub reason: ConditionReason,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// The conditions that are the probe's to judge, each over these kinds of fault.
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
+    (
+        ConditionType::RuntimeReady,
+        &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung],
+        "the runtime answers, and so do its lists",
+    ),
+    (ConditionType::ContainersResponsive, &[FaultType::HungContainer], "every container that was asked answers"),
+    (
+        ConditionType::SandboxesConsistent,
+        &[FaultType::OrphanContainer, FaultType::LeakedShim],
+        "every container has its sandbox, and no shim is left over",
+    ),
+    (
+        ConditionType::NetworkPluginResponsive,
+        &[FaultType::NetworkPluginHung],
+        "no network plugin is older than its bound",
+    ),
+    (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
+];
+
+/// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
+/// True on a clean look.
+pub fn of_probe(faults: &[Fault], left_out: u32, findings: &Findings) -> Vec<Judged> {
+    let mut judged: Vec<Judged> =
+        OF_FAULTS.iter().map(|(kind, of, clean)| of_faults(*kind, of, clean, faults, findings)).collect();
+    let safety = restart_safety(faults, left_out, findings);
+    let (status, message) = (safety.both(), safety.message());
+    let reason = match status {
+        Tri::True => ConditionReason::Clean,
+        Tri::False => ConditionReason::FaultConfirmed,
+        Tri::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
+            ConditionReason::FaultSuspected
+        }
+        Tri::Unknown => ConditionReason::NotYetLooked,
+    };
+    judged.push(Judged { kind: ConditionType::RestartSafe, status, reason, message });
+    judged
+}
+
+fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
+    let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
+    let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
+    let (status, reason, message) = match worst {
+        Some(fault) if fault.state == FaultState::Confirmed => {
+            (Tri::False, ConditionReason::FaultConfirmed, fault.message.clone())
+        }
+        Some(fault) => (Tri::Unknown, ConditionReason::FaultSuspected, fault.message.clone()),
+        None => match of.iter().find_map(|kind| gap(*kind, findings)) {
+            Some((reason, detail)) => (Tri::Unknown, reason, detail),
+            None => (Tri::True, ConditionReason::Clean, clean.to_owned()),
+        },
+    };
+    Judged { kind, status, reason, message }
+}
+
+/// What kept us from looking for this kind. A container that has only not been asked yet is no gap: the
+/// condition speaks of those that were asked.
+fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
+    let Some(coverage) = findings.coverage.get(&kind) else {
+        return Some((ConditionReason::NotYetLooked, format!("nobody has looked for {kind} yet")));
+    };
+    let named = coverage.named.values();
+    std::iter::once((&coverage.others, true)).chain(named.map(|verdict| (verdict, false))).find_map(
+        |(verdict, whole)| match verdict {
+            Verdict::Unknown { reason: ConditionReason::NotYetLooked, .. } if !whole => None,
+            Verdict::Unknown { reason, detail } => Some((*reason, detail.clone())),
+            Verdict::Clean { .. } => None,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::diagnose::tests::{Node, SANDBOX};
+    use super::super::diagnose::{Known, diagnose};
+    use super::super::thresholds::Thresholds;
+    use super::super::tracker::Tracker;
+    use super::*;
+
+    fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, Tri, ConditionReason)> {
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        let mut judged = Vec::new();
+        for at in looks {
+            node.now = Duration::from_secs(*at);
+            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let tracked = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            judged = of_probe(&tracked.faults, tracked.left_out, &findings);
+        }
+        judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
+    }
+
+    #[test]
+    fn a_healthy_node_is_true_throughout() {
+        let judged = judge(&mut Node::healthy(), &[1000]);
+        assert_eq!(judged.len(), 6);
+        assert!(
+            judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
+            "{judged:?}"
+        );
+    }
+
+    #[test]
+    fn a_hung_container_turns_only_its_own_condition_and_restart_safe() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        for (looks, status, reason) in [
+            (&[1000][..], Tri::Unknown, ConditionReason::FaultSuspected),
+            (&[1000, 1020, 1040][..], Tri::False, ConditionReason::FaultConfirmed),
+        ] {
+            for (kind, is, why) in judge(&mut node, looks) {
+                if matches!(kind, ConditionType::ContainersResponsive | ConditionType::RestartSafe) {
+                    assert_eq!((is, why), (status, reason), "{kind:?}");
+                } else {
+                    assert_eq!(is, Tri::True, "{kind:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_nobody_could_look_nothing_is_true() {
+        let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
+        for one in of_probe(&[], 0, &findings) {
+            assert_eq!(one.status, Tri::Unknown, "{one:?}");
+            assert!(!one.message.is_empty());
         }
     }
 }

@@ -1,1 +1,284 @@
-//! TODO
+//! From what the collectors saw to what may be wrong: one pure pass over one set of observations.
+//!
+//! For every kind of fault it says three things: what was seen (sightings, each backed by one look), where
+//! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
+//! It has no memory: how often and how long a thing must be seen is the tracker's to know.
+
+mod containers;
+mod leftovers;
+mod network;
+mod runtime;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::condition::ConditionReason;
+use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
+use super::observation::{Look, Observations, ProcessSeen};
+use super::text::bounded;
+use super::thresholds::{Confirmation, Thresholds};
+
+/// Kinds that this pass judges.
+pub const PROBE_FAULTS: [FaultType; 7] = [
+    FaultType::OrphanContainer,
+    FaultType::LeakedShim,
+    FaultType::HungContainer,
+    FaultType::NetworkPluginHung,
+    FaultType::RuntimeUnreachable,
+    FaultType::RuntimeListHung,
+    FaultType::KubeletDown,
+];
+
+/// An answer older than this proves nothing about now: its lane looks far more often.
+pub(crate) const STALE: Duration = Duration::from_secs(180);
+/// Tasks are asked slowly and in turn, so a single answer holds for longer.
+pub(crate) const TASK_STALE: Duration = Duration::from_secs(1200);
+/// Most ids asked for in one go.
+const MAX_ASK: usize = 64;
+
+/// When a thing that is seen does harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Whenever it is there.
+    Always,
+    /// Only while the kubelet is down and none has completed a start since it was first seen. Otherwise it
+    /// is the dead instance that a live kubelet keeps for `logs --previous`, and no fault at all.
+    WithoutKubelet,
+}
+
+/// What holds instead while the kubelet is confirmed down and none has completed a start since the thing
+/// was first seen: nothing else creates or removes containers then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutKubelet {
+    /// What confirms it then.
+    pub confirm: Confirmation,
+    /// How bad it is then.
+    pub severity: Severity,
+    /// What it does to the node then.
+    pub impact: String,
+}
+
+/// One fault as one look shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// What is wrong.
+    pub kind: FaultType,
+    /// What stays the same for as long as it is the same fault; never a pid.
+    pub key: String,
+    /// False = a first sign that counts towards nothing until a direct look agrees.
+    pub certain: bool,
+    /// When it does harm.
+    pub harm: Harm,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The object.
+    pub subject: Subject,
+    /// What an act would touch.
+    pub target: Target,
+    /// One sentence. It holds no figure that changes by itself: reports are written when it changes.
+    pub message: String,
+    /// What it does to the node or its pods.
+    pub impact: String,
+    /// What was seen, one fact a line.
+    pub evidence: Vec<String>,
+    /// The moment of the look behind it, on the node's monotonic clock. One look counts once.
+    pub looked: Duration,
+    /// What confirms it.
+    pub confirm: Confirmation,
+    /// What holds instead without a kubelet.
+    pub without_kubelet: Option<WithoutKubelet>,
+}
+
+/// What a look says of a fault that it does not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was looked for and is not there.
+    Clean {
+        /// The moment of the look.
+        looked: Duration,
+    },
+    /// Nobody could look: neither confirms nor clears.
+    Unknown {
+        /// Why, from the closed set.
+        reason: ConditionReason,
+        /// Why, in words.
+        detail: String,
+    },
+}
+
+impl Verdict {
+    fn unknown(reason: ConditionReason, detail: &str) -> Self {
+        Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
+    }
+}
+
+/// How well one kind of fault was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Objects with a verdict of their own, by key.
+    pub named: BTreeMap<String, Verdict>,
+    /// All others.
+    pub others: Verdict,
+}
+
+impl Coverage {
+    fn new(others: Verdict) -> Self {
+        Self { named: BTreeMap::new(), others }
+    }
+
+    /// The verdict on the object with this key.
+    pub fn of(&self, key: &str) -> &Verdict {
+        self.named.get(key).unwrap_or(&self.others)
+    }
+
+    /// The first thing that kept us from looking everywhere, if anything did.
+    pub fn gap(&self) -> Option<(ConditionReason, &str)> {
+        std::iter::once(&self.others).chain(self.named.values()).find_map(|verdict| match verdict {
+            Verdict::Clean { .. } => None,
+            Verdict::Unknown { reason, detail } => Some((*reason, detail.as_str())),
+        })
+    }
+}
+
+/// What is known of the kubelet's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KubeletStart {
+    /// Whether one runs and has completed its start; `None` = starting, or nobody could look.
+    pub started: Option<bool>,
+    /// When the process that has completed its start was begun, on the monotonic clock.
+    pub completed: Option<Duration>,
+}
+
+/// What was learned before this look and matters to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// A runtime has answered on this node since it booted: a missing socket is then a fault, not a node
+    /// without a runtime.
+    pub runtime: bool,
+}
+
+/// Everything one pass has to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What was seen.
+    pub sightings: Vec<Sighting>,
+    /// How well each kind was looked for.
+    pub coverage: BTreeMap<FaultType, Coverage>,
+    /// The kubelet's start.
+    pub kubelet: KubeletStart,
+    /// Containers whose task should be asked at once, most wanted first; bounded.
+    pub ask: Vec<String>,
+    /// Running containers whose task has not been asked yet.
+    pub unasked: usize,
+    /// Work of the runtime that has been under way for suspiciously long, one line each.
+    pub in_flight: Vec<String>,
+}
+
+impl Findings {
+    fn cover(&mut self, kind: FaultType, coverage: Coverage) {
+        self.coverage.insert(kind, coverage);
+    }
+
+    fn blind(&mut self, kind: FaultType, verdict: Verdict) {
+        self.cover(kind, Coverage::new(verdict));
+    }
+
+    fn ask(&mut self, id: &str) {
+        if self.ask.len() < MAX_ASK && !self.ask.iter().any(|known| known == id) {
+            self.ask.push(id.to_owned());
+        }
+    }
+}
+
+/// Judges one set of observations.
+///
+/// ```
+/// # use std::{collections::BTreeMap, time::Duration};
+/// use nrh::core::{diagnose::{Known, diagnose}, observation::{Look, Observations}, thresholds::Thresholds};
+/// let nothing = Observations {
+///     now: Duration::from_secs(100),
+///     runtime: Look::Never,
+///     lists: Look::Never,
+///     sandbox_list_hung: false,
+///     tasks: BTreeMap::new(),
+///     processes: Look::Never,
+///     kubelet: Look::Never,
+/// };
+/// // Nobody has looked: nothing is sick, and nothing is clean.
+/// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
+/// assert!(findings.sightings.is_empty());
+/// assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
+/// ```
+pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> Findings {
+    let mut findings = Findings::default();
+    runtime::unreachable(seen, known, thresholds, &mut findings);
+    runtime::list_hung(seen, thresholds, &mut findings);
+    runtime::kubelet(seen, thresholds, &mut findings);
+    runtime::in_flight(seen, &mut findings);
+    containers::hung(seen, thresholds, &mut findings);
+    leftovers::orphans(seen, thresholds, &mut findings);
+    leftovers::leaked_shims(seen, thresholds, &mut findings);
+    network::plugins(seen, thresholds, &mut findings);
+    findings
+}
+
+/// An answer with the moment of its look, or why there is none.
+fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) -> Result<(&'a T, Duration), Verdict> {
+    match look {
+        Look::Done { value, age, .. } if *age <= stale => Ok((value, now.saturating_sub(*age))),
+        Look::Done { age, .. } => Err(Verdict::unknown(
+            ConditionReason::Stale,
+            &format!("the last look at {what} is {} s old", age.as_secs()),
+        )),
+        Look::Never => {
+            Err(Verdict::unknown(ConditionReason::NotYetLooked, &format!("nobody has looked at {what} yet")))
+        }
+        Look::Hung { .. } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} does not come back")))
+        }
+        Look::Failed { error, .. } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} failed: {error}")))
+        }
+        Look::Blind { reason } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
+        }
+    }
+}
+
+/// The process as a fault names it.
+fn process_ref(process: &ProcessSeen, role: Role) -> ProcessRef {
+    ProcessRef {
+        role,
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        state: process.state.to_string(),
+        wchan: process.wchan.as_deref().map(|text| bounded(text, 64)),
+        command: bounded(&process.command, 64),
+    }
+}
+
+/// `process 4711 (containerd-shim), state T, waits in do_signal_stop`.
+fn describe(process: &ProcessSeen) -> String {
+    let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
+    let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
+    format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
+}
+
+fn evidence(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().take(MAX_EVIDENCE).map(|line| bounded(&line, MAX_LINE)).collect()
+}
+
+fn short(id: &str) -> String {
+    bounded(id, 12)
+}
+
+fn of_pod(pod: Option<&PodRef>) -> String {
+    pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
+}
+
+/// A pod with every text bounded: names come from the runtime and may be anything.
+fn bounded_pod(pod: &PodRef) -> PodRef {
+    PodRef { namespace: bounded(&pod.namespace, 63), name: bounded(&pod.name, 253), uid: bounded(&pod.uid, 64) }
+}

@@ -1,1 +1,202 @@
-//! TODO
+//! Whether the kubelet and the runtime can be restarted without harm, and if not, why.
+//!
+//! False only on confirmed evidence, True only when every running container's task has answered; Unknown
+//! in all other cases.
+
+use super::diagnose::Findings;
+use super::fault::{Fault, FaultState, FaultType, Severity};
+use super::snapshot::Tri;
+
+/// Most reasons given; a person needs the first few.
+const MAX_REASONS: usize = 4;
+
+/// Whether one component can be restarted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Safety {
+    /// True, False, or nobody could look.
+    pub safe: Tri,
+    /// Why it is not True; empty when it is.
+    pub reasons: Vec<String>,
+}
+
+/// Both components.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestartSafety {
+    /// The kubelet.
+    pub kubelet: Safety,
+    /// The container runtime.
+    pub runtime: Safety,
+}
+
+impl RestartSafety {
+    /// The worse of the two.
+    pub fn both(&self) -> Tri {
+        match (self.kubelet.safe, self.runtime.safe) {
+            (Tri::False, _) | (_, Tri::False) => Tri::False,
+            (Tri::True, Tri::True) => Tri::True,
+            _ => Tri::Unknown,
+        }
+    }
+
+    /// One sentence for the condition.
+    pub fn message(&self) -> String {
+        let say = |name: &str, safety: &Safety| match safety.safe {
+            Tri::True => format!("the {name} can be restarted"),
+            Tri::False => format!("a restart of the {name} does harm: {}", safety.reasons.join("; ")),
+            Tri::Unknown => {
+                format!("whether the {name} can be restarted is not known: {}", safety.reasons.join("; "))
+            }
+        };
+        if self.kubelet == self.runtime {
+            return say("kubelet or the runtime", &self.kubelet);
+        }
+        format!("{}; {}", say("kubelet", &self.kubelet), say("runtime", &self.runtime))
+    }
+}
+
+/// What a fault means for a restart.
+fn forbids(fault: &Fault) -> (bool, bool) {
+    match fault.kind {
+        // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
+        // deaf shim behind, and a list or plugin that hangs is cut off half-way.
+        FaultType::HungContainer | FaultType::RuntimeListHung => (true, true),
+        FaultType::RuntimeUnreachable => (true, false),
+        FaultType::LeakedShim | FaultType::NetworkPluginHung => (false, true),
+        // Only a kubelet known to be older than 1.24 dies on it.
+        FaultType::OrphanContainer => (fault.severity == Severity::Critical, false),
+        FaultType::KubeletDown | FaultType::StuckDaemonSetPod | FaultType::ProbeSilent => (false, false),
+    }
+}
+
+/// Judges both components.
+pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> RestartSafety {
+    let mut safety = RestartSafety::default();
+    let (mut kubelet, mut runtime) = (Reasons::default(), Reasons::default());
+    for fault in faults {
+        let (for_kubelet, for_runtime) = forbids(fault);
+        let line = format!("{} ({})", fault.subject, fault.kind);
+        for (applies, reasons) in [(for_kubelet, &mut kubelet), (for_runtime, &mut runtime)] {
+            match (applies, fault.state) {
+                (false, _) => {}
+                (true, FaultState::Confirmed) => reasons.no.push(line.clone()),
+                (true, FaultState::Suspected) => reasons.unknown.push(format!("suspected: {line}")),
+                (true, FaultState::Clearing) => reasons.unknown.push(format!("clearing: {line}")),
+            }
+        }
+    }
+    runtime.no.extend(findings.in_flight.iter().cloned());
+    if left_out > 0 {
+        let line = format!("{left_out} more faults than fit into a report");
+        kubelet.unknown.push(line.clone());
+        runtime.unknown.push(line);
+    }
+    if findings.unasked > 0 {
+        let line = "not every running container has been asked yet".to_owned();
+        kubelet.unknown.push(line.clone());
+        runtime.unknown.push(line);
+    }
+    let gap = |kind: FaultType, reasons: &mut Reasons| match findings.coverage.get(&kind) {
+        None => reasons.unknown.push(format!("nobody looked for {kind}")),
+        Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
+    };
+    for kind in [FaultType::HungContainer, FaultType::RuntimeListHung, FaultType::RuntimeUnreachable] {
+        gap(kind, &mut kubelet);
+        gap(kind, &mut runtime);
+    }
+    for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung] {
+        gap(kind, &mut runtime);
+    }
+    safety.kubelet = kubelet.judge();
+    safety.runtime = runtime.judge();
+    safety
+}
+
+#[derive(Default)]
+struct Reasons {
+    no: Vec<String>,
+    unknown: Vec<String>,
+}
+
+impl Reasons {
+    fn judge(self) -> Safety {
+        let (safe, mut reasons) = match (self.no.is_empty(), self.unknown.is_empty()) {
+            (false, _) => (Tri::False, self.no),
+            (true, false) => (Tri::Unknown, self.unknown),
+            (true, true) => (Tri::True, Vec::new()),
+        };
+        reasons.dedup();
+        reasons.truncate(MAX_REASONS);
+        Safety { safe, reasons }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::diagnose::tests::{Node, SANDBOX};
+    use super::super::diagnose::{Known, diagnose};
+    use super::super::thresholds::Thresholds;
+    use super::super::tracker::Tracker;
+    use super::*;
+
+    fn judge(node: &Node) -> RestartSafety {
+        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let tracked = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+        restart_safety(&tracked.faults, tracked.left_out, &findings)
+    }
+
+    #[test]
+    fn a_complete_clean_look_is_safe() {
+        let safety = judge(&Node::healthy());
+        assert_eq!(safety.both(), Tri::True, "{safety:?}");
+        assert!(safety.message().contains("can be restarted"));
+    }
+
+    #[test]
+    fn one_task_not_asked_yet_is_unknown() {
+        let mut node = Node::healthy();
+        node.tasks.clear();
+        let safety = judge(&node);
+        assert_eq!(safety.both(), Tri::Unknown);
+        assert!(safety.message().contains("asked"), "{}", safety.message());
+    }
+
+    #[test]
+    fn a_suspected_hang_is_unknown_and_a_confirmed_one_is_unsafe() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        for (at, expected) in [(1000, Tri::Unknown), (1020, Tri::Unknown), (1040, Tri::False)] {
+            node.now = Duration::from_secs(at);
+            let findings = diagnose(&node.seen(), Known::default(), &thresholds);
+            let tracked = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let safety = restart_safety(&tracked.faults, 0, &findings);
+            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {tracked:?}");
+        }
+    }
+
+    #[test]
+    fn a_leaked_shim_forbids_only_the_runtime() {
+        let mut fault = crate::core::tracker::tests::fault(FaultType::LeakedShim);
+        fault.state = FaultState::Confirmed;
+        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        let safety = restart_safety(&[fault], 0, &findings);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+
+    #[test]
+    fn no_look_at_all_is_unknown_with_a_reason() {
+        let safety = restart_safety(&[], 0, &Findings::default());
+        assert_eq!(safety.both(), Tri::Unknown);
+        assert!(!safety.kubelet.reasons.is_empty());
+    }
+
+    #[test]
+    fn a_create_that_has_been_out_for_long_forbids_a_restart_of_the_runtime() {
+        let mut node = Node::healthy();
+        node.runtime_client("create", 31);
+        let safety = judge(&node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+}

@@ -1,1 +1,230 @@
+//! The lanes: each asks one dependency at its own pace, and none can hold up another.
+//!
+//! ```text
+//! version · lists · tasks (async calls, one connection each)   processes · kubelet (blocking, one thread each)
+//!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
+//! ```
+//!
+//! A call past its deadline is an observation at once, and stays out: sending another would only add to what
+//! hangs (an abandoned call leaves work behind in the server). After a long bound it is dropped, counted, and
+//! asked again later and later.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::core::observation::{KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen};
+use crate::node::collect::HostPaths;
+use crate::node::collect::lists::ListCall;
+use crate::node::cri::endpoint::{Endpoint, NamedBy};
+
+mod local;
+mod pace;
+mod runtime;
+mod slot;
+mod tasks;
+mod worker;
+
+pub use pace::{Pace, Paces};
+use slot::Slot;
+use tasks::Table;
+
+/// What the lanes need to know.
+#[derive(Clone, Debug, Default)]
+pub struct LaneSettings {
+    /// The runtime's socket, where a person named it.
+    pub runtime_endpoint: Option<PathBuf>,
+    /// Where the host's files and processes are.
+    pub host: HostPaths,
+    /// How often and how long.
+    pub paces: Paces,
+}
+
+/// The running lanes. They end when this is dropped.
+#[derive(Debug)]
+pub struct Lanes {
+    shared: Arc<Shared>,
+    running: Vec<JoinHandle<()>>,
+}
+
+/// Calls that are out, and calls that were given up, by lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outstanding {
+    /// Calls out now, by lane.
+    pub out: BTreeMap<&'static str, usize>,
+    /// Calls dropped without an answer since the start, by lane.
+    pub given_up: BTreeMap<&'static str, u64>,
+}
+
+/// How the lanes should go about it now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tempo {
+    urgent: bool,
+    /// Rises with each wish that all lanes look now.
+    asked: u64,
+}
+
+/// What all lanes write to and read from.
+#[derive(Debug)]
+struct Shared {
+    version: Mutex<Slot<RuntimeSeen>>,
+    lists: Mutex<Slot<ListRound>>,
+    list_call: Mutex<ListCall>,
+    rechecks_out: Mutex<usize>,
+    processes: Mutex<Slot<ProcessTable>>,
+    kubelet: Mutex<Slot<KubeletSeen>>,
+    tasks: Mutex<Table>,
+    endpoint: Mutex<Option<Endpoint>>,
+    given_up: Mutex<BTreeMap<&'static str, u64>>,
+    tempo: watch::Sender<Tempo>,
+    /// Wakes the task lane: its objects or suspects changed.
+    tasks_changed: Notify,
+    changed: Notify,
+}
+
+/// Locks, also after a panic elsewhere: the values are whole at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lanes {
+    /// Starts all lanes on the current tokio runtime, and the threads of those that may block.
+    pub fn start(settings: LaneSettings) -> Self {
+        let shared = Arc::new(Shared::new(&settings));
+        let running = vec![
+            tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
+            tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
+            tokio::spawn(tasks::run(Arc::clone(&shared), settings.paces.tasks)),
+            tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
+            tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
+        ];
+        Self { shared, running }
+    }
+
+    /// A copy of what every lane knows now; never waits. `now` is the node's monotonic clock, passed through.
+    pub fn observations(&self, now: Duration) -> Observations {
+        let at = Instant::now();
+        let shared = &self.shared;
+        let lists = lock(&shared.lists).look(at);
+        let sandbox_list_hung = matches!(lists, Look::Hung { .. })
+            && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
+        // One lock at a time: a guard in a struct expression would live until its end.
+        let runtime = lock(&shared.version).look(at);
+        let tasks = lock(&shared.tasks).looks(at);
+        let processes = lock(&shared.processes).look(at);
+        let kubelet = lock(&shared.kubelet).look(at);
+        Observations { now, runtime, lists, sandbox_list_hung, tasks, processes, kubelet }
+    }
+
+    /// Waits until any look has completed, failed, or passed its deadline since the last time this returned.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// Asks all lanes to look now. A lane whose call is out goes on waiting for it.
+    pub fn refresh(&self) {
+        self.shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+    }
+
+    /// Looks more often while something is suspected.
+    pub fn set_urgent(&self, urgent: bool) {
+        self.shared.tempo.send_if_modified(|tempo| std::mem::replace(&mut tempo.urgent, urgent) != urgent);
+    }
+
+    /// Puts the tasks of these containers (or sandboxes) in front, from now on and until the next call of this.
+    /// Ids that the runtime does not list are ignored.
+    pub fn suspects(&self, ids: Vec<String>) {
+        if lock(&self.shared.tasks).suspect(ids.into_iter().collect()) {
+            self.shared.tasks_changed.notify_one();
+        }
+    }
+
+    /// The runtime's socket in use, if one is known.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        lock(&self.shared.endpoint).clone()
+    }
+
+    /// How many calls are out, and how many were given up.
+    pub fn outstanding(&self) -> Outstanding {
+        let shared = &self.shared;
+        let mut out = BTreeMap::new();
+        out.insert("version", usize::from(lock(&shared.version).is_out()));
+        out.insert("lists", usize::from(lock(&shared.lists).is_out()));
+        out.insert("rechecks", *lock(&shared.rechecks_out));
+        out.insert("processes", usize::from(lock(&shared.processes).is_out()));
+        out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
+        out.insert("tasks", lock(&shared.tasks).out());
+        let given_up = lock(&shared.given_up).clone();
+        Outstanding { out, given_up }
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        for lane in &self.running {
+            lane.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn new(settings: &LaneSettings) -> Self {
+        let paces = &settings.paces;
+        let named = settings.runtime_endpoint.clone();
+        Self {
+            version: Mutex::new(Slot::new(paces.version.deadline)),
+            lists: Mutex::new(Slot::new(paces.lists.deadline)),
+            list_call: Mutex::new(ListCall::Sandboxes),
+            rechecks_out: Mutex::new(0),
+            processes: Mutex::new(Slot::new(paces.processes.deadline)),
+            kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
+            tasks: Mutex::new(Table::new(paces.tasks)),
+            endpoint: Mutex::new(named.map(|socket| Endpoint { socket, named_by: NamedBy::Flag })),
+            given_up: Mutex::new(BTreeMap::new()),
+            tempo: watch::Sender::new(Tempo::default()),
+            tasks_changed: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn gave_up(&self, lane: &'static str) {
+        let mut counts = lock(&self.given_up);
+        let count = counts.entry(lane).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Tells the task lane what there is, after a look of another lane. A look that failed changes nothing: what
+    /// was known before is still the best guess at what to ask for.
+    fn aim_tasks(&self) {
+        let mut changed = false;
+        if let Some(seen) = lock(&self.version).value() {
+            changed |= lock(&self.tasks).serve(seen.name == "containerd");
+        }
+        if let Some(table) = lock(&self.processes).value() {
+            let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+            changed |= lock(&self.tasks).stopped(stopped);
+        }
+        if let Some(round) = lock(&self.lists).value() {
+            changed |= lock(&self.tasks).aim(round);
+        }
+        if changed {
+            self.tasks_changed.notify_one();
+        }
+    }
+}
+
+/// The id that a stopped shim serves. A stopped process answers nobody: its tasks are asked for at once.
+fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, .. } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

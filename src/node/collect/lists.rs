@@ -22,7 +22,7 @@ const MAX_OUT: usize = 16;
 const RECHECK_DEADLINE: Duration = Duration::from_secs(5);
 /// How long one direct question stays out at most. cri-dockerd itself gives up after two minutes; asking again
 /// before that would pile up calls in it.
-const RECHECK_BOUND: Duration = Duration::from_secs(180);
+const RECHECK_BOUND: Duration = Duration::from_mins(3);
 
 /// Which of its calls a round is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,14 +29,19 @@ pub struct Processes {
     root: PathBuf,
     prover: Prover,
     /// What was proven, by pid and start time; the name is kept to notice that a process executed another file.
-    proven: BTreeMap<(i32, u64), (String, Option<Proof>)>,
+    proven: BTreeMap<(i32, u64), (String, Proof)>,
     round: u64,
 }
 
 impl Processes {
     /// Looks at the `/proc` at `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), prover: Prover::new(root), proven: BTreeMap::new(), round: 0 }
+        Self::with(Prover::new(root))
+    }
+
+    /// Looks with this prover, at its `/proc`.
+    pub fn with(prover: Prover) -> Self {
+        Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), round: 0 }
     }
 
     /// One look.
@@ -54,7 +59,7 @@ impl Processes {
             if let Some(seen) = self.seen(process, &proof, uptime) {
                 processes.push(seen);
             }
-            still.insert((process.pid, process.start_ticks), (process.command.clone(), Some(proof)));
+            still.insert((process.pid, process.start_ticks), (process.command.clone(), proof));
             if processes.len() > MAX_SEEN {
                 return Err(io::Error::other(format!("more than {MAX_SEEN} processes of interest")));
             }
@@ -72,7 +77,7 @@ impl Processes {
             && *command == process.command
             && !process.is_dead()
         {
-            return Ok(proof.clone());
+            return Ok(Some(proof.clone()));
         }
         match self.prover.prove(table, process) {
             Ok(proof) => Ok(proof),
@@ -177,3 +182,6 @@ fn part(process: &RawProcess, proof: &Proof) -> Option<Part> {
         Proof::Kubelet => Part::Kubelet,
     })
 }
+
+#[cfg(test)]
+mod tests;

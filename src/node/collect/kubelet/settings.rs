@@ -32,7 +32,7 @@ impl Default for Settings {
     }
 }
 
-/// The part of a KubeletConfiguration that is read. YAML or JSON, as the kubelet takes both.
+/// The part of a `KubeletConfiguration` that is read. YAML or JSON, as the kubelet takes both.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ConfigFile {

@@ -1,0 +1,83 @@
+# What a person or a machine does with this repository. Everything installs what it needs by itself.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+IMAGE ?= runtimehealth.io/nrh:dev
+# KEEP=1 leaves the demo's cluster running.
+KEEP ?=
+# Tests that build a test bed share one machine: one after another.
+TEST_THREADS ?= 1
+CARGO_DENY_VERSION ?= 0.20.2
+
+.PHONY: help
+help: ## This text
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+.PHONY: protoc
+protoc:
+	@command -v protoc >/dev/null && exit 0
+	if ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then
+	  echo "protoc is missing: install the protobuf compiler (Debian: protobuf-compiler)" >&2; exit 1
+	fi
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends protobuf-compiler >/dev/null
+
+.PHONY: setup
+setup: protoc ## Debian packages and Kubernetes programs of the test bed (once, kept between runs)
+	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then
+	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"; exit 0
+	fi
+	$(CARGO) run --quiet --package nrh-testbed --bin testbed -- assets
+
+.PHONY: test
+test: setup ## All tests, those on real nodes too
+	@$(CARGO) test --workspace --no-run
+	# One after another, and in the foreground: a bed is namespaces, mounts and a container runtime.
+	$(CARGO) test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
+
+.PHONY: demo
+demo: setup ## Heals the three incidents on real nodes, in front of your eyes; KEEP=1 leaves the cluster up
+	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- demo $(if $(KEEP),--keep)
+
+.PHONY: demo-down
+demo-down: ## Ends a cluster that was kept
+	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- down
+
+.PHONY: bench
+bench: setup ## Benchmarks; writes target/bench/*.json
+	@$(CARGO) bench --workspace
+
+.PHONY: lint
+lint: protoc ## Format, clippy, dependencies, generated files
+	@$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	if ! $(CARGO) deny --version >/dev/null 2>&1; then
+	  $(CARGO) install --quiet --locked cargo-deny --version $(CARGO_DENY_VERSION)
+	fi
+	$(CARGO) deny --all-features check --hide-inclusion-graph bans licenses sources
+	# What is known today of published crates is no property of a commit: shown, not failed on.
+	$(CARGO) deny --all-features check --hide-inclusion-graph advisories || echo "advisories: see above; not a failure"
+	$(MAKE) --no-print-directory crds-check
+
+.PHONY: fmt
+fmt: ## Formats the code
+	@$(CARGO) fmt --all
+
+.PHONY: crds
+crds: protoc ## Writes crds/ from the types
+	@$(CARGO) run --quiet --bin nrh -- crd --out crds
+
+.PHONY: crds-check
+crds-check: protoc
+	@out="$$(mktemp -d)"; trap 'rm -r "$$out"' EXIT
+	$(CARGO) run --quiet --bin nrh -- crd --out "$$out"
+	diff -r --exclude=kustomization.yaml crds "$$out" || { echo "crds/ differs from the types: run make crds" >&2; exit 1; }
+
+.PHONY: image
+image: ## Builds the image from the Dockerfile (buildah, podman or docker)
+	@for tool in buildah podman docker; do
+	  command -v "$$tool" >/dev/null && exec "$$tool" build --tag $(IMAGE) .
+	done
+	echo "none of buildah, podman and docker is installed" >&2; exit 1

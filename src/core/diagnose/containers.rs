@@ -1,0 +1,263 @@
+//! HungContainer: the runtime and its lists answer, the task of a container does not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{
+    Coverage, Findings, Harm, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence, of_pod,
+    process_ref, short,
+};
+use crate::core::condition::ConditionReason;
+use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::core::observation::{ContainerSeen, ContainerState, Look, Observations, Part, ProcessSeen, TaskAnswer};
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
+
+/// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
+/// one fault, however many containers it has.
+struct Group<'a> {
+    sandbox_id: &'a str,
+    pod: Option<&'a PodRef>,
+    /// Whether the sandbox itself is ready, so that its own task must answer too.
+    ready: bool,
+    running: Vec<&'a ContainerSeen>,
+}
+
+pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let (lists, listed) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
+    };
+    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready) {
+        groups.insert(
+            &sandbox.id,
+            Group { sandbox_id: &sandbox.id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() },
+        );
+    }
+    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
+    for container in lists.containers.iter().filter(running) {
+        groups
+            .entry(&container.sandbox_id)
+            .or_insert_with(|| Group {
+                sandbox_id: &container.sandbox_id,
+                pod: container.pod.as_ref(),
+                ready: false,
+                running: Vec::new(),
+            })
+            .running
+            .push(container);
+    }
+    // An object that is in no list, or has ended, hangs no more.
+    let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    for group in groups.values() {
+        judge(group, seen, thresholds, findings, &mut coverage);
+    }
+    if findings.unasked > 0 && seen.tasks.is_empty() {
+        coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, "no task has been asked yet");
+    }
+    findings.cover(FaultType::HungContainer, coverage);
+}
+
+/// What the tasks of one group said.
+#[derive(Default)]
+struct Answers<'a> {
+    /// Silent tasks, with the moment of the look; `None` = the call is still out.
+    silent: Vec<(&'a str, Option<Duration>)>,
+    /// The oldest of the good answers.
+    answered: Option<Duration>,
+    /// The newest of the good answers.
+    newest: Option<Duration>,
+    unasked: usize,
+    /// Why a task could not be asked.
+    gap: Option<Verdict>,
+}
+
+impl<'a> Answers<'a> {
+    fn of(group: &Group<'a>, seen: &Observations) -> Self {
+        let mut answers = Self::default();
+        for id in group.running.iter().map(|container| container.id.as_str()) {
+            answers.take(id, seen.tasks.get(id), seen.now, true);
+        }
+        if group.ready {
+            // The sandbox's own task is asked only where something points at it.
+            answers.take(group.sandbox_id, seen.tasks.get(group.sandbox_id), seen.now, group.running.is_empty());
+        }
+        answers
+    }
+
+    fn take(&mut self, id: &'a str, look: Option<&Look<TaskAnswer>>, now: Duration, needed: bool) {
+        let Some(look) = look else {
+            self.unasked += usize::from(needed);
+            return;
+        };
+        match look {
+            Look::Hung { .. } => self.silent.push((id, None)),
+            look => match answer(look, now, "its task", TASK_STALE) {
+                Ok((TaskAnswer::NoAnswer, looked)) => self.silent.push((id, Some(looked))),
+                Ok((TaskAnswer::Answered | TaskAnswer::NotFound, looked)) => {
+                    self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
+                    self.newest = self.newest.max(Some(looked));
+                }
+                Err(Verdict::Unknown { reason: ConditionReason::NotYetLooked | ConditionReason::Stale, .. }) => {
+                    self.unasked += usize::from(needed);
+                }
+                Err(verdict) if needed => self.gap = Some(verdict),
+                Err(_) => {}
+            },
+        }
+    }
+
+    /// The newest look at a silent task.
+    fn silent_since(&self) -> Option<Duration> {
+        self.silent.iter().filter_map(|(_, looked)| *looked).max()
+    }
+}
+
+fn judge(
+    group: &Group<'_>,
+    seen: &Observations,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+    coverage: &mut Coverage,
+) {
+    let key = key(group);
+    let answers = Answers::of(group, seen);
+    let shim = shim_of(group, &answers, seen);
+    // A shim that has answered after it was seen stopped is stopped no more.
+    let stopped = shim.filter(|(process, looked)| process.state == 'T' && answers.newest < Some(*looked));
+    findings.unasked += answers.unasked;
+    if answers.silent.is_empty() && stopped.is_none() {
+        let verdict = if let Some(gap) = answers.gap {
+            gap
+        } else if answers.unasked > 0 {
+            Verdict::unknown(ConditionReason::NotYetLooked, "some tasks have not been asked yet")
+        } else {
+            // A ready sandbox with nothing in it has no task that anyone waits for.
+            answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked })
+        };
+        for container in group.running.iter().filter(|container| !seen.tasks.contains_key(&container.id)) {
+            findings.ask(&container.id);
+        }
+        coverage.named.insert(key, verdict);
+        return;
+    }
+    let resumed = shim.is_some_and(|(process, looked)| process.state != 'T' && Some(looked) > answers.silent_since());
+    if resumed || answers.silent.is_empty() {
+        for container in &group.running {
+            findings.ask(&container.id);
+        }
+        if group.running.is_empty() {
+            findings.ask(group.sandbox_id);
+        }
+    }
+    let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
+    findings.sightings.push(tell(group, key, &answers, shim.map(|(process, _)| process), looked, thresholds));
+}
+
+/// The moment of the look behind a sighting. A stopped process cannot answer, and a call that is still out
+/// is still unanswered: for both, host evidence read now is a look of now. A silent answer is as old as it is.
+fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
+    let out = answers.silent.iter().any(|(_, looked)| looked.is_none());
+    let host = processes.filter(|_| stopped || out);
+    answers.silent_since().max(host).unwrap_or(now)
+}
+
+fn key(group: &Group<'_>) -> String {
+    let uid = group.pod.map_or("", |pod| pod.uid.as_str());
+    format!("{uid}/{}", group.sandbox_id)
+}
+
+/// The shim behind a group: it serves the sandbox's id (containerd), or one container's (Docker).
+fn shim_of<'a>(
+    group: &Group<'_>,
+    answers: &Answers<'_>,
+    seen: &'a Observations,
+) -> Option<(&'a ProcessSeen, Duration)> {
+    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
+    let serves = |wanted: &str| {
+        table.processes.iter().find(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted))
+    };
+    let by_container = || {
+        let silent = answers.silent.iter().map(|(id, _)| *id);
+        silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
+    };
+    serves(group.sandbox_id).or_else(by_container).map(|process| (process, looked))
+}
+
+fn tell(
+    group: &Group<'_>,
+    key: String,
+    answers: &Answers<'_>,
+    shim: Option<&ProcessSeen>,
+    looked: Duration,
+    thresholds: &Thresholds,
+) -> Sighting {
+    let certain = !answers.silent.is_empty();
+    let silent: Vec<&ContainerSeen> = group
+        .running
+        .iter()
+        .filter(|container| answers.silent.iter().any(|(id, _)| *id == container.id))
+        .copied()
+        .collect();
+    let named = if silent.is_empty() { &group.running } else { &silent };
+    let names = match named.as_slice() {
+        [] => format!("sandbox {}", short(group.sandbox_id)),
+        [one] => format!("container {}", bounded(&one.name, 63)),
+        many => {
+            let names: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
+            let more = if many.len() > 5 { ", …" } else { "" };
+            format!("containers {}{more}", names.join(", "))
+        }
+    };
+    let pod = of_pod(group.pod);
+    let because = shim.map_or_else(
+        || "; its shim was not found among the processes".to_owned(),
+        |process| format!(": {} holds it up", describe(process)),
+    );
+    let message = if certain {
+        format!("{names}{pod} does not answer while the runtime does{because}")
+    } else {
+        format!("the shim of {names}{pod} is stopped; its task is being asked{because}")
+    };
+    let mut lines: Vec<String> = answers
+        .silent
+        .iter()
+        .map(|(id, looked)| {
+            let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
+            format!("Tasks/Get of {} {how}", short(id))
+        })
+        .take(4)
+        .collect();
+    lines.extend(shim.map(|process| format!("shim of sandbox {}: {}", short(group.sandbox_id), describe(process))));
+    lines.push("the runtime's lists answer".to_owned());
+    let subject = Subject {
+        id: named.first().map(|container| bounded(&container.id, 128)),
+        name: named.first().map(|container| bounded(&container.name, 253)),
+        pod: group.pod.map(bounded_pod),
+        sandbox_id: Some(bounded(group.sandbox_id, 128)),
+        ..Subject::of(if named.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
+    };
+    let target = Target {
+        process: shim.map(|process| process_ref(process, Role::Shim)),
+        container_id: subject.id.clone(),
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    Sighting {
+        kind: FaultType::HungContainer,
+        key,
+        certain,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "the pod cannot be stopped or replaced, and a restart of the kubelet or the runtime waits for every container behind this shim".to_owned(),
+        evidence: evidence(lines),
+        looked,
+        confirm: thresholds.hung_container,
+        without_kubelet: None,
+    }
+}

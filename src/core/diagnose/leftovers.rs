@@ -1,0 +1,242 @@
+//! OrphanContainer and LeakedShim: what is left over when its sandbox is gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, describe, evidence,
+    of_pod, process_ref, short,
+};
+use crate::core::condition::ConditionReason;
+use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::core::observation::{
+    ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck, Part, ProcessSeen,
+};
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
+
+/// More candidates than this at once, and more than `MANY_PERCENT` of all containers: the list of sandboxes
+/// is incomplete, and no container of it is an orphan.
+const MANY: usize = 3;
+const MANY_PERCENT: usize = 30;
+
+pub(super) fn orphans(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::OrphanContainer;
+    let (lists, looked) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let candidates = candidates(lists);
+    if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
+        let detail = format!(
+            "{} of {} containers have no sandbox in the list: the list is taken to be incomplete",
+            candidates.len(),
+            lists.containers.len()
+        );
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    let before_1_24 = kubelet_before_1_24(seen);
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    for container in candidates {
+        let key = container.id.clone();
+        match lists.rechecks.get(&container.id) {
+            Some(OrphanRecheck::Confirmed) => {
+                findings.sightings.push(orphan(container, key, looked, before_1_24, thresholds));
+            }
+            Some(OrphanRecheck::Refuted) => {
+                coverage.named.insert(key, Verdict::Clean { looked });
+            }
+            Some(OrphanRecheck::NoAnswer) | None => {
+                let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CannotLook, &detail));
+            }
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to
+/// other users of the runtime.
+fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
+    let known: BTreeSet<&str> = lists
+        .sandboxes
+        .iter()
+        .map(|sandbox| sandbox.id.as_str())
+        .chain(lists.sandboxes_again.iter().map(String::as_str))
+        .collect();
+    lists
+        .containers
+        .iter()
+        .filter(|container| container.pod.as_ref().is_some_and(|pod| !pod.uid.is_empty()))
+        .filter(|container| !known.contains(container.sandbox_id.as_str()))
+        .collect()
+}
+
+/// Whether the kubelet is known to be one that dies at start on any orphan.
+fn kubelet_before_1_24(seen: &Observations) -> bool {
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref()).unwrap_or_default();
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next(), parts.next().and_then(|minor| minor.parse::<u32>().ok()));
+    major == Some("1") && minor.is_some_and(|minor| minor < 24)
+}
+
+fn orphan(
+    container: &ContainerSeen,
+    key: String,
+    looked: Duration,
+    before_1_24: bool,
+    thresholds: &Thresholds,
+) -> Sighting {
+    let state = match container.state {
+        ContainerState::Created => "created",
+        ContainerState::Running => "running",
+        ContainerState::Exited => "exited",
+        ContainerState::Unknown => "in an unknown state",
+    };
+    let running = container.state == ContainerState::Running;
+    let name = bounded(&container.name, 63);
+    let pod = of_pod(container.pod.as_ref());
+    let message = format!(
+        "container {name}{pod} is {state}, but its sandbox {} is not known to the runtime",
+        short(&container.sandbox_id)
+    );
+    let subject = Subject {
+        id: Some(bounded(&container.id, 128)),
+        name: Some(bounded(&container.name, 253)),
+        pod: container.pod.as_ref().map(bounded_pod),
+        sandbox_id: Some(bounded(&container.sandbox_id, 128)),
+        ..Subject::of(SubjectKind::Container)
+    };
+    let target = Target {
+        process: None,
+        container_id: subject.id.clone(),
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    let without_kubelet = WithoutKubelet {
+        confirm: thresholds.orphan_kubelet_down,
+        severity: if before_1_24 { Severity::Critical } else { Severity::High },
+        impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
+    };
+    Sighting {
+        kind: FaultType::OrphanContainer,
+        key,
+        certain: true,
+        harm: if running { Harm::Always } else { Harm::WithoutKubelet },
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "it runs beside its pod's new containers and outside of every pod's limits; the kubelet should have removed it within seconds".to_owned(),
+        evidence: evidence(vec![
+            format!("sandbox {} is missing from two lists around the list of containers", short(&container.sandbox_id)),
+            "asked by id: the container is there, its sandbox is not found".to_owned(),
+            format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
+        ]),
+        looked,
+        confirm: thresholds.orphan_kubelet_up,
+        without_kubelet: Some(without_kubelet),
+    }
+}
+
+pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::LeakedShim;
+    let lists = answer(&seen.lists, seen.now, "the runtime's lists", STALE);
+    let table = answer(&seen.processes, seen.now, "processes", STALE);
+    let ((lists, listed), (table, looked_at)) = match (lists, table) {
+        (Ok(lists), Ok(table)) => (lists, table),
+        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+    };
+    let both = listed.min(looked_at);
+    // A shim that is no process any more is leaked no more, whatever the lists say.
+    let mut coverage = Coverage::new(Verdict::Clean { looked: looked_at });
+    for process in &table.processes {
+        let Part::Shim { id, living_children } = &process.part else { continue };
+        match standing(id, lists) {
+            Standing::Needed => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Unclear => {
+                let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
+                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CannotLook, &detail));
+            }
+            Standing::Left if process.parent != 1 || *living_children > 0 => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Left => findings.sightings.push(leaked(process, id, lists, both, thresholds)),
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// How a shim's id stands in the lists.
+enum Standing {
+    /// A ready sandbox or a running container is behind it.
+    Needed,
+    /// A container that is created, or of unknown state, is behind it: it may be at work.
+    Unclear,
+    /// Nothing alive is behind it.
+    Left,
+}
+
+fn standing(id: &str, lists: &ListRound) -> Standing {
+    let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == id);
+    // Known only to the second list: it has just come, and its state is not known yet.
+    let new = lists.sandboxes_again.iter().any(|known| known == id)
+        && !lists.sandboxes.iter().any(|sandbox| sandbox.id == id);
+    let mut unclear = new;
+    for container in lists.containers.iter().filter(|container| container.id == id || container.sandbox_id == id) {
+        match container.state {
+            ContainerState::Running => return Standing::Needed,
+            ContainerState::Created | ContainerState::Unknown => unclear = true,
+            ContainerState::Exited => {}
+        }
+    }
+    match (ready, unclear) {
+        (true, _) => Standing::Needed,
+        (false, true) => Standing::Unclear,
+        (false, false) => Standing::Left,
+    }
+}
+
+fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, looked: Duration, thresholds: &Thresholds) -> Sighting {
+    let sandbox = lists.sandboxes.iter().find(|sandbox| sandbox.id == id);
+    let container = lists.containers.iter().find(|container| container.sandbox_id == id || container.id == id);
+    let pod = sandbox.map(|sandbox| &sandbox.pod).or_else(|| container.and_then(|container| container.pod.as_ref()));
+    let listed = if sandbox.is_some() { "only a sandbox that is not ready" } else { "no sandbox at all" };
+    let message =
+        format!("shim {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
+    let subject = Subject {
+        id: Some(bounded(id, 128)),
+        pod: pod.map(bounded_pod),
+        sandbox_id: Some(bounded(id, 128)),
+        ..Subject::of(SubjectKind::Shim)
+    };
+    let target = Target {
+        process: Some(process_ref(process, Role::Shim)),
+        container_id: None,
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    Sighting {
+        kind: FaultType::LeakedShim,
+        key: id.to_owned(),
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "nothing in Kubernetes shows it; it can keep the next start of the runtime from finishing".to_owned(),
+        evidence: evidence(vec![
+            format!("its id is on {listed} and on no running container"),
+            "it has no living child, and its parent is process 1".to_owned(),
+            describe(process),
+        ]),
+        looked,
+        confirm: thresholds.leaked_shim,
+        without_kubelet: None,
+    }
+}

@@ -1,0 +1,129 @@
+//! NetworkPluginHung: the one CNI plugin process that the others wait for.
+
+use std::time::Duration;
+
+use super::{
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, bounded_pod, describe, evidence, of_pod, process_ref,
+    short,
+};
+use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::core::observation::{Observations, Part, ProcessSeen};
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
+
+/// A plugin process that is older than its bound.
+#[derive(Clone, Copy)]
+struct Old<'a> {
+    process: &'a ProcessSeen,
+    plugin: &'a str,
+    sandbox_id: Option<&'a str>,
+    holds: &'a [String],
+    waits: bool,
+    waiters: u32,
+}
+
+pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::NetworkPluginHung;
+    let (table, looked) = match answer(&seen.processes, seen.now, "processes", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut old: Vec<Old> =
+        table.processes.iter().filter_map(|p| old_plugin(p, thresholds.network_plugin_age)).collect();
+    old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
+    for culprit in culprits(&old) {
+        findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds));
+    }
+    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
+}
+
+fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
+    match &process.part {
+        Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters } if process.age >= bound => {
+            Some(Old { process, plugin, sandbox_id: sandbox_id.as_deref(), holds, waits: *waits, waiters: *waiters })
+        }
+        _ => None,
+    }
+}
+
+/// Who holds everything up: those that hold a lock and wait for none; else the oldest that waits for none;
+/// else the oldest of all. A plugin that waits for a child of its own is not the one to touch. `old` is
+/// sorted, oldest first.
+fn culprits<'a>(old: &[Old<'a>]) -> Vec<Old<'a>> {
+    let holders: Vec<Old> = old.iter().filter(|plugin| !plugin.waits && !plugin.holds.is_empty()).copied().collect();
+    if !holders.is_empty() {
+        return holders;
+    }
+    let is_parent = |plugin: &Old| old.iter().any(|other| other.process.parent == plugin.process.pid);
+    old.iter()
+        .find(|plugin| !plugin.waits && !is_parent(plugin))
+        .or_else(|| old.iter().find(|plugin| !plugin.holds.is_empty()))
+        .or_else(|| old.first())
+        .map(|plugin| vec![*plugin])
+        .unwrap_or_default()
+}
+
+fn tell(
+    culprit: &Old<'_>,
+    all: &[Old<'_>],
+    seen: &Observations,
+    looked: Duration,
+    thresholds: &Thresholds,
+) -> Sighting {
+    let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
+    let plugin = bounded(culprit.plugin, 64);
+    let pod = culprit.sandbox_id.and_then(|id| pod_of(id, seen));
+    let key = lock.clone().or_else(|| culprit.sandbox_id.map(str::to_owned)).unwrap_or_else(|| plugin.clone());
+    let victim = culprit.waits && culprit.holds.is_empty();
+    let blame = match &lock {
+        Some(lock) => format!(" and holds the lock of {lock}, for which others wait"),
+        None if victim => " and waits for a lock whose holder was not found".to_owned(),
+        None => String::new(),
+    };
+    let message = format!(
+        "network plugin {plugin}{} has been at work for more than {} s{blame}: {}",
+        of_pod(pod),
+        thresholds.network_plugin_age.as_secs(),
+        describe(culprit.process)
+    );
+    let mut lines = vec![format!("{} is {} s old", describe(culprit.process), culprit.process.age.as_secs())];
+    lines.extend(culprit.sandbox_id.map(|id| format!("called for sandbox {}", short(id))));
+    if culprit.waiters > 0 {
+        lines.push(format!("{} processes wait for a lock it holds", culprit.waiters));
+    }
+    for other in all.iter().filter(|other| other.process.pid != culprit.process.pid) {
+        let how = if other.waits { "waits for a lock" } else { "is old too" };
+        lines.push(format!("{}: {how}, {} s old", describe(other.process), other.process.age.as_secs()));
+    }
+    // The one that only waits is not to be touched: ending it frees nobody.
+    let process = (!victim).then(|| process_ref(culprit.process, Role::NetworkPlugin));
+    let pod = pod.map(bounded_pod);
+    let sandbox_id = culprit.sandbox_id.map(|id| bounded(id, 128));
+    Sighting {
+        kind: FaultType::NetworkPluginHung,
+        key,
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::High,
+        subject: Subject {
+            name: Some(plugin),
+            pod: pod.clone(),
+            sandbox_id: sandbox_id.clone(),
+            lock: lock.clone(),
+            ..Subject::of(SubjectKind::NetworkPlugin)
+        },
+        target: Target { process, container_id: None, sandbox_id, pod, lock },
+        message: bounded(&message, MAX_LINE),
+        impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
+            .to_owned(),
+        evidence: evidence(lines),
+        looked,
+        confirm: thresholds.network_plugin_hung,
+        without_kubelet: None,
+    }
+}
+
+fn pod_of<'a>(sandbox_id: &str, seen: &'a Observations) -> Option<&'a PodRef> {
+    let lists = seen.lists.value()?;
+    lists.sandboxes.iter().find(|sandbox| sandbox.id == sandbox_id).map(|sandbox| &sandbox.pod)
+}

@@ -1,0 +1,219 @@
+//! RuntimeUnreachable, RuntimeListHung and KubeletDown: the components themselves.
+
+use std::time::Duration;
+
+use super::{Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence};
+use crate::core::condition::ConditionReason;
+use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use crate::core::observation::{KubeletSeen, Look, Observations, Part};
+use crate::core::text::bounded;
+use crate::core::thresholds::{Confirmation, Thresholds};
+
+/// A child of the runtime at work for longer than this is no passing moment.
+const IN_FLIGHT: Duration = Duration::from_secs(30);
+
+/// Keys of the components: there is one of each on a node.
+const RUNTIME: &str = "runtime";
+const LISTS: &str = "lists";
+const KUBELET: &str = "kubelet";
+
+/// A fault of a component as a whole: nothing on the node is its one target.
+struct Component<'a> {
+    kind: FaultType,
+    key: &'a str,
+    of: SubjectKind,
+    name: Option<String>,
+    severity: Severity,
+    message: String,
+    impact: &'a str,
+    evidence: Vec<String>,
+    looked: Duration,
+    confirm: Confirmation,
+}
+
+impl From<Component<'_>> for Sighting {
+    fn from(component: Component<'_>) -> Self {
+        Self {
+            kind: component.kind,
+            key: component.key.to_owned(),
+            certain: true,
+            harm: Harm::Always,
+            severity: component.severity,
+            subject: Subject { name: component.name, ..Subject::of(component.of) },
+            target: Target::default(),
+            message: bounded(&component.message, MAX_LINE),
+            impact: component.impact.to_owned(),
+            evidence: evidence(component.evidence),
+            looked: component.looked,
+            confirm: component.confirm,
+            without_kubelet: None,
+        }
+    }
+}
+
+pub(super) fn unreachable(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::RuntimeUnreachable;
+    let (how, detail, looked) = match &seen.runtime {
+        Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
+        Look::Failed { error, age } => ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age)),
+        Look::Blind { reason } if known.runtime => ("was there and is gone", bounded(reason, 256), seen.now),
+        look => {
+            let verdict = match answer(look, seen.now, "the runtime", STALE) {
+                Ok((_, looked)) => Verdict::Clean { looked },
+                Err(verdict) => verdict,
+            };
+            return findings.blind(kind, verdict);
+        }
+    };
+    let process = match seen.processes.value() {
+        None => "whether its process runs is not known".to_owned(),
+        Some(table) => table.processes.iter().find(|process| process.part == Part::Runtime).map_or_else(
+            || "no process of it was found".to_owned(),
+            |process| format!("its process runs: {}", describe(process)),
+        ),
+    };
+    let because = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: RUNTIME,
+            of: SubjectKind::Runtime,
+            name: None,
+            severity: Severity::Critical,
+            message: format!("the container runtime {how} on a fresh connection{because}"),
+            impact: "no container of this node can be started, stopped or asked about",
+            evidence: vec![process],
+            looked,
+            confirm: thresholds.runtime_unreachable,
+        }
+        .into(),
+    );
+    let detail = format!("the runtime {how}");
+    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+}
+
+pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::RuntimeListHung;
+    let Look::Hung { out } = &seen.lists else {
+        let verdict = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+            Ok((_, looked)) => Verdict::Clean { looked },
+            Err(verdict) => verdict,
+        };
+        return findings.blind(kind, verdict);
+    };
+    if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
+        // Without a version answer it is the runtime as a whole that is in question.
+        return findings.blind(kind, verdict);
+    }
+    if *out < thresholds.list_deadline {
+        let detail = format!("a list has been out for less than {} s", thresholds.list_deadline.as_secs());
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    let (list, message, impact) = if seen.sandbox_list_hung {
+        (
+            "ListPodSandbox",
+            "the runtime answers a version call, but its list of sandboxes does not come back: the runtime as a whole is stuck",
+            "the kubelet cannot see its pods; the node turns NotReady after three minutes",
+        )
+    } else {
+        (
+            "ListContainers",
+            "the runtime lists its sandboxes, but not its containers: one blocked update of one container holds up the whole list; look for a shim that does not answer, and for a container being resized",
+            "the kubelet cannot see its containers; the node turns NotReady after three minutes",
+        )
+    };
+    let mut lines = vec![format!("{list} has been out for more than {} s", thresholds.list_deadline.as_secs())];
+    if let Some(table) = seen.processes.value() {
+        let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.part, Part::Shim { .. }));
+        lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: LISTS,
+            of: SubjectKind::Runtime,
+            name: Some(list.to_owned()),
+            severity: Severity::High,
+            message: message.to_owned(),
+            impact,
+            evidence: lines,
+            looked: seen.now,
+            confirm: thresholds.runtime_list_hung,
+        }
+        .into(),
+    );
+    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
+}
+
+pub(super) fn kubelet(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::KubeletDown;
+    let (kubelet, looked) = match answer(&seen.kubelet, seen.now, "the kubelet", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let confirm = thresholds.kubelet_down;
+    let (message, confirm) = match (kubelet.process, kubelet.healthz) {
+        (None, _) => ("no kubelet process runs".to_owned(), confirm),
+        (Some((_, _, age)), _) if age < thresholds.kubelet_start_age => {
+            // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
+            // none completes its start, to tell.
+            let grace = confirm.grace.saturating_mul(2);
+            (
+                "a kubelet process has begun, but none has completed its start".to_owned(),
+                Confirmation { grace, ..confirm },
+            )
+        }
+        (Some((_, _, age)), Some(true)) => {
+            let completed = looked.saturating_sub(age);
+            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed) };
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
+        (Some(_), None) => {
+            let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, note));
+        }
+    };
+    findings.kubelet.started = started(kubelet, thresholds);
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KUBELET,
+            of: SubjectKind::Kubelet,
+            name: Some(KUBELET.to_owned()),
+            severity: Severity::Critical,
+            message,
+            impact: "no pod of this node is started, stopped or watched",
+            evidence: kubelet.note.iter().map(|note| bounded(note, MAX_LINE)).collect(),
+            looked,
+            confirm,
+        }
+        .into(),
+    );
+    findings.cover(
+        kind,
+        Coverage::new(Verdict::unknown(ConditionReason::CannotLook, "no kubelet has completed its start")),
+    );
+}
+
+fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
+    match kubelet.process {
+        Some((_, _, age)) if age < thresholds.kubelet_start_age => None,
+        _ => Some(false),
+    }
+}
+
+/// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.
+pub(super) fn in_flight(seen: &Observations, findings: &mut Findings) {
+    let Some(table) = seen.processes.value() else { return };
+    let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
+        let Part::RuntimeClient { verb } = &process.part else { return None };
+        Some(format!(
+            "`{}` has been at work for more than {} s: {}",
+            bounded(verb, 32),
+            IN_FLIGHT.as_secs(),
+            describe(process)
+        ))
+    });
+    findings.in_flight = evidence(long.collect());
+}

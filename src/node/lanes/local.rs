@@ -1,0 +1,142 @@
+//! The two lanes that look at the node itself: the process table, and the kubelet.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::worker::Worker;
+use super::{LaneSettings, Shared, lock};
+use crate::core::observation::{KubeletSeen, ProcessTable};
+use crate::core::text::bounded;
+use crate::node::collect::HostPaths;
+use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
+use crate::node::collect::processes::Processes;
+use crate::node::cri::endpoint::{self, Endpoint};
+
+pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
+    // The memory of proofs and the number of the round outlive a thread.
+    let eye = Arc::new(Mutex::new(Processes::new(&host.proc)));
+    let make = move || -> Box<dyn FnMut() -> Result<ProcessTable, Failure> + Send> {
+        let eye = Arc::clone(&eye);
+        let root = host.proc.clone();
+        Box::new(move || match eye.try_lock() {
+            Ok(mut eye) => eye.look().map_err(|error| failure(&error)),
+            // The thread before this one hangs inside its look: begin without its memory.
+            Err(_) => Processes::new(&root).look().map_err(|error| failure(&error)),
+        })
+    };
+    drive(&shared, ProcessLooker { worker: Worker::new("nrh-processes", Box::new(make)), round: 0 }, pace).await;
+}
+
+pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
+    let pace = settings.paces.kubelet;
+    let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
+        let mut finder = Finder::new(&settings.host.proc);
+        let (flag, host) = (settings.runtime_endpoint.clone(), settings.host.clone());
+        Box::new(move || Ok(look(&mut finder, flag.as_ref(), &host)))
+    };
+    let worker = Worker::new("nrh-kubelet", Box::new(make));
+    drive(&shared, KubeletLooker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
+}
+
+fn failure(error: &io::Error) -> Failure {
+    let text = bounded(&error.to_string(), 300);
+    if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
+}
+
+struct ProcessLooker {
+    worker: Worker<ProcessTable>,
+    round: u64,
+}
+
+impl Looker for ProcessLooker {
+    type Value = ProcessTable;
+    const NAME: &'static str = "processes";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<ProcessTable>> {
+        &shared.processes
+    }
+
+    fn stored(shared: &Shared) {
+        shared.aim_tasks();
+    }
+
+    async fn look(&mut self) -> Result<ProcessTable, Failure> {
+        let table = self.worker.ask().await?;
+        self.round = self.round.saturating_add(1);
+        Ok(ProcessTable { round: self.round, ..table })
+    }
+}
+
+/// What the thread of the kubelet lane finds.
+struct Local {
+    kubelet: Result<Option<Found>, Failure>,
+    endpoint: Option<Endpoint>,
+}
+
+fn look(finder: &mut Finder, flag: Option<&PathBuf>, host: &HostPaths) -> Local {
+    let kubelet = finder.find().map_err(|error| failure(&error));
+    let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
+    let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
+    let endpoint = endpoint::find(flag.map(PathBuf::as_path), named, host);
+    Local { kubelet, endpoint }
+}
+
+struct KubeletLooker {
+    shared: Arc<Shared>,
+    worker: Worker<Local>,
+    round: u64,
+}
+
+impl Looker for KubeletLooker {
+    type Value = KubeletSeen;
+    const NAME: &'static str = "kubelet";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<KubeletSeen>> {
+        &shared.kubelet
+    }
+
+    async fn look(&mut self) -> Result<KubeletSeen, Failure> {
+        let local = self.worker.ask().await?;
+        self.learn(local.endpoint);
+        let found = local.kubelet?;
+        self.round = self.round.saturating_add(1);
+        let mut seen = KubeletSeen { round: self.round, ..KubeletSeen::default() };
+        let Some(found) = found else { return Ok(seen) };
+        seen.process = Some((found.pid, found.start_ticks, found.age));
+        match found.settings.as_ref().map(healthz_address) {
+            Err(reason) => seen.note = Some(reason.clone()),
+            Ok(None) => seen.note = Some("the kubelet's /healthz is switched off (port 0)".to_owned()),
+            Ok(Some(address)) => {
+                let said = healthz(address).await;
+                seen.healthz = Some(said.is_ok());
+                seen.note = said.err();
+            }
+        }
+        Ok(seen)
+    }
+}
+
+impl KubeletLooker {
+    /// A socket once known stays known while nobody names another: a kubelet that is gone does not make the
+    /// runtime's place unknown.
+    fn learn(&self, found: Option<Endpoint>) {
+        use crate::node::cri::endpoint::NamedBy;
+        let Some(found) = found else { return };
+        let mut known = lock(&self.shared.endpoint);
+        let better = match known.as_ref() {
+            None => true,
+            Some(known) => *known != found && found.named_by != NamedBy::Nobody,
+        };
+        if !better {
+            return;
+        }
+        tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, "runtime socket");
+        *known = Some(found);
+        drop(known);
+        // The lanes that were blind till now should not wait for their next turn.
+        self.shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+    }
+}

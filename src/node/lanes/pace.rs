@@ -1,0 +1,205 @@
+//! How often a lane looks, how long it waits, and the one loop that all simple lanes run.
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::slot::{Failure, Slot};
+use super::{Shared, Tempo, lock};
+use crate::core::thresholds::Thresholds;
+
+/// Waits after a call was given up, longer each time: what it left behind in the server should drain first.
+const BACK_OFF: [Duration; 4] =
+    [Duration::from_secs(30), Duration::from_mins(2), Duration::from_mins(5), Duration::from_mins(10)];
+/// Least time between two looks of a lane, also when it is asked to look now.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// The rhythm of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Time from the end of a look to the next one, at rest; a fifth more or less by chance.
+    pub rest: Duration,
+    /// The same while something is suspected; never less, at most a tenth more.
+    pub urgent: Duration,
+    /// From which time on a call that is out counts as hung.
+    pub deadline: Duration,
+    /// After which time a call that is out is dropped.
+    pub bound: Duration,
+}
+
+/// The rhythm of every lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paces {
+    /// Version call on a fresh connection.
+    pub version: Pace,
+    /// Round of lists.
+    pub lists: Pace,
+    /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
+    /// all others are asked in turn.
+    pub tasks: Pace,
+    /// Process table.
+    pub processes: Pace,
+    /// Kubelet.
+    pub kubelet: Pace,
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl Paces {
+    /// The rhythm that goes with these thresholds.
+    pub const fn of(thresholds: &Thresholds) -> Self {
+        let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120) };
+        let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600) };
+        Self {
+            version: slow,
+            // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
+            lists: Pace { deadline: thresholds.list_deadline, bound: secs(600), ..slow },
+            tasks: Pace { rest: secs(300), urgent: secs(20), deadline: thresholds.task_deadline, bound: secs(180) },
+            processes: quick,
+            kubelet: quick,
+        }
+    }
+}
+
+impl Default for Paces {
+    fn default() -> Self {
+        Self::of(&Thresholds::default())
+    }
+}
+
+/// A number in 0..1000 by chance: lanes of many nodes must not beat in step.
+pub(super) fn chance() -> u32 {
+    u32::try_from(RandomState::new().build_hasher().finish().checked_rem(1000).unwrap_or_default()).unwrap_or_default()
+}
+
+/// `interval` with jitter; see [`Pace`]. `chance` is in 0..1000.
+fn jittered(interval: Duration, urgent: bool, chance: u32) -> Duration {
+    let thousandths = if urgent { 1000 + chance / 10 } else { 800 + chance.saturating_mul(2) / 5 };
+    interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
+}
+
+/// The wait after this many calls in a row were given up.
+pub(super) fn back_off(given_up: u32) -> Option<Duration> {
+    let last = BACK_OFF.last().copied();
+    let at = usize::try_from(given_up.checked_sub(1)?).unwrap_or(usize::MAX);
+    BACK_OFF.get(at).copied().or(last)
+}
+
+/// One lane's way of looking.
+pub(super) trait Looker {
+    /// What a look yields.
+    type Value: Send;
+    /// Name of the lane, for people and metrics.
+    const NAME: &'static str;
+    /// Where outcomes go.
+    fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
+    /// Looks once. It ends with its calls or not at all: the loop bounds it.
+    fn look(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
+    /// Called after the outcome is stored.
+    fn stored(_shared: &Shared) {}
+}
+
+/// Looks for ever.
+pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace) {
+    let slot = L::slot(shared);
+    let mut tempo = shared.tempo.subscribe();
+    let mut given_up = 0_u32;
+    loop {
+        let began = Instant::now();
+        // A wish uttered from here on is served by the next look, not by this one.
+        tempo.mark_unchanged();
+        let asked = tempo.borrow().asked;
+        lock(slot).sent(began);
+        let result = watched(shared, slot, pace.bound, looker.look()).await;
+        given_up = if matches!(result, Err(Failure::GivenUp(_))) {
+            shared.gave_up(L::NAME);
+            given_up.saturating_add(1)
+        } else {
+            0
+        };
+        let ended = Instant::now();
+        lock(slot).ended(result, ended, ended.saturating_duration_since(began));
+        L::stored(shared);
+        shared.changed.notify_one();
+        rest(&mut tempo, asked, ended, pace, given_up).await;
+    }
+}
+
+/// Waits for one look, telling when it passes its deadline, and dropping it after the bound.
+async fn watched<T>(
+    shared: &Shared,
+    slot: &Mutex<Slot<T>>,
+    bound: Duration,
+    look: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut look = pin!(look);
+    let mut told = None;
+    loop {
+        // A look of several calls begins anew with each of them: both ends move along.
+        let due = lock(slot).due();
+        let sent = lock(slot).sent_at().unwrap_or_else(Instant::now);
+        let wake = due.filter(|due| told != Some(*due)).unwrap_or(sent + bound).min(sent + bound);
+        tokio::select! {
+            biased;
+            result = &mut look => return result,
+            () = sleep_until(wake) => {}
+        }
+        let now = Instant::now();
+        let sent = lock(slot).sent_at().unwrap_or(sent);
+        if now >= sent + bound {
+            return Err(Failure::GivenUp(bound));
+        }
+        let due = lock(slot).due();
+        if due.is_some_and(|due| now >= due) && told != due {
+            told = due;
+            shared.changed.notify_one();
+        }
+    }
+}
+
+/// Waits for the next look: until its time has come, or somebody asks for one now.
+async fn rest(tempo: &mut tokio::sync::watch::Receiver<Tempo>, asked: u64, ended: Instant, pace: Pace, given_up: u32) {
+    let chance = chance();
+    let back_off = back_off(given_up);
+    loop {
+        let now = *tempo.borrow_and_update();
+        let interval = if now.urgent { pace.urgent } else { pace.rest };
+        let mut wait = jittered(interval, now.urgent, chance);
+        if now.asked != asked {
+            wait = LEAST.min(pace.urgent);
+        }
+        let due = ended + back_off.map_or(wait, |least| wait.max(least));
+        tokio::select! {
+            () = sleep_until(due) => return,
+            // The sender lives in `Shared`, which outlives this loop.
+            _ = tempo.changed() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_never_shortens_an_urgent_wait() {
+        let ten = secs(10);
+        assert_eq!(jittered(ten, true, 0), ten);
+        assert_eq!(jittered(ten, true, 999), Duration::from_millis(10_990));
+        assert_eq!(jittered(ten, false, 0), secs(8));
+        assert!(jittered(ten, false, 999) < secs(12));
+    }
+
+    #[test]
+    fn back_off_grows_to_ten_minutes_and_stays() {
+        assert_eq!(back_off(0), None);
+        let waits: Vec<u64> = (1..7).filter_map(back_off).map(|wait| wait.as_secs()).collect();
+        assert_eq!(waits, [30, 120, 300, 600, 600, 600]);
+    }
+}

@@ -1,0 +1,143 @@
+//! What one lane knows: its last outcome, and the call that is out.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::core::observation::Look;
+use crate::node::cri::CriError;
+
+/// Why a look gave no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// An answer, but not a usable one: no verdict.
+    Failed(String),
+    /// Something needed for looking is missing on this node.
+    Blind(String),
+    /// No answer within the long bound; the call was dropped.
+    GivenUp(Duration),
+}
+
+impl From<CriError> for Failure {
+    fn from(error: CriError) -> Self {
+        match error {
+            CriError::Deadline(after) => Self::GivenUp(after),
+            CriError::Forbidden(_) => Self::Blind(error.to_string()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// The state of one lane, or of one object of a lane.
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    deadline: Duration,
+    sent: Option<Instant>,
+    outcome: Outcome<T>,
+}
+
+#[derive(Debug)]
+enum Outcome<T> {
+    Never,
+    Done { value: T, at: Instant, took: Duration },
+    Failed { error: String, at: Instant },
+    Blind { reason: String },
+}
+
+impl<T> Slot<T> {
+    pub(super) const fn new(deadline: Duration) -> Self {
+        Self { deadline, sent: None, outcome: Outcome::Never }
+    }
+
+    /// A call is sent now.
+    pub(super) fn sent(&mut self, now: Instant) {
+        self.sent = Some(now);
+    }
+
+    /// The call has ended. `took` is the time of the whole look.
+    pub(super) fn ended(&mut self, result: Result<T, Failure>, now: Instant, took: Duration) {
+        self.sent = None;
+        self.outcome = match result {
+            Ok(value) => Outcome::Done { value, at: now, took },
+            Err(Failure::Failed(error)) => Outcome::Failed { error, at: now },
+            Err(Failure::Blind(reason)) => Outcome::Blind { reason },
+            Err(Failure::GivenUp(after)) => {
+                Outcome::Failed { error: format!("given up after {} s without an answer", after.as_secs()), at: now }
+            }
+        };
+    }
+
+    /// When the call that is out passes its deadline.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.sent.map(|sent| sent + self.deadline)
+    }
+
+    /// When the call that is out was sent.
+    pub(super) const fn sent_at(&self) -> Option<Instant> {
+        self.sent
+    }
+
+    pub(super) const fn is_out(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// The last value, however old, unless a failure came after it.
+    pub(super) const fn value(&self) -> Option<&T> {
+        match &self.outcome {
+            Outcome::Done { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Clone> Slot<T> {
+    /// What is known now.
+    pub(super) fn look(&self, now: Instant) -> Look<T> {
+        if let Some(sent) = self.sent {
+            let out = now.saturating_duration_since(sent);
+            if out >= self.deadline {
+                return Look::Hung { out };
+            }
+        }
+        match &self.outcome {
+            Outcome::Never => Look::Never,
+            Outcome::Done { value, at, took } => {
+                Look::Done { value: value.clone(), age: now.saturating_duration_since(*at), took: *took }
+            }
+            Outcome::Failed { error, at } => {
+                Look::Failed { error: error.clone(), age: now.saturating_duration_since(*at) }
+            }
+            Outcome::Blind { reason } => Look::Blind { reason: reason.clone() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_call_past_its_deadline_hides_the_older_answer() {
+        let start = Instant::now();
+        let mut slot = Slot::new(DEADLINE);
+        assert_eq!(slot.look(start), Look::Never);
+        slot.sent(start);
+        slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
+        slot.sent(start + Duration::from_secs(10));
+        let just_before = start + Duration::from_millis(14_999);
+        assert!(matches!(slot.look(just_before), Look::Done { value: 7, .. }));
+        assert_eq!(slot.look(start + Duration::from_secs(15)), Look::Hung { out: DEADLINE });
+    }
+
+    #[test]
+    fn a_failure_hides_the_older_answer_too() {
+        let start = Instant::now();
+        let mut slot = Slot::new(DEADLINE);
+        slot.ended(Ok(7), start, Duration::ZERO);
+        slot.ended(Err(Failure::GivenUp(Duration::from_secs(60))), start, Duration::ZERO);
+        assert!(matches!(slot.look(start), Look::Failed { .. }));
+        assert_eq!(slot.value(), None);
+    }
+}

@@ -1,0 +1,281 @@
+//! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::pace::{Pace, back_off};
+use super::runtime::{endpoint, unconnected};
+use super::slot::{Failure, Slot};
+use super::{Shared, lock};
+use crate::core::observation::{ContainerState, ListRound, Look, TaskAnswer};
+use crate::node::collect;
+use crate::node::cri::endpoint::Endpoint;
+use crate::node::cri::tasks::Tasks;
+
+/// Most questions out at any time.
+const MAX_OUT: usize = 4;
+/// Most tasks that are looked after; far above what a kubelet allows.
+const MAX_TASKS: usize = 8192;
+/// Least time between two questions to tasks that nobody suspects.
+const LEAST_TURN: Duration = Duration::from_secs(1);
+/// Wait before a question that failed (a broken connection) is asked again.
+const RETRY: Duration = Duration::from_secs(30);
+/// Longest sleep: bounds a mistake in reckoning the next one.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// One task and when it was asked for.
+#[derive(Debug)]
+struct Entry {
+    sandbox: String,
+    slot: Slot<TaskAnswer>,
+    ended: Option<Instant>,
+    given_up: u32,
+    /// It did not answer last time: suspected by this lane itself.
+    mute: bool,
+    /// The last question failed and said nothing about the task.
+    failed: bool,
+}
+
+impl Entry {
+    fn new(sandbox: &str, deadline: Duration) -> Self {
+        let slot = Slot::new(deadline);
+        Self { sandbox: sandbox.to_owned(), slot, ended: None, given_up: 0, mute: false, failed: false }
+    }
+
+    /// Least time after the last question before the next one to a task that nobody suspects.
+    fn own_wait(&self, pace: Pace) -> Duration {
+        let wait = if self.failed { RETRY.min(pace.rest) } else { pace.rest };
+        back_off(self.given_up).map_or(wait, |least| wait.max(least))
+    }
+}
+
+/// All tasks there are, and who is suspected.
+#[derive(Debug)]
+pub(super) struct Table {
+    pace: Pace,
+    /// Whether the runtime is containerd, as far as known.
+    serves: bool,
+    entries: BTreeMap<String, Entry>,
+    suspects: BTreeSet<String>,
+    /// Sandboxes whose shim is stopped.
+    stopped: BTreeSet<String>,
+    /// When a task that nobody suspects was asked for last.
+    turn: Option<Instant>,
+}
+
+impl Table {
+    pub(super) const fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            serves: false,
+            entries: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            turn: None,
+        }
+    }
+
+    pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
+        let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
+        asked.map(|(id, entry)| (id.clone(), entry.slot.look(now))).collect()
+    }
+
+    pub(super) fn out(&self) -> usize {
+        self.entries.values().filter(|entry| entry.slot.is_out()).count()
+    }
+
+    /// Whether this set differs from the one before.
+    pub(super) fn suspect(&mut self, ids: BTreeSet<String>) -> bool {
+        std::mem::replace(&mut self.suspects, ids) != self.suspects
+    }
+
+    /// Whether this runtime answers questions about tasks at all. Whether anything changed.
+    pub(super) fn serve(&mut self, serves: bool) -> bool {
+        if !serves {
+            self.entries.retain(|_, entry| entry.slot.is_out());
+        }
+        std::mem::replace(&mut self.serves, serves) != serves
+    }
+
+    /// The ids whose shim is stopped. Whether they differ from those before.
+    pub(super) fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
+        std::mem::replace(&mut self.stopped, ids) != self.stopped
+    }
+
+    /// Takes over what the runtime lists. Whether anything changed.
+    pub(super) fn aim(&mut self, round: &ListRound) -> bool {
+        let wanted = if self.serves { wanted(round) } else { BTreeMap::new() };
+        let before = self.entries.len();
+        // A question that is out stays known until it ends, or it could be sent twice.
+        self.entries.retain(|id, entry| entry.slot.is_out() || wanted.contains_key(id.as_str()));
+        let mut changed = self.entries.len() != before;
+        for (id, sandbox) in wanted {
+            if self.entries.len() >= MAX_TASKS || self.entries.contains_key(id) {
+                continue;
+            }
+            changed = true;
+            self.entries.insert(id.to_owned(), Entry::new(sandbox, self.pace.deadline));
+        }
+        changed
+    }
+
+    fn is_suspect(&self, id: &str, entry: &Entry) -> bool {
+        entry.mute
+            || self.suspects.contains(id)
+            || self.suspects.contains(&entry.sandbox)
+            || self.stopped.contains(&entry.sandbox)
+            || self.stopped.contains(id)
+    }
+
+    /// When a suspect may be asked for again. `asked` is when somebody last wanted a look at once.
+    fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
+        let Some(ended) = entry.ended else { return now };
+        let wanted = asked.is_some_and(|asked| asked > ended);
+        let wait = if wanted { LEAST_TURN.min(self.pace.urgent) } else { self.pace.urgent };
+        ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least))
+    }
+
+    /// The next question, and when it is due: the most overdue suspect, else the task whose turn it is.
+    fn next(&self, now: Instant, asked: Option<Instant>) -> Option<(Instant, String)> {
+        let free = || self.entries.iter().filter(|(_, entry)| !entry.slot.is_out());
+        let suspect = free()
+            .filter(|(id, entry)| self.is_suspect(id, entry))
+            .map(|(id, entry)| (self.suspect_due(entry, now, asked), id.clone()))
+            .min();
+        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
+        let apart = self.pace.rest.checked_div(count).unwrap_or_default().max(LEAST_TURN.min(self.pace.rest));
+        let turn = self.turn.map_or(now, |turn| turn + apart);
+        let other = free()
+            .filter(|(id, entry)| !self.is_suspect(id, entry))
+            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + entry.own_wait(self.pace)))
+            .map(|(id, entry)| {
+                let own = entry.ended.map(|ended| ended + entry.own_wait(self.pace));
+                (own.map_or(turn, |own| own.max(turn)), id.clone())
+            });
+        match (suspect, other) {
+            (Some(suspect), Some(other)) if suspect.0 <= now || suspect.0 <= other.0 => Some(suspect),
+            (Some(suspect), None) => Some(suspect),
+            (_, other) => other,
+        }
+    }
+
+    fn sent(&mut self, id: &str, now: Instant) {
+        let suspected = self.entries.get(id).is_some_and(|entry| self.is_suspect(id, entry));
+        if !suspected {
+            self.turn = Some(now);
+        }
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.slot.sent(now);
+        }
+    }
+
+    fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let given_up = matches!(result, Err(Failure::GivenUp(_)));
+        entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
+        entry.mute = match &result {
+            Ok(answer) => *answer == TaskAnswer::NoAnswer,
+            // An error says nothing new about the task.
+            Err(_) => entry.mute || given_up,
+        };
+        entry.failed = result.is_err();
+        entry.ended = Some(now);
+        entry.slot.ended(result, now, now.saturating_duration_since(sent));
+    }
+
+    /// When the next question that is out passes its deadline.
+    fn next_deadline(&self, after: Instant) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.slot.due()).filter(|due| *due > after).min()
+    }
+}
+
+/// The tasks worth a question, with their sandbox: of running containers, and of ready sandboxes in which nothing
+/// runs (their shim is the same process, so one question is enough).
+fn wanted(round: &ListRound) -> BTreeMap<&str, &str> {
+    let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running && seen.pod.is_some());
+    let mut wanted: BTreeMap<&str, &str> = running.map(|seen| (seen.id.as_str(), seen.sandbox_id.as_str())).collect();
+    let busy: BTreeSet<&str> = wanted.values().copied().collect();
+    let idle = round.sandboxes.iter().filter(|seen| seen.ready && !busy.contains(seen.id.as_str()));
+    wanted.extend(idle.map(|seen| (seen.id.as_str(), seen.id.as_str())));
+    wanted
+}
+
+type Answer = (String, Instant, Result<TaskAnswer, Failure>);
+
+/// Asks for ever.
+pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
+    let mut tempo = shared.tempo.subscribe();
+    let mut asked = (tempo.borrow_and_update().asked, None);
+    let mut connection: Option<(Endpoint, Tasks)> = None;
+    let mut calls: JoinSet<Answer> = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        let wanted = tempo.borrow_and_update().asked;
+        if wanted != asked.0 {
+            asked = (wanted, Some(now));
+        }
+        let next = if calls.len() < MAX_OUT { lock(&shared.tasks).next(now, asked.1) } else { None };
+        if let Some((due, id)) = &next
+            && *due <= now
+        {
+            let sent = Instant::now();
+            lock(&shared.tasks).sent(id, sent);
+            match connected(&shared, &mut connection).await {
+                Ok(tasks) => drop(calls.spawn(call(tasks, id.clone(), sent, pace.bound))),
+                Err(failure) => finish(&shared, (id.clone(), sent, Err(failure)), &mut connection),
+            }
+            continue;
+        }
+        let deadline = lock(&shared.tasks).next_deadline(now);
+        let wake = [next.map(|(due, _)| due), deadline].into_iter().flatten().min();
+        let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
+        tokio::select! {
+            Some(answer) = calls.join_next() => match answer {
+                Ok(answer) => finish(&shared, answer, &mut connection),
+                Err(error) => tracing::error!(%error, "a question about a task ended oddly"),
+            },
+            () = sleep_until(wake) => {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    shared.changed.notify_one();
+                }
+            }
+            () = shared.tasks_changed.notified() => {}
+            _ = tempo.changed() => {}
+        }
+    }
+}
+
+async fn call(tasks: Tasks, id: String, sent: Instant, bound: Duration) -> Answer {
+    let result = collect::tasks::ask(&tasks, &id, bound).await.map_err(Failure::from);
+    (id, sent, result)
+}
+
+fn finish(shared: &Shared, (id, sent, result): Answer, connection: &mut Option<(Endpoint, Tasks)>) {
+    match &result {
+        Err(Failure::GivenUp(_)) => shared.gave_up("tasks"),
+        // Whatever went wrong, the next question gets a fresh connection.
+        Err(_) => *connection = None,
+        Ok(_) => {}
+    }
+    lock(&shared.tasks).ended(&id, sent, result, Instant::now());
+    shared.changed.notify_one();
+}
+
+async fn connected(shared: &Shared, connection: &mut Option<(Endpoint, Tasks)>) -> Result<Tasks, Failure> {
+    let endpoint = endpoint(shared)?;
+    if let Some((to, tasks)) = connection
+        && *to == endpoint
+    {
+        return Ok(tasks.clone());
+    }
+    let tasks = Tasks::connect(&endpoint.socket).await.map_err(unconnected)?;
+    *connection = Some((endpoint, tasks.clone()));
+    Ok(tasks)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! What `kubectl apply -k config/default` installs: the least rights, the least powers, nothing by accident.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Renders a folder of `config/` as kubectl does.
+fn render(folder: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(folder);
+    let output =
+        Command::new("kubectl").arg("kustomize").arg(&path).output().expect("kubectl, for `kubectl kustomize`");
+    assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "a warning about {}", path.display());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    assert!(!documents.is_empty(), "{} is empty", path.display());
+    documents
+}
+
+fn name(object: &Value) -> String {
+    format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap())
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+fn one<'a>(objects: &'a [Value], wanted: &str) -> &'a Value {
+    objects.iter().find(|object| name(object) == wanted).unwrap_or_else(|| panic!("no {wanted}"))
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn no_role_holds_more_than_it_needs() {
+    let objects = render("default");
+    let mut rules = 0;
+    for role in objects.iter().filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole") {
+        for rule in role["rules"].as_array().unwrap() {
+            rules += 1;
+            let what = format!("{}: {rule}", name(role));
+            let (groups, resources, verbs) =
+                (texts(&rule["apiGroups"]), texts(&rule["resources"]), texts(&rule["verbs"]));
+            for list in [&groups, &resources, &verbs] {
+                assert!(!list.contains(&"*"), "a wildcard in {what}");
+            }
+            for never in [
+                "nodes/proxy",
+                "secrets",
+                "pods/exec",
+                "pods/attach",
+                "pods/portforward",
+                "serviceaccounts/token",
+                "pods/ephemeralcontainers",
+            ] {
+                assert!(!resources.contains(&never), "{never} in {what}");
+            }
+            for never in ["escalate", "bind", "impersonate", "deletecollection"] {
+                assert!(!verbs.contains(&never), "{never} in {what}");
+            }
+            assert!(rule["nonResourceURLs"].is_null(), "{what}");
+            let writes = verbs.iter().any(|verb| !["get", "list", "watch"].contains(verb));
+            if writes
+                && groups.iter().any(|group| group.starts_with("rbac.") || group.starts_with("admissionregistration."))
+            {
+                panic!("rights over rights in {what}");
+            }
+        }
+    }
+    assert!(rules > 10, "expected the roles of controller and probe, found {rules} rules");
+}
+
+#[test]
+fn a_node_may_read_reports_and_write_a_status_and_nothing_else() {
+    let objects = render("default");
+    let role = one(&objects, "ClusterRole/nrh:probe");
+    for rule in role["rules"].as_array().unwrap() {
+        assert_eq!(texts(&rule["apiGroups"]), ["runtimehealth.io"], "{rule}");
+        for verb in texts(&rule["verbs"]) {
+            let expected = if verb == "patch" { "noderuntimehealths/status" } else { "noderuntimehealths" };
+            assert!(["get", "watch", "patch"].contains(&verb), "{rule}");
+            assert_eq!(texts(&rule["resources"]), [expected], "{rule}");
+        }
+    }
+    // Nothing else is bound to the node's identities.
+    for binding in objects.iter().filter(|object| object["kind"].as_str().unwrap().ends_with("RoleBinding")) {
+        for subject in binding["subjects"].as_array().unwrap() {
+            let of_a_node = subject["namespace"] == "nrh-node" || subject["name"] == "system:nodes";
+            assert!(!of_a_node || binding["roleRef"]["name"] == "nrh:probe", "{binding}");
+            assert!(subject["kind"] != "Group" || subject["name"] == "system:nodes", "{binding}");
+        }
+    }
+    assert_eq!(one(&objects, "ServiceAccount/nrh-act")["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn no_container_is_privileged() {
+    let objects = render("default");
+    let mut containers = 0;
+    for workload in objects.iter().filter(|object| object["spec"]["template"]["spec"].is_object()) {
+        let pod = &workload["spec"]["template"]["spec"];
+        assert!(pod["initContainers"].is_null() && pod["hostIPC"].is_null(), "{}", name(workload));
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{}", name(workload));
+        for container in pod["containers"].as_array().unwrap() {
+            containers += 1;
+            let context = &container["securityContext"];
+            let what = format!("{}: {context}", name(workload));
+            assert_ne!(context["privileged"], true, "{what}");
+            assert_eq!(context["allowPrivilegeEscalation"], false, "{what}");
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{what}");
+            assert_eq!(texts(&context["capabilities"]["drop"]), ["ALL"], "{what}");
+            assert!(container["resources"]["limits"]["memory"].is_string(), "{what}");
+            assert!(container["resources"]["requests"]["cpu"].is_string(), "{what}");
+            assert_eq!(container["imagePullPolicy"], "IfNotPresent", "{what}");
+        }
+    }
+    assert_eq!(containers, 2);
+}
+
+#[test]
+fn the_controller_fits_the_restricted_level() {
+    let objects = render("default");
+    assert_eq!(
+        one(&objects, "Namespace/nrh-system")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "restricted"
+    );
+    let spec = &one(&objects, "Deployment/nrh-controller")["spec"];
+    let pod = &spec["template"]["spec"];
+    assert_eq!(spec["replicas"], 2);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert!(pod["hostPID"].is_null() && pod["hostNetwork"].is_null() && pod["volumes"].is_null());
+    let container = &pod["containers"][0];
+    assert!(container["securityContext"]["capabilities"]["add"].is_null());
+    let image = container["env"].as_array().unwrap().iter().find(|env| env["name"] == "NRH_IMAGE").unwrap();
+    assert_eq!(image["value"], container["image"], "Jobs would be refused: they are pinned to the controller's image");
+}
+
+#[test]
+fn the_probe_has_what_it_needs_and_is_everywhere() {
+    let objects = render("default");
+    let pod = &one(&objects, "DaemonSet/nrh-probe")["spec"]["template"]["spec"];
+    assert_eq!(pod["hostPID"], true);
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["tolerations"], serde_json::json!([{"operator": "Exists"}]));
+    assert_eq!(pod["nodeSelector"], serde_json::json!({"kubernetes.io/os": "linux"}));
+    let container = &pod["containers"][0];
+    assert_eq!(texts(&container["securityContext"]["capabilities"]["add"]), ["SYS_PTRACE", "KILL", "DAC_READ_SEARCH"]);
+    for volume in pod["volumes"].as_array().unwrap() {
+        let path = volume["hostPath"]["path"].as_str().unwrap();
+        assert!(["/run/nrh", "/run/containerd"].contains(&path), "a mount too many: {path}");
+    }
+    let quota = of_kind(&objects, "ResourceQuota")
+        .into_iter()
+        .find(|quota| quota["metadata"]["namespace"] == "nrh-node")
+        .unwrap();
+    assert_eq!(
+        quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"],
+        serde_json::json!(["system-node-critical"])
+    );
+}
+
+#[test]
+fn admission_fails_closed_and_every_policy_is_bound() {
+    let objects = render("default");
+    let policies = of_kind(&objects, "ValidatingAdmissionPolicy");
+    assert!(policies.len() >= 7);
+    for policy in policies {
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{}", name(policy));
+        for validation in policy["spec"]["validations"].as_array().unwrap() {
+            assert!(validation["message"].as_str().is_some_and(|message| message.len() > 20), "{validation}");
+        }
+        let bound = of_kind(&objects, "ValidatingAdmissionPolicyBinding").into_iter().any(|binding| {
+            binding["spec"]["policyName"] == policy["metadata"]["name"]
+                && texts(&binding["spec"]["validationActions"]) == ["Deny"]
+        });
+        assert!(bound, "{} is not bound", name(policy));
+    }
+}
+
+#[test]
+fn everything_carries_our_label_and_nothing_needs_its_kind_first() {
+    for object in render("default") {
+        assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "nrh", "{}", name(&object));
+        // kubectl looks up all kinds before it applies the first object: an object of a kind of ours would make the
+        // first `kubectl apply -k` of a cluster fail.
+        assert_ne!(object["apiVersion"], "runtimehealth.io/v1alpha1", "{}", name(&object));
+    }
+}
+
+#[test]
+fn the_enforcing_policies_are_one_per_incident() {
+    let names: Vec<String> = render("policies").iter().map(name).collect();
+    assert_eq!(
+        names,
+        ["RemediationPolicy/hung-container", "RemediationPolicy/leftovers", "RemediationPolicy/stuck-daemonset"]
+    );
+    let shipped = render("policies/dry-run");
+    assert_eq!(shipped[0]["spec"]["mode"], "DryRun");
+    assert!(shipped[0]["spec"]["priority"].as_i64().unwrap() < 0);
+}
