@@ -25,6 +25,7 @@ use crate::core::text::bounded;
 pub mod endpoint;
 #[cfg(test)]
 pub(crate) mod fake;
+mod made;
 mod seen;
 pub mod tasks;
 #[cfg(test)]
