@@ -9,6 +9,7 @@
 mod apply;
 mod path;
 mod serve;
+pub mod world;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -90,10 +91,15 @@ impl FakeApi {
     }
 
     pub fn client(&self) -> Client {
-        let api = self.clone();
+        self.client_with_lease(None)
+    }
+
+    /// A client whose Leases are its own: whoever uses it leads, whoever else leads too.
+    pub fn client_with_lease(&self, own: Option<&str>) -> Client {
+        let (api, own) = (self.clone(), own.map(str::to_owned));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let api = api.clone();
-            async move { Ok::<Response<Answer>, Infallible>(api.serve(request).await) }
+            let (api, own) = (api.clone(), own.clone());
+            async move { Ok::<Response<Answer>, Infallible>(api.serve(request, own).await) }
         });
         Client::new(service, "default")
     }
@@ -155,7 +161,11 @@ impl FakeApi {
 
     pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
         let store = self.lock();
-        store.objects.iter().find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name)).map(|(_, o)| o.clone())
+        store
+            .objects
+            .iter()
+            .find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name))
+            .map(|(_, o)| o.clone())
     }
 
     pub fn list(&self, plural: &str) -> Vec<Value> {

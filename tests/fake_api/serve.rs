@@ -16,7 +16,7 @@ use super::{Call, FakeApi, Fault, Store};
 type Reply = Result<(u16, Value), (u16, &'static str, String)>;
 
 impl FakeApi {
-    pub(super) async fn serve(&self, request: Request<Body>) -> Response<Answer> {
+    pub(super) async fn serve(&self, request: Request<Body>, own_lease: Option<String>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await.unwrap_or_default();
         let target = of_path(parts.uri.path()).unwrap_or_else(|| panic!("strange path {}", parts.uri));
@@ -32,7 +32,14 @@ impl FakeApi {
             (&Method::DELETE, ..) => "delete",
             other => panic!("strange method {other:?}"),
         };
-        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        let mut body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        let mut target = target;
+        if let Some(own) = own_lease.filter(|_| target.plural == "leases") {
+            if body["metadata"]["name"].is_string() {
+                body["metadata"]["name"] = json!(own);
+            }
+            target.name = target.name.map(|_| own);
+        }
         let call = Call { verb, target, query, body };
         let kind = parts.headers.get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let fault = {
@@ -66,7 +73,8 @@ impl FakeApi {
         let since: u64 = call.query.get("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         let lines = stream::unfold((self.clone(), call, since), |(api, call, since)| async move {
             loop {
-                let changed = api.changed.notified();
+                let notify = api.changed.clone();
+                let changed = notify.notified();
                 let found = {
                     let store = api.lock();
                     if store.down {
