@@ -41,12 +41,8 @@ async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
     world.set_sick("w2", true);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let writes = world.api.writes();
-    let ledger = position(&writes, "create configmaps/nrh-ledger").max(
-        writes
-            .iter()
-            .rposition(|w| w == "patch configmaps/nrh-ledger")
-            .map_or(0, |_| position(&writes, "patch configmaps/nrh-ledger")),
-    );
+    // The first one, at the start, holds no slot.
+    let ledger = position(&writes, "patch configmaps/nrh-ledger");
     let episode = position(&writes, "create noderemediations/");
     let job = position(&writes, "create jobs/");
     assert!(ledger < episode && episode < job, "{writes:#?}");
@@ -317,7 +313,7 @@ async fn each_last_no_is_heard() {
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
         let seen = said.clone();
         world.api.hook(move |call| {
-            if call.verb == "update" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
+            if call.verb == "patch" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
                 *seen.lock().unwrap() = true;
                 let other = other.clone();
                 tokio::spawn(async move { veto(&other) });
@@ -366,5 +362,41 @@ async fn no_call_goes_beyond_the_listed_rights() {
             used.contains(&(expected.0.to_owned(), expected.1)),
             "{expected:?} was not seen: the test proves too little"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_one_does() {
+    let world = World::new(1).await;
+    let replica = world.controller("a");
+    world.until("it is there", || world.api.get("remediationpolicies", "dry-run").is_some()).await;
+    world.until("the ledger too", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
+    replica.crash().await;
+    world.api.remove("remediationpolicies", "dry-run");
+    let replica = world.controller("b");
+    sleep(Duration::from_secs(120)).await;
+    assert!(world.api.get("remediationpolicies", "dry-run").is_none(), "who removed it is not overruled");
+    replica.crash().await;
+}
+
+#[test]
+fn a_job_has_exactly_what_the_executor_asks_for() {
+    let order = serde_json::from_value(json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseCont",
+        "faultId": "f", "faultType": "HungContainer", "target": {}, "issuedAt": "2025-06-01T12:00:00Z", "ttlSeconds": 60}))
+    .unwrap();
+    let job = serde_json::to_value(nrh::controller::jobs::job(&order, "nrh:1").unwrap()).unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    let texts = |list: &Value, at: &str| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|v| v.pointer(at).unwrap().as_str().unwrap().to_owned()).collect()
+    };
+    let security = &pod["containers"][0]["securityContext"];
+    let wanted = nrh::node::agent::CAPABILITIES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(texts(&security["capabilities"]["add"], ""), wanted);
+    let wanted: BTreeSet<String> = nrh::node::agent::MOUNTS.iter().map(|(path, ..)| (*path).to_owned()).collect();
+    assert_eq!(texts(&pod["volumes"], "/hostPath/path"), wanted);
+    for (path, writable, _) in nrh::node::agent::MOUNTS {
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["mountPath"] == *path).unwrap();
+        assert_eq!(mount["readOnly"] != true, *writable, "{path}");
     }
 }
