@@ -7,12 +7,16 @@
 
 pub mod apply;
 pub mod cache;
+pub mod calls;
+pub mod clock;
 pub mod decide;
 pub mod events;
+pub mod http;
 pub mod jobs;
 pub mod leader;
 pub mod ledger;
 pub mod metrics;
+pub mod rbac;
 pub mod run;
 pub mod shipped_policy;
 pub mod status;

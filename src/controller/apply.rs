@@ -1,1 +1,251 @@
-//! To come.
+//! Effects into API calls: the ledger first, then one chain per node, each effect only after the one before.
+//!
+//! Everything is idempotent, and nothing that matters lives only here: when a call fails, or the process
+//! dies between any two, the next pass plans the rest again from what the API holds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::calls::{CallError, Calls};
+use super::clock::Clock;
+use super::events::Events;
+use super::leader::Leadership;
+use super::ledger::{LedgerStore, StoreError};
+use super::metrics::Metrics;
+use crate::core::plan::Effect;
+
+mod act;
+mod episode;
+mod recheck;
+
+/// Most chains that run at the same time.
+const CHAINS: usize = 8;
+/// Wait after the first failure of a chain; doubled with each further one.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait after a failure.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// Why an effect was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The last re-read said no: nothing was touched, and the next pass decides on what was read.
+    #[error("not done: {0}")]
+    NotNow(String),
+    /// This process does not lead any more.
+    #[error("not done: this process does not lead any more")]
+    NotLeading,
+    /// Something cannot be written as JSON.
+    #[error("cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+impl ApplyError {
+    fn line(&self) -> String {
+        match self {
+            Self::Call(error) => error.line(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What became of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Effects carried out.
+    pub done: usize,
+    /// When the first of those that failed, or were put off after a failure, may be tried again.
+    pub retry_in: Option<Duration>,
+}
+
+impl Applied {
+    fn and(self, other: Self) -> Self {
+        let sooner = self.retry_in.into_iter().chain(other.retry_in).min();
+        Self { done: self.done + other.done, retry_in: sooner }
+    }
+}
+
+/// Chains that failed lately: how often in a row, and until when they wait.
+#[derive(Debug, Default)]
+pub struct Failures(BTreeMap<String, (u32, Instant)>);
+
+impl Failures {
+    fn waits(&self, chain: &str, now: Instant) -> Option<Duration> {
+        let (_, until) = self.0.get(chain)?;
+        (*until > now).then(|| until.saturating_duration_since(now))
+    }
+
+    fn note(&mut self, chain: &str, now: Instant) -> Duration {
+        let (count, until) = self.0.entry(chain.to_owned()).or_insert((0, now));
+        let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl((*count).min(16)).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
+        *count = count.saturating_add(1);
+        *until = now + wait;
+        wait
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, (_, until)| now.saturating_duration_since(*until) < LONGEST_WAIT.saturating_mul(4));
+    }
+}
+
+/// Carries out effects.
+#[derive(Debug)]
+pub struct Applier {
+    /// The way to the API server.
+    pub calls: Calls,
+    /// Where answers are folded in, so that the next pass sees them.
+    pub cache: Arc<Cache>,
+    /// Wall time for records.
+    pub clock: Clock,
+    /// Who may act.
+    pub leadership: Leadership,
+    /// What is told to people.
+    pub events: Events,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Image of the Jobs.
+    pub image: String,
+}
+
+impl Applier {
+    /// Carries out the effects of one pass.
+    pub async fn apply(&self, effects: Vec<Effect>, ledger: &mut LedgerStore, failures: &mut Failures) -> Applied {
+        let now = Instant::now();
+        failures.forget_old(now);
+        let mut applied = Applied::default();
+        let mut may_open = true;
+        let mut chains: Vec<(String, Vec<Effect>)> = Vec::new();
+        for effect in effects {
+            if let Effect::StoreLedger(slots) = effect {
+                let stored = self.store(ledger, &slots, failures, now).await;
+                may_open = may_open && stored.retry_in.is_none();
+                applied = applied.and(stored);
+                continue;
+            }
+            let key = self.chain_of(&effect);
+            match chains.iter_mut().find(|(chain, _)| *chain == key) {
+                Some((_, chain)) => chain.push(effect),
+                None => chains.push((key, vec![effect])),
+            }
+        }
+        let mut ready = Vec::new();
+        for (key, chain) in chains {
+            match failures.waits(&key, now) {
+                Some(wait) => applied = applied.and(Applied { done: 0, retry_in: Some(wait) }),
+                None => ready.push((key, chain)),
+            }
+        }
+        let runs = ready.into_iter().map(|(key, chain)| async move {
+            let (done, error) = self.run_chain(chain, may_open).await;
+            (key, done, error)
+        });
+        let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
+        for (key, done, error) in results {
+            let retry_in = match error {
+                None => {
+                    failures.0.remove(&key);
+                    None
+                }
+                Some(error) => {
+                    tracing::warn!(chain = key, error = error.line(), "effect not carried out");
+                    Some(failures.note(&key, Instant::now()))
+                }
+            };
+            applied = applied.and(Applied { done, retry_in });
+        }
+        applied
+    }
+
+    async fn store(
+        &self,
+        ledger: &mut LedgerStore,
+        slots: &crate::core::snapshot::Ledger,
+        failures: &mut Failures,
+        now: Instant,
+    ) -> Applied {
+        const CHAIN: &str = "ledger";
+        if let Some(wait) = failures.waits(CHAIN, now) {
+            return Applied { done: 0, retry_in: Some(wait) };
+        }
+        let error = if self.leads() { ledger.store(&self.calls, slots).await } else { Ok(()) };
+        match error {
+            Ok(()) if self.leads() => {
+                failures.0.remove(CHAIN);
+                self.cache.lock().snapshot.ledger = Some(slots.clone());
+                Applied { done: 1, retry_in: None }
+            }
+            Ok(()) => Applied { done: 0, retry_in: Some(FIRST_WAIT) },
+            Err(error) => {
+                let line = match &error {
+                    StoreError::Call(error) => error.line(),
+                    StoreError::Json(_) => error.to_string(),
+                };
+                tracing::warn!(error = line, "the ledger was not stored; nothing is opened in this pass");
+                Applied { done: 0, retry_in: Some(failures.note(CHAIN, Instant::now())) }
+            }
+        }
+    }
+
+    /// Effects of one chain in order; the first that fails ends it.
+    async fn run_chain(&self, chain: Vec<Effect>, may_open: bool) -> (usize, Option<ApplyError>) {
+        let mut done = 0;
+        for effect in chain {
+            if !self.leads() {
+                return (done, Some(ApplyError::NotLeading));
+            }
+            if let Err(error) = self.one(effect, may_open).await {
+                return (done, Some(error));
+            }
+            done += 1;
+        }
+        (done, None)
+    }
+
+    async fn one(&self, effect: Effect, may_open: bool) -> Result<(), ApplyError> {
+        match effect {
+            // Stored before all chains.
+            Effect::StoreLedger(_) => Ok(()),
+            Effect::WriteEpisode(episode) if episode.identity.is_none() => {
+                // A dry run takes no slot, so it needs no ledger.
+                if !may_open && episode.is_open() {
+                    return Err(ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+                }
+                self.open_episode(&episode).await
+            }
+            Effect::WriteEpisode(episode) => self.write_episode(&episode).await,
+            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+                Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
+            }
+            Effect::Uncordon { episode, node } => self.uncordon(&episode, &node).await,
+            Effect::WithdrawOrder { node } => self.withdraw_order(&node).await,
+            Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
+            Effect::DeleteEpisode { name } => self.delete_episode(&name).await,
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.leadership.term(Instant::now()).is_some()
+    }
+
+    /// Effects with the same key depend on each other.
+    fn chain_of(&self, effect: &Effect) -> String {
+        match effect {
+            Effect::WriteEpisode(episode) => episode.node.clone(),
+            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
+            Effect::DeleteJob { operation_id } => {
+                let state = self.cache.lock();
+                let of = |e: &&crate::core::episode::Episode| e.steps.iter().any(|s| s.operation_id == *operation_id);
+                state.snapshot.episodes.values().find(of).map_or_else(|| operation_id.clone(), |e| e.node.clone())
+            }
+            Effect::DeleteEpisode { name } => name.clone(),
+            Effect::StoreLedger(_) => String::new(),
+        }
+    }
+}

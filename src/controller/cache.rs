@@ -1,1 +1,291 @@
-//! To come.
+//! What the API holds, as far as decisions need it: one snapshot, kept current in place.
+//!
+//! ```text
+//! watches ──┐
+//! re-lists ─┼─► State { snapshot, standing, … } ─► decide (under the lock, no copy)
+//! own writes┘        newest version wins
+//! ```
+//! Nodes change with every heartbeat; only what a decision reads is kept, and the decider is woken only when
+//! that changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::api::RemediationPolicyStatus;
+use crate::core::episode::Episode;
+use crate::core::fault::{FaultState, PodRef};
+use crate::core::policy::Policy;
+use crate::core::snapshot::{Snapshot, SuspectPod};
+
+pub mod arrival;
+pub mod fold;
+pub mod job;
+pub mod node;
+pub mod pods;
+pub mod report;
+pub mod suspects;
+pub mod versions;
+pub mod watches;
+
+use arrival::Arrivals;
+use job::JobRow;
+use report::Standing;
+use versions::Versions;
+
+/// A policy as it stands in the API: read, or with everything that is wrong with it.
+#[derive(Clone, Debug)]
+pub struct PolicyRow {
+    /// The policy, or its errors.
+    pub read: Result<Policy, Vec<String>>,
+    /// Generation of its spec.
+    pub generation: i64,
+    /// Its status as it stands.
+    pub status: RemediationPolicyStatus,
+    /// Uid of the object.
+    pub uid: String,
+}
+
+/// What of an episode's object is not in the [`Episode`].
+#[derive(Clone, Debug, Default)]
+pub struct EpisodeRow {
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+    /// Whether it carries our finalizer.
+    pub finalizer: bool,
+}
+
+/// A DaemonSet as far as its pods may be suspects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonSetRow {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its label selector, in the API's notation.
+    pub selector: String,
+    /// Pods it wants.
+    pub desired: u32,
+    /// Whether some of them are missing, not ready or not available.
+    pub troubled: bool,
+}
+
+/// Pods as read at one moment.
+#[derive(Clone, Debug)]
+pub struct PodsRead {
+    /// When.
+    pub at: Instant,
+    /// Suspects among them.
+    pub suspects: Vec<SuspectPod>,
+    /// Pods that are being deleted (reads of a whole node only).
+    pub terminating: BTreeSet<PodRef>,
+}
+
+/// Versions per kind.
+#[derive(Debug, Default)]
+pub struct AllVersions {
+    /// Nodes.
+    pub nodes: Versions,
+    /// Reports.
+    pub reports: Versions,
+    /// Policies.
+    pub policies: Versions,
+    /// Episodes.
+    pub episodes: Versions,
+    /// Each `DaemonSet`.
+    pub daemon_sets: Versions,
+    /// Our Jobs.
+    pub jobs: Versions,
+    /// Our Jobs' pods.
+    pub job_pods: Versions,
+}
+
+impl AllVersions {
+    fn all(&self) -> [(&'static str, &Versions); 7] {
+        [
+            ("nodes", &self.nodes),
+            ("noderuntimehealths", &self.reports),
+            ("remediationpolicies", &self.policies),
+            ("noderemediations", &self.episodes),
+            ("daemonsets", &self.daemon_sets),
+            ("jobs", &self.jobs),
+            ("pods of jobs", &self.job_pods),
+        ]
+    }
+}
+
+/// Everything known.
+#[derive(Debug)]
+pub struct State {
+    /// What a decision is made from. Ages are those of the last [`State::refresh`].
+    pub snapshot: Snapshot,
+    /// Versions of the objects in it.
+    pub versions: AllVersions,
+    /// The controller's part of each NodeRuntimeHealth, by node.
+    pub standing: BTreeMap<String, Standing>,
+    /// Heartbeats, by node.
+    pub arrivals: BTreeMap<String, Arrivals>,
+    /// Policies, valid or not.
+    pub policies: BTreeMap<String, PolicyRow>,
+    /// The rest of the episodes.
+    pub episodes: BTreeMap<String, EpisodeRow>,
+    /// Each `DaemonSet`, by `namespace/name`.
+    pub daemon_sets: BTreeMap<String, DaemonSetRow>,
+    /// Our Jobs, by operation.
+    pub jobs: BTreeMap<String, JobRow>,
+    /// Pods read per DaemonSet.
+    pub pods_of_sets: BTreeMap<String, PodsRead>,
+    /// Pods read per node.
+    pub pods_of_nodes: BTreeMap<String, PodsRead>,
+    started: Instant,
+}
+
+impl State {
+    fn new(now: Instant) -> Self {
+        Self {
+            snapshot: Snapshot::default(),
+            versions: AllVersions::default(),
+            standing: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            episodes: BTreeMap::new(),
+            daemon_sets: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            pods_of_sets: BTreeMap::new(),
+            pods_of_nodes: BTreeMap::new(),
+            started: now,
+        }
+    }
+
+    /// Monotonic time since this process began to look.
+    pub fn since_start(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    /// Whether every kind has been listed once.
+    pub fn is_synced(&self) -> bool {
+        self.versions.all().iter().all(|(_, versions)| versions.is_synced())
+    }
+
+    /// Kinds that have not been listed yet.
+    pub fn unsynced(&self) -> Vec<&'static str> {
+        self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
+    }
+
+    /// Brings everything that depends on time up to `now`.
+    pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
+        self.snapshot.now = wall;
+        let unseen = Arrivals::default();
+        for (node, view) in &mut self.snapshot.reports {
+            report::age(view, self.arrivals.get(node).unwrap_or(&unseen), now);
+        }
+        self.snapshot.jobs =
+            self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
+        self.refresh_pods(now);
+    }
+
+    fn refresh_pods(&mut self, now: Instant) {
+        let since = |at: Instant| now.saturating_duration_since(at);
+        self.snapshot.pods_read =
+            self.pods_of_nodes.iter().map(|(node, read)| (node.clone(), since(read.at))).collect();
+        self.snapshot.terminating =
+            self.pods_of_nodes.values().flat_map(|read| read.terminating.iter().cloned()).collect();
+        let mut pods: BTreeMap<PodRef, SuspectPod> = BTreeMap::new();
+        for read in self.pods_of_sets.values() {
+            for suspect in &read.suspects {
+                // A later look at the whole node knows better.
+                if self.pods_of_nodes.get(&suspect.node).is_none_or(|node| node.at < read.at) {
+                    pods.insert(suspect.pod.clone(), aged(suspect, since(read.at)));
+                }
+            }
+        }
+        for read in self.pods_of_nodes.values() {
+            for suspect in &read.suspects {
+                pods.entry(suspect.pod.clone()).or_insert_with(|| aged(suspect, since(read.at)));
+            }
+        }
+        self.snapshot.pods = pods.into_values().collect();
+    }
+
+    /// When the passing of time alone changes what [`State::refresh`] yields, beside ages.
+    pub fn next_change(&self, now: Instant) -> Option<Duration> {
+        self.jobs.values().filter_map(|row| row.settles_in(now)).min()
+    }
+
+    /// Open episode of a node.
+    pub fn open_episode(&self, node: &str) -> Option<&Episode> {
+        self.snapshot.episodes.values().find(|episode| episode.node == node && episode.is_open())
+    }
+
+    /// Nodes whose pods are to be read as a whole: those with an open episode, and those with a confirmed
+    /// fault that is about a pod.
+    pub fn nodes_of_interest(&self) -> BTreeSet<String> {
+        let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
+            view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && f.fault.subject.pod.is_some())
+        });
+        let with_episode = self.snapshot.episodes.values().filter(|e| e.is_open()).map(|e| &e.node);
+        with_fault
+            .map(|(node, _)| node)
+            .chain(with_episode)
+            .filter(|n| self.snapshot.nodes.contains_key(*n))
+            .cloned()
+            .collect()
+    }
+}
+
+fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {
+    let mut aged = suspect.clone();
+    aged.read = by;
+    aged.age = aged.age.saturating_add(by);
+    aged.overdue = aged.overdue.map(|overdue| overdue.saturating_add(by));
+    for waiting in &mut aged.waiting {
+        waiting.ended = waiting.ended.map(|ended| ended.saturating_add(by));
+    }
+    aged
+}
+
+/// The state, shared by the tasks that fill it and the one that decides.
+#[derive(Debug)]
+pub struct Cache {
+    state: Mutex<State>,
+    decider: Notify,
+    reader: Notify,
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self { state: Mutex::new(State::new(Instant::now())), decider: Notify::new(), reader: Notify::new() }
+    }
+
+    /// The state. It is never held over an await.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock ends the process; until then the state is still the best there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the decider.
+    pub fn wake(&self) {
+        self.decider.notify_one();
+        self.reader.notify_one();
+    }
+
+    /// Waits until the decider is woken.
+    pub async fn woken(&self) {
+        self.decider.notified().await;
+    }
+
+    /// Waits until the reader of suspects' pods may have something to do.
+    pub async fn reader_woken(&self) {
+        self.reader.notified().await;
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self::new()
+    }
+}

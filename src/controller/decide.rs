@@ -1,1 +1,118 @@
-//! To come.
+//! The decision loop: the only decider. Woken by news or by the plan's own next look, never by a fixed beat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{Applier, Failures};
+use super::ledger::LedgerStore;
+use super::status::Outlook;
+use crate::core::plan::{Plan, PlanSettings, plan};
+
+/// News that come within this time are decided on together. Small beside any call that follows.
+const GATHER: Duration = Duration::from_millis(5);
+/// Longest time without a decision: a safety net, should a plan name no next look.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Passes in a row that may each do something at once. More than any chain of decisions needs; beyond, a
+/// decision that does not take effect must not become a busy loop.
+const IN_A_ROW: u32 = 32;
+/// Wait between passes after that.
+const BREATHE: Duration = Duration::from_secs(1);
+
+/// Decides, and has it carried out.
+#[derive(Debug)]
+pub struct Decider {
+    applier: Applier,
+    settings: PlanSettings,
+    ceiling: u32,
+    outlook: watch::Sender<Arc<Outlook>>,
+    ledger: LedgerStore,
+    failures: Failures,
+    epoch: Option<u64>,
+}
+
+impl Decider {
+    /// A decider that hands what it carries out to `applier`, and what it sees to `outlook`.
+    pub fn new(applier: Applier, settings: PlanSettings, ceiling: u32, outlook: watch::Sender<Arc<Outlook>>) -> Self {
+        let (ledger, failures) = (LedgerStore::default(), Failures::default());
+        Self { applier, settings, ceiling, outlook, ledger, failures, epoch: None }
+    }
+
+    /// Decides while this process leads, until `end`. A pass that has begun is finished.
+    pub async fn run(mut self, end: CancellationToken) {
+        let mut in_a_row = 0_u32;
+        let mut leadership = self.applier.leadership.clone();
+        loop {
+            let wait = self.pass().await;
+            in_a_row = if wait.is_zero() { in_a_row.saturating_add(1) } else { 0 };
+            let wait = if in_a_row > IN_A_ROW { BREATHE } else { wait };
+            let cache = self.applier.cache.clone();
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+                () = leadership.changed() => {}
+                () = cache.woken() => tokio::time::sleep(GATHER).await,
+            }
+        }
+    }
+
+    /// One pass; how long until the next, if nothing happens before.
+    async fn pass(&mut self) -> Duration {
+        let Some(term) = self.applier.leadership.term(Instant::now()) else {
+            self.applier.metrics.leads(false);
+            self.epoch = None;
+            return LONGEST;
+        };
+        self.applier.metrics.leads(true);
+        if !self.applier.cache.lock().is_synced() {
+            return LONGEST;
+        }
+        // A new term knows nothing of what the one before has stored.
+        if self.epoch != Some(term.epoch) || self.ledger.is_doubtful() {
+            match self.ledger.load(&self.applier.calls).await {
+                Ok(ledger) => self.applier.cache.lock().snapshot.ledger = ledger,
+                Err(error) => {
+                    tracing::warn!(error = error.line(), "the ledger cannot be read; nothing new starts");
+                    self.applier.cache.lock().snapshot.ledger = None;
+                }
+            }
+            self.epoch = Some(term.epoch);
+        }
+        let known = !self.ledger.is_doubtful();
+        let (effects, next) = self.decide(term.epoch, known);
+        let planned = effects.len();
+        let applied = self.applier.apply(effects, &mut self.ledger, &mut self.failures).await;
+        let freed = self.applier.free_finished().await;
+        if applied.done > 0 || freed > 0 {
+            // What was done is in the cache already: there may be a next step.
+            return Duration::ZERO;
+        }
+        tracing::debug!(planned, ?next, "pass");
+        let doubtful = self.ledger.is_doubtful().then_some(Duration::from_secs(1));
+        next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(LONGEST).min(LONGEST)
+    }
+
+    /// The decision itself: under the lock, without a copy of the snapshot.
+    fn decide(&mut self, epoch: u64, ledger_known: bool) -> (Vec<crate::core::plan::Effect>, Option<Duration>) {
+        // What cannot be read is not known to be missing: only a ledger that was read and is not there, or
+        // is not one, may be rebuilt.
+        self.settings.rebuild_ledger = ledger_known;
+        let began = Instant::now();
+        let mut state = self.applier.cache.lock();
+        state.refresh(began, self.applier.clock.now());
+        state.snapshot.epoch = epoch;
+        state.snapshot.ceiling = self.ceiling;
+        let mut decided: Plan = plan(&state.snapshot, &self.settings);
+        self.applier.metrics.decided(&state, &decided, began.elapsed().as_secs_f64());
+        let next = decided.next.into_iter().chain(state.next_change(began)).min();
+        drop(state);
+        let effects = std::mem::take(&mut decided.effects);
+        self.outlook.send_replace(Arc::new(Outlook::of(&mut decided)));
+        // A next look of zero would be a busy loop.
+        (effects, next.map(|next| next.max(Duration::from_millis(10))))
+    }
+}

@@ -1,1 +1,216 @@
-//! To come.
+//! The Job that carries out one order on one node: pinned, unprivileged but for what it needs, tried once.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Capabilities, Container, EnvVar, EnvVarSource, HostPathVolumeSource, ObjectFieldSelector, PodSpec,
+    PodTemplateSpec, ResourceRequirements, SELinuxOptions, SeccompProfile, SecurityContext, Toleration, Volume,
+    VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::ObjectMeta;
+
+use crate::api::{NODE_LABEL, NODE_NAMESPACE, OPERATION_LABEL};
+use crate::core::order::Order;
+use crate::core::text::short_name;
+
+/// Longest time a Job may run, in seconds. The order itself may only be *started* within its time to live.
+const ACTIVE_DEADLINE: i64 = 180;
+/// Seconds after its end at which Kubernetes removes a Job, should we not have done it.
+const TTL_AFTER_FINISHED: i32 = 600;
+/// Service account of the Jobs: it holds no rights, and its token is not mounted.
+pub const SERVICE_ACCOUNT: &str = "nrh-act";
+
+/// A path of the node that the executor needs, and how.
+struct Mount {
+    name: &'static str,
+    path: &'static str,
+    kind: &'static str,
+    read_only: bool,
+}
+
+/// What the executor touches on the node, and nothing else. Processes need no mount: host PID gives /proc.
+const MOUNTS: [Mount; 2] = [
+    // The claims: created exclusively, so that an operation happens once.
+    Mount { name: "state", path: "/run/nrh", kind: "DirectoryOrCreate", read_only: false },
+    // The runtime's socket: to look again, and to remove exactly one container.
+    Mount { name: "runtime", path: "/run/containerd", kind: "Directory", read_only: true },
+];
+
+/// Signals to host processes; their links and wait channels; their files where owned by others.
+const CAPABILITIES: [&str; 3] = ["KILL", "SYS_PTRACE", "DAC_READ_SEARCH"];
+
+/// The Job for an order.
+pub fn job(order: &Order, image: &str) -> Result<Job, serde_json::Error> {
+    let labels = labels(order);
+    Ok(Job {
+        metadata: ObjectMeta {
+            name: Some(order.operation_id.clone()),
+            namespace: Some(NODE_NAMESPACE.to_owned()),
+            labels: Some(labels.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(JobSpec {
+            parallelism: Some(1),
+            completions: Some(1),
+            backoff_limit: Some(0),
+            active_deadline_seconds: Some(ACTIVE_DEADLINE),
+            ttl_seconds_after_finished: Some(TTL_AFTER_FINISHED),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                spec: Some(pod(order, image)?),
+            },
+            ..JobSpec::default()
+        }),
+        status: None,
+    })
+}
+
+fn labels(order: &Order) -> BTreeMap<String, String> {
+    [
+        ("app.kubernetes.io/part-of", "nrh".to_owned()),
+        ("app.kubernetes.io/name", "nrh-act".to_owned()),
+        (OPERATION_LABEL, order.operation_id.clone()),
+        (NODE_LABEL, short_name(&order.node, 63)),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+fn pod(order: &Order, image: &str) -> Result<PodSpec, serde_json::Error> {
+    Ok(PodSpec {
+        // Past the scheduler: it would wait for room, and for a node that is not cordoned.
+        node_name: Some(order.node.clone()),
+        host_pid: Some(true),
+        host_network: Some(true),
+        dns_policy: Some("Default".to_owned()),
+        enable_service_links: Some(false),
+        service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
+        automount_service_account_token: Some(false),
+        restart_policy: Some("Never".to_owned()),
+        priority_class_name: Some("system-node-critical".to_owned()),
+        termination_grace_period_seconds: Some(5),
+        tolerations: Some(vec![Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }]),
+        containers: vec![container(order, image)?],
+        volumes: Some(MOUNTS.iter().map(volume).collect()),
+        ..PodSpec::default()
+    })
+}
+
+fn volume(mount: &Mount) -> Volume {
+    Volume {
+        name: mount.name.to_owned(),
+        host_path: Some(HostPathVolumeSource { path: mount.path.to_owned(), type_: Some(mount.kind.to_owned()) }),
+        ..Volume::default()
+    }
+}
+
+fn container(order: &Order, image: &str) -> Result<Container, serde_json::Error> {
+    let node_name = EnvVarSource {
+        field_ref: Some(ObjectFieldSelector { api_version: None, field_path: "spec.nodeName".to_owned() }),
+        ..EnvVarSource::default()
+    };
+    Ok(Container {
+        name: "act".to_owned(),
+        image: Some(image.to_owned()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        command: Some(vec!["/nrh".to_owned(), "act".to_owned()]),
+        env: Some(vec![
+            EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(node_name) },
+            EnvVar { name: "NRH_ORDER".to_owned(), value: Some(serde_json::to_string(order)?), value_from: None },
+        ]),
+        volume_mounts: Some(
+            MOUNTS
+                .iter()
+                .map(|mount| VolumeMount {
+                    name: mount.name.to_owned(),
+                    mount_path: mount.path.to_owned(),
+                    read_only: mount.read_only.then_some(true),
+                    ..VolumeMount::default()
+                })
+                .collect(),
+        ),
+        resources: Some(resources()),
+        security_context: Some(security()),
+        termination_message_policy: Some("File".to_owned()),
+        ..Container::default()
+    })
+}
+
+/// Small and bounded: the node it runs on is a sick one.
+fn resources() -> ResourceRequirements {
+    let of = |cpu: &str, memory: &str| {
+        Some(BTreeMap::from([
+            ("cpu".to_owned(), Quantity(cpu.to_owned())),
+            ("memory".to_owned(), Quantity(memory.to_owned())),
+        ]))
+    };
+    ResourceRequirements { requests: of("10m", "16Mi"), limits: of("500m", "64Mi"), claims: None }
+}
+
+/// Not privileged. The default profiles forbid signals to host processes, so they are named away.
+fn security() -> SecurityContext {
+    SecurityContext {
+        privileged: Some(false),
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        run_as_user: Some(0),
+        capabilities: Some(Capabilities {
+            add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
+            drop: Some(vec!["ALL".to_owned()]),
+        }),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        app_armor_profile: Some(AppArmorProfile { type_: "Unconfined".to_owned(), localhost_profile: None }),
+        se_linux_options: Some(SELinuxOptions { type_: Some("spc_t".to_owned()), ..SELinuxOptions::default() }),
+        ..SecurityContext::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::fault::{FaultType, Target};
+    use crate::core::order::NodeAction;
+
+    fn order(node: &str) -> Order {
+        Order {
+            operation_id: "w1-0123-1".into(),
+            epoch: 7,
+            node: node.into(),
+            action: NodeAction::ReleaseCont,
+            allow_running_pods: false,
+            fault_id: "hungcontainer-1".into(),
+            fault_type: FaultType::HungContainer,
+            target: Target::default(),
+            issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
+            ttl_seconds: 120,
+        }
+    }
+
+    #[test]
+    fn the_job_is_pinned_tried_once_and_carries_the_order() {
+        let order = order("w1");
+        let job = job(&order, "nrh:1").unwrap();
+        assert_eq!(job.metadata.name.as_deref(), Some("w1-0123-1"));
+        let spec = job.spec.unwrap();
+        assert_eq!((spec.backoff_limit, spec.completions), (Some(0), Some(1)));
+        let pod = spec.template.spec.unwrap();
+        assert_eq!(pod.node_name.as_deref(), Some("w1"));
+        assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+        assert_eq!(pod.automount_service_account_token, Some(false));
+        let container = pod.containers.first().unwrap();
+        let env = container.env.as_ref().unwrap().iter().find(|env| env.name == "NRH_ORDER").unwrap();
+        assert_eq!(serde_json::from_str::<Order>(env.value.as_deref().unwrap()).unwrap(), order);
+        assert_eq!(container.security_context.as_ref().unwrap().privileged, Some(false));
+    }
+
+    #[test]
+    fn a_node_name_longer_than_a_label_may_be_is_shortened_in_the_label_only() {
+        let long = "n".repeat(200);
+        let job = job(&order(&long), "nrh:1").unwrap();
+        assert!(job.metadata.labels.unwrap().values().all(|value| value.len() <= 63));
+        assert_eq!(job.spec.unwrap().template.spec.unwrap().node_name, Some(long));
+    }
+}

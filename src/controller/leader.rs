@@ -1,1 +1,309 @@
-//! To come.
+//! Leader election: one decider at a time, by compare-and-swap on one Lease.
+//!
+//! The published crates compare clocks of different machines or write without a version; two leaders are
+//! possible for moments there. Here a lease is only taken after *we* have watched it stay unchanged for its
+//! whole duration by our own monotonic clock, every write carries the version that was read, and a leader
+//! that could not renew in time ends its process.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+use kube::api::{ObjectMeta, PostParams};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{CallError, Calls, bounded, bounded_opt};
+use super::clock::Clock;
+use crate::api::{LEASE_NAME, SYSTEM_NAMESPACE};
+
+/// How long a lease holds without renewal.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long a leader tries to renew before it stands down: well before others may take the lease.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is renewed, or looked at by those who wait.
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// What is to be done about the lease that was just read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is none.
+    Create,
+    /// It is ours.
+    Renew,
+    /// It is free, or its holder has not renewed it for its whole duration while we watched.
+    Take,
+    /// Somebody holds it.
+    Wait,
+}
+
+/// What we have seen of the lease, by our own clock.
+#[derive(Debug, Default)]
+pub struct Observed {
+    version: Option<String>,
+    since: Option<Instant>,
+    holder: String,
+}
+
+impl Observed {
+    /// The next step, from the lease as just read.
+    pub fn step(&mut self, lease: Option<&Lease>, me: &str, now: Instant) -> Step {
+        let Some(lease) = lease else { return Step::Create };
+        let version = lease.resource_version();
+        if self.version != version || self.since.is_none() {
+            *self = Self { version, since: Some(now), holder: String::new() };
+        }
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
+        self.holder = crate::core::text::bounded(holder, 253);
+        let seconds = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0).max(0).unsigned_abs();
+        let held = Duration::from_secs(seconds.into());
+        if holder == me {
+            Step::Renew
+        } else if holder.is_empty() || self.since.is_some_and(|since| now.saturating_duration_since(since) >= held) {
+            Step::Take
+        } else {
+            Step::Wait
+        }
+    }
+}
+
+/// A term of leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Number of the term: rises with each change of leader, and stands in every order.
+    pub epoch: u64,
+    /// Until when it may be acted on, by our monotonic clock.
+    pub until: Instant,
+}
+
+/// Whether this process leads, for everybody who has to know.
+#[derive(Clone, Debug)]
+pub struct Leadership(watch::Receiver<Option<Term>>);
+
+impl Leadership {
+    /// The term, if it holds at `now`.
+    pub fn term(&self, now: Instant) -> Option<Term> {
+        self.0.borrow().filter(|term| now < term.until)
+    }
+
+    /// Waits until a term begins or ends; mere renewals pass by.
+    pub async fn changed(&mut self) {
+        let epoch = |seen: &watch::Receiver<Option<Term>>| seen.borrow().map(|term| term.epoch);
+        let before = epoch(&self.0);
+        while epoch(&self.0) == before {
+            if self.0.changed().await.is_err() {
+                // The election has ended, and with it soon the process.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Why leadership was lost.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Somebody else holds the lease.
+    #[error(
+        "the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down"
+    )]
+    Taken {
+        /// Who holds it.
+        holder: String,
+        /// Who we are.
+        me: String,
+    },
+    /// It could not be renewed in time.
+    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process stands down", RENEW_DEADLINE.as_secs())]
+    NotRenewed,
+}
+
+/// Takes part in the election.
+#[derive(Debug)]
+pub struct Election {
+    calls: Calls,
+    clock: Clock,
+    me: String,
+    observed: Observed,
+    term: watch::Sender<Option<Term>>,
+}
+
+impl Election {
+    /// `me` must be unique per process: a restarted container must not renew its predecessor's lease.
+    pub fn new(calls: Calls, clock: Clock, me: String) -> (Self, Leadership) {
+        let (term, seen) = watch::channel(None);
+        (Self { calls, clock, me, observed: Observed::default(), term }, Leadership(seen))
+    }
+
+    /// Runs until `end`, then gives the lease back; or until leadership is lost.
+    pub async fn run(mut self, end: CancellationToken) -> Result<(), Lost> {
+        loop {
+            let began = Instant::now();
+            let leading = *self.term.borrow();
+            match self.round().await {
+                Ok(Some(epoch)) => {
+                    if leading.is_none() {
+                        tracing::info!(epoch, me = self.me, "leading");
+                    }
+                    // From the start of the call: the server may have counted from then.
+                    self.term.send_replace(Some(Term { epoch, until: began + RENEW_DEADLINE }));
+                }
+                Ok(None) if leading.is_some() => {
+                    self.term.send_replace(None);
+                    return Err(Lost::Taken { holder: self.observed.holder, me: self.me });
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = error.line(), "the leader lease could not be read or written"),
+            }
+            if leading.is_some_and(|term| Instant::now() >= term.until) && !self.renewed_since(began) {
+                self.term.send_replace(None);
+                return Err(Lost::NotRenewed);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                () = end.cancelled() => {
+                    self.release().await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn renewed_since(&self, began: Instant) -> bool {
+        self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE)
+    }
+
+    /// One look at the lease, and one write where it is due: the epoch while leading.
+    async fn round(&mut self) -> Result<Option<u64>, CallError> {
+        let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
+        let what = |verb: &'static str| move || format!("{verb} lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
+        let lease = bounded_opt(what("reading"), api.get(LEASE_NAME)).await?;
+        let step = self.observed.step(lease.as_ref(), &self.me, Instant::now());
+        let want = self.wanted(step, lease.as_ref());
+        let wrote = match step {
+            Step::Wait => return Ok(None),
+            Step::Create => bounded(what("creating"), api.create(&PostParams::default(), &want)).await,
+            Step::Renew | Step::Take => {
+                bounded(what("renewing"), api.replace(LEASE_NAME, &PostParams::default(), &want)).await
+            }
+        };
+        match wrote {
+            Ok(lease) => Ok(Some(epoch(&lease))),
+            // A renewal that loses the swap is settled by the next read: somebody holds it then, or not.
+            Err(error) if error.is_conflict() && step == Step::Renew => Err(error),
+            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The lease as it is to be written.
+    fn wanted(&self, step: Step, old: Option<&Lease>) -> Lease {
+        let now = self.clock.now();
+        let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let (transitions, acquired) = match step {
+            Step::Create => (first_epoch(now), Some(MicroTime(now))),
+            Step::Take => (spec.lease_transitions.unwrap_or(0).saturating_add(1), Some(MicroTime(now))),
+            Step::Renew | Step::Wait => (spec.lease_transitions.unwrap_or(0), spec.acquire_time.clone()),
+        };
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(LEASE_NAME.to_owned()),
+                namespace: Some(SYSTEM_NAMESPACE.to_owned()),
+                resource_version: old.and_then(ResourceExt::resource_version),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.me.clone()),
+                lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+                lease_transitions: Some(transitions),
+                acquire_time: acquired,
+                renew_time: Some(MicroTime(now)),
+                ..spec
+            }),
+        }
+    }
+
+    /// Gives the lease back, so that another replica need not wait for it to run out.
+    async fn release(&mut self) {
+        if self.term.send_replace(None).is_none() {
+            return;
+        }
+        let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
+        let what = || format!("releasing lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
+        let released = async {
+            let Some(mut lease) = bounded_opt(what, api.get(LEASE_NAME)).await? else { return Ok(()) };
+            let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
+            if spec.holder_identity.as_deref() != Some(self.me.as_str()) {
+                return Ok(());
+            }
+            spec.holder_identity = None;
+            bounded(what, api.replace(LEASE_NAME, &PostParams::default(), &lease)).await.map(|_| ())
+        };
+        match released.await {
+            Ok(()) => tracing::info!("lease released"),
+            Err(error) => tracing::warn!(error = CallError::line(&error), "the lease runs out by itself"),
+        }
+    }
+}
+
+/// The term's number, as the lease says it.
+fn epoch(lease: &Lease) -> u64 {
+    lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0).max(0).unsigned_abs().into()
+}
+
+/// Number of the first term of a new lease. Nodes refuse orders of a lower term than they have seen, so a
+/// lease that somebody deleted must not start again from zero: minutes since 1970 only rise, and leave room
+/// for a change of leader every minute.
+fn first_epoch(now: Timestamp) -> i32 {
+    i32::try_from(now.as_second().max(0) / 60).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, version: &str) -> Lease {
+        Lease {
+            metadata: ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_held_lease_is_taken_only_after_we_have_watched_it_run_out() {
+        let (mut seen, start) = (Observed::default(), Instant::now());
+        assert_eq!(seen.step(Some(&lease("other", "1")), "me", start), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "1")), "me", start + Duration::from_secs(14)), Step::Wait);
+        // A renewal by the holder starts our watch anew, whatever its clock says.
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(15)), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(29)), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(30)), Step::Take);
+    }
+
+    #[test]
+    fn a_missing_or_released_lease_is_taken_at_once_and_ours_renewed() {
+        let (mut seen, now) = (Observed::default(), Instant::now());
+        assert_eq!(seen.step(None, "me", now), Step::Create);
+        assert_eq!(seen.step(Some(&lease("", "1")), "me", now), Step::Take);
+        assert_eq!(seen.step(Some(&lease("me", "2")), "me", now), Step::Renew);
+    }
+
+    #[test]
+    fn the_first_term_of_a_new_lease_is_above_those_of_a_deleted_one() {
+        let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
+        let late: Timestamp = "2025-01-02T00:00:00Z".parse().unwrap();
+        assert!(first_epoch(late) > first_epoch(early) + 1000);
+    }
+
+    #[test]
+    fn a_leader_stands_down_before_others_may_take_over() {
+        assert!(RENEW_DEADLINE + RETRY < LEASE_DURATION);
+    }
+}

@@ -1,1 +1,137 @@
-//! To come.
+//! The ledger of in-flight slots: one ConfigMap, written by compare-and-swap before any side effect.
+//!
+//! Two leaders, a crash or a stale cache cannot spend a slot twice: whoever writes second gets a conflict,
+//! and opens nothing in that pass.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use super::calls::{CallError, Calls, bounded, bounded_opt};
+use crate::api::{CONTROLLER_MANAGER, LEDGER_NAME, SYSTEM_NAMESPACE};
+use crate::core::snapshot::Ledger;
+
+/// Key of the slots in the ConfigMap.
+const KEY: &str = "ledger.json";
+/// More than the largest ceiling (1,000 slots of two names each) can need; larger data is not ours.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The slots as text.
+pub fn write(ledger: &Ledger) -> Result<String, serde_json::Error> {
+    serde_json::to_string(ledger)
+}
+
+/// The slots from text; `None` when it is not what we write.
+pub fn read(text: &str) -> Option<Ledger> {
+    (text.len() <= MAX_BYTES).then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+/// The ledger as last read or written, with the version that the next write must find.
+#[derive(Debug, Default)]
+pub struct LedgerStore {
+    /// Version of the ConfigMap; `None` = there is none.
+    version: Option<String>,
+    /// Whether it was read since the last doubt about it.
+    known: bool,
+}
+
+impl LedgerStore {
+    /// Whether it must be read before the next decision.
+    pub const fn is_doubtful(&self) -> bool {
+        !self.known
+    }
+
+    /// Reads it: `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
+    pub async fn load(&mut self, calls: &Calls) -> Result<Option<Ledger>, CallError> {
+        self.known = false;
+        let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
+        let map = bounded_opt(|| format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}"), api.get(LEDGER_NAME)).await?;
+        self.known = true;
+        self.version = map.as_ref().and_then(ResourceExt::resource_version);
+        let text = map.as_ref().and_then(|map| map.data.as_ref()?.get(KEY).cloned());
+        let ledger = text.as_deref().and_then(read);
+        if map.is_some() && ledger.is_none() {
+            tracing::warn!(
+                "ConfigMap {SYSTEM_NAMESPACE}/{LEDGER_NAME}: expected a ledger as JSON under {KEY}, found something else; it is rebuilt from the open episodes"
+            );
+        }
+        Ok(ledger)
+    }
+
+    /// Stores it over the version last read. After any failure it is in doubt, and must be read again.
+    pub async fn store(&mut self, calls: &Calls, ledger: &Ledger) -> Result<(), StoreError> {
+        let text = write(ledger)?;
+        let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
+        self.known = false;
+        let what = || format!("storing {SYSTEM_NAMESPACE}/{LEDGER_NAME}");
+        let stored = match &self.version {
+            None => bounded(what, api.create(&PostParams::default(), &new_map(text))).await,
+            Some(version) => {
+                let patch = json!({"metadata": {"resourceVersion": version}, "data": {KEY: text}});
+                let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.into()), ..PatchParams::default() };
+                bounded(what, api.patch(LEDGER_NAME, &params, &Patch::Merge(&patch))).await
+            }
+        }?;
+        self.version = stored.resource_version();
+        self.known = true;
+        Ok(())
+    }
+}
+
+/// Why the ledger was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It cannot be written as JSON.
+    #[error("the ledger cannot be written as JSON")]
+    Json(#[from] serde_json::Error),
+}
+
+fn new_map(text: String) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(LEDGER_NAME.to_owned()),
+            namespace: Some(SYSTEM_NAMESPACE.to_owned()),
+            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(KEY.to_owned(), text)])),
+        ..ConfigMap::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::snapshot::Slot;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let slot = Slot { node: "w1".into(), policy: "p".into(), taken_at: "2025-01-01T00:00:00Z".parse().unwrap() };
+        let ledger = Ledger { slots: BTreeMap::from([("w1-abc".to_owned(), slot)]) };
+        assert_eq!(read(&write(&ledger).unwrap()), Some(ledger));
+    }
+
+    #[test]
+    fn anything_else_is_unreadable_not_empty() {
+        for text in [
+            "",
+            "null",
+            "[]",
+            "{}",
+            "{\"slots\":[]}",
+            "{\"slots\":{\"a\":{}}}",
+            "{\"slots\":",
+            "{\"slots\":{\"a\":{\"node\":1}}}",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert_eq!(read(&" ".repeat(MAX_BYTES + 1)), None);
+        assert_eq!(read("{\"slots\":{}}"), Some(Ledger::default()));
+    }
+}

@@ -1,1 +1,178 @@
-//! To come.
+//! What is counted, under names that stay.
+
+use std::collections::BTreeMap;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use super::cache::State;
+use crate::core::fault::FaultType;
+use crate::core::plan::{Health, Plan};
+
+/// One closed label.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Of {
+    of: String,
+}
+
+/// An act and what came of it.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Act {
+    action: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Phase {
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Type {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HealthLabel {
+    health: &'static str,
+}
+
+/// The controller's metrics. No label takes a value that somebody outside chooses.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    episodes: Family<Phase, Gauge>,
+    acts: Family<Act, Counter>,
+    holds: Family<Reason, Gauge>,
+    faults: Family<Type, Gauge>,
+    nodes: Family<HealthLabel, Gauge>,
+    unreadable: Family<Of, Gauge>,
+    decisions: Histogram,
+    leader: Gauge,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("nrh");
+        let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
+        let (episodes, acts, holds) = (Family::default(), Family::default(), Family::default());
+        let (faults, nodes, unreadable) = (Family::default(), Family::default(), Family::default());
+        let leader = Gauge::default();
+        registry.register("episodes", "Episodes by phase", episodes.clone());
+        registry.register("acts", "Acts by action and outcome", acts.clone());
+        registry.register("holds", "Things not done now, by reason", holds.clone());
+        registry.register("faults", "Confirmed faults by type", faults.clone());
+        registry.register("nodes", "Nodes by health", nodes.clone());
+        registry.register(
+            "unreadable_objects",
+            "Objects that cannot be read or are not valid, by kind",
+            unreadable.clone(),
+        );
+        registry.register_with_unit("decision_duration", "Time one decision takes", Unit::Seconds, decisions.clone());
+        registry.register("leader", "1 while this replica leads", leader.clone());
+        Self { registry, episodes, acts, holds, faults, nodes, unreadable, decisions, leader }
+    }
+
+    /// The text that is scraped.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// Counts an act.
+    pub fn act(&self, action: &'static str, outcome: &'static str) {
+        self.acts.get_or_create(&Act { action, outcome }).inc();
+    }
+
+    /// Whether this replica leads.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// One decision and what it saw.
+    pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
+        self.decisions.observe(seconds);
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.episodes.clear();
+        for episode in state.snapshot.episodes.values() {
+            self.episodes.get_or_create(&Phase { phase: episode.phase.as_str() }).inc();
+        }
+        self.holds.clear();
+        for held in &plan.held {
+            self.holds.get_or_create(&Reason { reason: format!("{:?}", held.reason) }).inc();
+        }
+        let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
+        let mut nodes =
+            BTreeMap::from([(Health::Healthy, 0), (Health::Degraded, 0), (Health::Unhealthy, 0), (Health::Unknown, 0)]);
+        let reported = state.snapshot.reports.values().flat_map(|view| &view.faults).map(|f| &f.fault);
+        let found = plan.nodes.values().flat_map(|outlook| &outlook.cluster_faults);
+        for fault in reported.chain(found).filter(|f| f.state == crate::core::fault::FaultState::Confirmed) {
+            *faults.entry(fault.kind).or_default() += 1;
+        }
+        for outlook in plan.nodes.values() {
+            *nodes.entry(outlook.health).or_default() += 1;
+        }
+        for (kind, n) in faults {
+            self.faults.get_or_create(&Type { r#type: kind.as_str() }).set(count(n));
+        }
+        for (health, n) in nodes {
+            self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
+        }
+        let bad_policies = state.policies.values().filter(|row| row.read.is_err()).count();
+        let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
+        for (kind, n) in [("RemediationPolicy", bad_policies), ("NodeRuntimeHealth", bad_reports)] {
+            self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn health_name(health: Health) -> &'static str {
+    match health {
+        Health::Healthy => "Healthy",
+        Health::Degraded => "Degraded",
+        Health::Unhealthy => "Unhealthy",
+        Health::Unknown => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_every_metric_once_something_was_decided() {
+        let metrics = Metrics::new();
+        metrics.act("Cordon", "Done");
+        metrics.leads(true);
+        metrics.decided(&crate::controller::cache::Cache::new().lock(), &Plan::default(), 0.001);
+        let text = metrics.text().unwrap();
+        for line in [
+            "nrh_acts_total{action=\"Cordon\",outcome=\"Done\"} 1",
+            "nrh_leader 1",
+            "nrh_nodes{health=\"Unhealthy\"} 0",
+            "nrh_faults{type=\"HungContainer\"} 0",
+            "nrh_decision_duration_seconds_count 1",
+            "nrh_unreadable_objects{of=\"RemediationPolicy\"} 0",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

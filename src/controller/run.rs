@@ -1,9 +1,154 @@
-//! Wiring of the controller.
+//! Wiring of the controller: who runs beside whom, and how it ends.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::apply::Applier;
+use super::cache::{Cache, suspects, watches};
+use super::calls::Calls;
+use super::clock::Clock;
+use super::decide::Decider;
+use super::http::{Served, router};
+use super::leader::{Election, Lost};
+use super::metrics::Metrics;
+use super::status::Outlook;
+use super::status::writer::StatusWriter;
+use super::{calls, events};
 use crate::cli::ControllerArgs;
+use crate::core::plan::PlanSettings;
+
+/// A watch without a word for this long is dead: the API server sends a bookmark about once a minute, and
+/// ends each watch within five.
+const SILENT_CONNECTION: Duration = Duration::from_secs(310);
+/// How long the last pass may take when the process is told to end.
+const LAST_PASS: Duration = Duration::from_secs(20);
 
 /// Runs the controller until it is told to end.
-#[expect(clippy::unused_async, reason = "to come")]
-pub async fn run(_args: ControllerArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
+    let mut config = kube::Config::infer()
+        .await
+        .context("no way to the API server: expected a kubeconfig or a pod's service account")?;
+    config.connect_timeout = Some(calls::DEADLINE);
+    config.read_timeout = Some(SILENT_CONNECTION);
+    let calls = Calls::from_config(config).context("cannot make a client for the API server")?;
+    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
+    let end = CancellationToken::new();
+    let controller = Controller::new(calls, Clock::system(), &args);
+    let served = controller.served();
+    tokio::select! {
+        result = controller.run(end.clone()) => result.context("the controller stands down"),
+        result = axum::serve(listener, router(served)) => {
+            result.context("the HTTP server ended")?;
+            anyhow::bail!("the HTTP server ended")
+        }
+        () = told_to_end(end.clone()) => anyhow::bail!("the last pass did not end within {} s", LAST_PASS.as_secs()),
+    }
+}
+
+/// Cancels `end` at SIGTERM or SIGINT, and returns when the rest should have ended by then.
+async fn told_to_end(end: CancellationToken) {
+    let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::warn!("signals cannot be caught; the lease will run out by itself at the end");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("told to end");
+    end.cancel();
+    tokio::time::sleep(LAST_PASS).await;
+}
+
+/// A name that no other process has: a restarted container must not renew its predecessor's lease.
+fn unique(identity: &str) -> String {
+    // The keys of a hasher are random per process and need no further crate.
+    let suffix = RandomState::new().build_hasher().finish() & 0xffff_ffff;
+    format!("{identity}_{suffix:08x}")
+}
+
+/// Why the controller ended without having been told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// It does not lead any more.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// A part that runs for ever has ended.
+    #[error("{0} ended, expected to run as long as the process")]
+    Part(&'static str),
+}
+
+/// All parts of the controller, apart from its HTTP server.
+#[derive(Debug)]
+pub struct Controller {
+    calls: Calls,
+    clock: Clock,
+    cache: Arc<Cache>,
+    metrics: Arc<Metrics>,
+    identity: String,
+    image: String,
+    ceiling: u32,
+    settings: PlanSettings,
+}
+
+impl Controller {
+    /// Nothing runs yet.
+    pub fn new(calls: Calls, clock: Clock, args: &ControllerArgs) -> Self {
+        Self {
+            calls,
+            clock,
+            cache: Arc::new(Cache::new()),
+            metrics: Arc::new(Metrics::new()),
+            identity: unique(&args.identity),
+            image: args.image.clone(),
+            ceiling: args.max_in_flight,
+            settings: PlanSettings::default(),
+        }
+    }
+
+    /// What its HTTP server shows.
+    pub fn served(&self) -> Served {
+        Served { cache: self.cache.clone(), metrics: self.metrics.clone() }
+    }
+
+    /// Runs until `end`, or until it cannot lead any more. The end of any part is the end of all.
+    pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
+        let Self { calls, clock, cache, metrics, identity, image, ceiling, settings } = self;
+        let (told, sender) = events::channel();
+        let (outlook, seen) = watch::channel(Arc::new(Outlook::default()));
+        let elected = CancellationToken::new();
+        let (election, leadership) = Election::new(calls.clone(), clock.clone(), identity.clone());
+        let applier = Applier {
+            calls: calls.clone(),
+            cache: cache.clone(),
+            clock: clock.clone(),
+            leadership: leadership.clone(),
+            events: told,
+            metrics,
+            image,
+        };
+        let decider = Decider::new(applier, settings, ceiling, outlook);
+        let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), leadership.clone(), seen);
+        let mut election = std::pin::pin!(election.run(elected.clone()));
+        tokio::select! {
+            lost = &mut election => return lost.map_err(Ended::from),
+            () = decider.run(end) => {}
+            () = writer.run() => return Err(Ended::Part("the writer of statuses")),
+            () = watches::run(calls.watches(), cache.clone()) => return Err(Ended::Part("a watch")),
+            () = suspects::run(calls.clone(), cache, clock, leadership) => {
+                return Err(Ended::Part("the reader of suspects' pods"));
+            }
+            () = sender.run(calls.raw_acts(), identity) => return Err(Ended::Part("the sender of events")),
+        }
+        // The decider has finished its pass: now the lease may go.
+        elected.cancel();
+        election.await.map_err(Ended::from)
+    }
 }

@@ -1,1 +1,330 @@
-//! To come.
+//! What is written about nodes and policies: views of the same plan that is carried out.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::cache::PolicyRow;
+use super::cache::report::Standing;
+use crate::api::condition::{condition, status_of};
+use crate::api::health::{RemediationStatus, Summary};
+use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus};
+use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
+use crate::core::plan::{Held, NodeOutlook, Plan, PolicyOutlook};
+use crate::core::snapshot::Tri;
+use crate::core::text::bounded;
+
+pub mod writer;
+
+/// Most held lines shown per node.
+const MAX_HELD: usize = 16;
+/// The conditions that only the probe knows about.
+const OF_PROBE: [ConditionType; 6] = [
+    ConditionType::RuntimeReady,
+    ConditionType::ContainersResponsive,
+    ConditionType::SandboxesConsistent,
+    ConditionType::NetworkPluginResponsive,
+    ConditionType::KubeletReady,
+    ConditionType::RestartSafe,
+];
+
+/// What one plan says, for the writer.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook {
+    /// By node, with the lines on what is held there.
+    pub nodes: BTreeMap<String, (NodeOutlook, Vec<String>)>,
+    /// By policy.
+    pub policies: BTreeMap<String, PolicyOutlook>,
+}
+
+impl Outlook {
+    /// The views of a plan.
+    pub fn of(plan: &mut Plan) -> Self {
+        let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for held in &plan.held {
+            let of_node = lines.entry(held.node.as_str()).or_default();
+            if of_node.len() < MAX_HELD {
+                of_node.push(line(held));
+            }
+        }
+        let nodes = std::mem::take(&mut plan.nodes);
+        Self {
+            nodes: nodes
+                .into_iter()
+                .map(|(node, outlook)| {
+                    let held = lines.remove(node.as_str()).unwrap_or_default();
+                    (node, (outlook, held))
+                })
+                .collect(),
+            policies: std::mem::take(&mut plan.policies),
+        }
+    }
+}
+
+fn line(held: &Held) -> String {
+    bounded(&format!("{:?}: {}", held.reason, held.message), 512)
+}
+
+/// The controller's part of a NodeRuntimeHealth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodePart {
+    /// Faults that show only in the API.
+    pub cluster_faults: Vec<Fault>,
+    /// What is being done.
+    pub remediation: RemediationStatus,
+    /// The line that is printed.
+    pub summary: Summary,
+    /// The controller's conditions, and those of the probe that nobody can vouch for any more.
+    pub conditions: Vec<Condition>,
+}
+
+/// What is to be written about a node. `look` is the number of the look that is asked for.
+pub fn node_part(
+    outlook: &NodeOutlook,
+    held: &[String],
+    standing: &Standing,
+    look: Option<u64>,
+    now: Timestamp,
+) -> NodePart {
+    let mut cluster_faults = outlook.cluster_faults.clone();
+    cluster_faults.truncate(MAX_FAULTS);
+    NodePart {
+        remediation: RemediationStatus {
+            policy: outlook.policy.clone(),
+            episode: outlook.episode.clone(),
+            look_requested: look,
+            held: held.to_vec(),
+        },
+        summary: Summary {
+            health: outlook.health,
+            worst: bounded(&outlook.worst, 256),
+            doing: bounded(&outlook.doing, 256),
+        },
+        conditions: node_conditions(outlook, standing, now),
+        cluster_faults,
+    }
+}
+
+fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -> Vec<Condition> {
+    use ConditionReason as Why;
+    let before = &standing.conditions;
+    let of = |kind, status, reason, message: &str| condition(before, kind, status, reason, message, now);
+    let by = |status, good, bad| match status {
+        Tri::True => good,
+        Tri::False => bad,
+        Tri::Unknown => Why::NotYetLooked,
+    };
+    let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind == FaultType::StuckDaemonSetPod);
+    let mut conditions = vec![
+        of(
+            ConditionType::ProbeReporting,
+            outlook.probe_reporting,
+            by(outlook.probe_reporting, Why::Heartbeat, Why::HeartbeatMissed),
+            match outlook.probe_reporting {
+                Tri::True => "heartbeats arrive as promised",
+                Tri::False => "the probe has missed its promised heartbeats",
+                Tri::Unknown => "the probe has not reported since this controller began to look",
+            },
+        ),
+        of(
+            ConditionType::PodsProgressing,
+            outlook.pods_progressing,
+            by(outlook.pods_progressing, Why::Clean, Why::FaultConfirmed),
+            stuck.map_or("", |fault| fault.message.as_str()),
+        ),
+        of(
+            ConditionType::SelfHealing,
+            outlook.self_healing,
+            by(outlook.self_healing, Why::Allowed, Why::NeedsPerson),
+            &outlook.doing,
+        ),
+        of(ConditionType::NodeStable, Tri::Unknown, Why::NotYetLooked, "flapping is not judged by this version"),
+    ];
+    conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
+        of(kind, Tri::Unknown, Why::Stale, "the probe's last word is too old, or the node cannot be reached")
+    }));
+    conditions
+}
+
+/// Conditions of the probe that stand, and that nobody can vouch for now.
+fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionType> {
+    let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeSilent);
+    OF_PROBE
+        .into_iter()
+        .filter(|kind| standing.conditions.iter().any(|c| c.type_ == kind.as_str()))
+        .filter(|kind| {
+            let safe_no_more = *kind == ConditionType::RestartSafe
+                && !outlook.restart_safe_known
+                && status_of(&standing.conditions, *kind) != Tri::False;
+            silent || safe_no_more
+        })
+        .collect()
+}
+
+/// What stands, beside what is to be written: how far apart they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// None that anybody would see, times aside.
+    None,
+    /// Words only: written, but not more often than every few seconds.
+    Words,
+    /// Something that people or the probe act on.
+    Matter,
+}
+
+/// Compares what stands with what is to be written.
+pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
+    let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
+    let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
+    let empty = (RemediationStatus::default(), Summary::default());
+    let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
+    let summary = standing.summary.as_ref().unwrap_or(&empty.1);
+    let matter = standing.remediation.is_none()
+        || standing.summary.is_none()
+        || summary.health != part.summary.health
+        || (&remediation.policy, &remediation.episode, remediation.look_requested)
+            != (&part.remediation.policy, &part.remediation.episode, part.remediation.look_requested)
+        || states(&standing.cluster_faults) != states(&part.cluster_faults)
+        || part.conditions.iter().any(|want| {
+            !standing
+                .conditions
+                .iter()
+                .any(|c| (&c.type_, &c.status, &c.reason) == (&want.type_, &want.status, &want.reason))
+        });
+    if matter {
+        return Difference::Matter;
+    }
+    let differs = summary != &part.summary
+        || remediation.held != part.remediation.held
+        || words(&standing.cluster_faults) != words(&part.cluster_faults)
+        || part
+            .conditions
+            .iter()
+            .any(|want| standing.conditions.iter().any(|c| c.type_ == want.type_ && c.message != want.message));
+    if differs { Difference::Words } else { Difference::None }
+}
+
+/// What is to be written about a policy.
+pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Timestamp) -> RemediationPolicyStatus {
+    use ConditionReason as Why;
+    let none = PolicyOutlook::default();
+    let seen = outlook.unwrap_or(&none);
+    let of = |kind, status, reason, message: &str| {
+        let mut made = condition(&row.status.conditions, kind, status, reason, message, now);
+        made.observed_generation = Some(row.generation);
+        made
+    };
+    let valid = match &row.read {
+        Ok(_) => of(ConditionType::Valid, Tri::True, Why::Accepted, "the policy was read"),
+        Err(errors) => of(ConditionType::Valid, Tri::False, Why::Invalid, &errors.join("; ")),
+    };
+    let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
+        (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
+        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing is in the way"),
+        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Held, why),
+        (Ok(_), None) => {
+            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetLooked, "nothing was decided yet")
+        }
+    };
+    RemediationPolicyStatus {
+        observed_generation: Some(row.generation),
+        selected: seen.selected,
+        unhealthy: seen.unhealthy,
+        unknown: seen.unknown,
+        in_flight: seen.in_flight,
+        max_unhealthy: seen.max_unhealthy,
+        max_in_flight: seen.max_in_flight,
+        overlaps: seen.overlaps.iter().take(16).cloned().collect(),
+        conditions: vec![valid, allowed],
+    }
+}
+
+/// Whether two statuses of a policy say the same, times aside.
+pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStatus) -> bool {
+    let timeless = |status: &RemediationPolicyStatus| {
+        let mut status = status.clone();
+        for condition in &mut status.conditions {
+            condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;
+        }
+        status.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        status
+    };
+    timeless(a) == timeless(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2025-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn standing_with(conditions: &serde_json::Value) -> Standing {
+        Standing { conditions: serde_json::from_value(conditions.clone()).unwrap(), ..Standing::default() }
+    }
+
+    fn stands(part: NodePart) -> Standing {
+        Standing {
+            cluster_faults: part.cluster_faults,
+            remediation: Some(part.remediation),
+            summary: Some(part.summary),
+            conditions: part.conditions,
+            ..Standing::default()
+        }
+    }
+
+    fn of_type<'a>(part: &'a NodePart, kind: &str) -> Option<&'a Condition> {
+        part.conditions.iter().find(|c| c.type_ == kind)
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again() {
+        let outlook = NodeOutlook { doing: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
+        let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), Some(3), now());
+        assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
+        let standing = stands(part.clone());
+        assert_eq!(difference(&standing, &part), Difference::None);
+        let later = "2025-01-01T01:00:00Z".parse().unwrap();
+        let again = node_part(&outlook, &["TooYoung: x".into()], &standing, Some(3), later);
+        assert_eq!(again, part, "transition times are kept");
+        let words = node_part(&outlook, &["TooYoung: y".into()], &standing, Some(3), later);
+        assert_eq!(difference(&standing, &words), Difference::Words);
+        let asked = node_part(&outlook, &["TooYoung: x".into()], &standing, Some(4), later);
+        assert_eq!(difference(&standing, &asked), Difference::Matter);
+    }
+
+    #[test]
+    fn restart_safe_true_is_not_vouched_for_when_the_word_is_too_old_but_false_stays() {
+        let time = "2025-01-01T00:00:00Z";
+        let with = |status: &str| {
+            standing_with(
+                &json!([{"type": "RestartSafe", "status": status, "reason": "Clean", "message": "", "lastTransitionTime": time},
+                                  {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": time}]),
+            )
+        };
+        let late = NodeOutlook { restart_safe_known: false, ..NodeOutlook::default() };
+        let part = node_part(&late, &[], &with("True"), None, now());
+        assert_eq!(of_type(&part, "RestartSafe").unwrap().status, "Unknown");
+        assert!(of_type(&part, "RuntimeReady").is_none());
+        assert!(of_type(&node_part(&late, &[], &with("False"), None, now()), "RestartSafe").is_none());
+        let known = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
+        assert!(of_type(&node_part(&known, &[], &with("True"), None, now()), "RestartSafe").is_none());
+    }
+
+    #[test]
+    fn an_invalid_policy_names_all_its_errors() {
+        let row = PolicyRow {
+            read: Err(vec!["first".into(), "second".into()]),
+            generation: 4,
+            status: RemediationPolicyStatus::default(),
+            uid: "u".into(),
+        };
+        let status = policy_status(&row, None, now());
+        let valid = status.conditions.iter().find(|c| c.type_ == "Valid").unwrap();
+        assert_eq!((valid.status.as_str(), valid.message.as_str()), ("False", "first; second"));
+        assert!(same_policy_status(&status, &policy_status(&row, None, "2025-02-01T00:00:00Z".parse().unwrap())));
+    }
+}

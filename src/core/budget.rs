@@ -1,1 +1,155 @@
-//! TODO
+//! In-flight slots: who holds one, who may take one. The ledger is the truth over crashes and leaders; the
+//! virtual one lets a dry run decide as if it had acted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::episode::{Episode, since};
+use super::plan::HoldReason;
+use super::policy::Mode;
+use super::snapshot::{Ledger, Slot};
+
+/// The slots of one pass.
+#[derive(Debug)]
+pub struct Slots {
+    stored: Option<Ledger>,
+    taken: BTreeMap<String, Slot>,
+    simulated: Vec<Slot>,
+    waiting: BTreeSet<String>,
+    ceiling: u32,
+}
+
+/// The bounds that a new episode meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// `maxInFlight` of its policy, as a number.
+    pub in_flight: u32,
+    /// Whether it only simulates.
+    pub mode: Mode,
+}
+
+impl Slots {
+    /// Brings the stored ledger in step with the episodes: an open one always has its slot; a slot whose
+    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache
+    /// may be behind.
+    pub fn reconcile(
+        stored: Option<&Ledger>,
+        episodes: &BTreeMap<String, Episode>,
+        ceiling: u32,
+        now: Timestamp,
+        lag: Duration,
+    ) -> Self {
+        let mut slots = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
+        for (name, slot) in stored.iter().flat_map(|ledger| &ledger.slots) {
+            if !episodes.contains_key(name) && since(now, slot.taken_at) < lag {
+                waiting.insert(name.clone());
+                slots.insert(name.clone(), slot.clone());
+            }
+        }
+        for (name, episode) in episodes {
+            if episode.mode == Mode::Enforce && episode.is_open() {
+                let taken_at = stored.and_then(|l| l.slots.get(name)).map_or(episode.opened_at, |slot| slot.taken_at);
+                let slot = Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at };
+                slots.insert(name.clone(), slot);
+            }
+        }
+        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), waiting, ceiling }
+    }
+
+    /// Whether there is a ledger to spend from.
+    pub const fn is_known(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// Whether the stored ledger holds a slot of that episode.
+    pub fn holds(&self, episode: &str) -> bool {
+        self.stored.as_ref().is_some_and(|ledger| ledger.slots.contains_key(episode))
+    }
+
+    /// An episode of that node that holds a slot although nobody can see it (yet), other than `name`.
+    pub fn unseen_episode(&self, node: &str, name: &str) -> Option<&str> {
+        self.waiting
+            .iter()
+            .filter(|waiting| waiting.as_str() != name)
+            .find(|waiting| self.taken.get(*waiting).is_some_and(|slot| slot.node == node))
+            .map(String::as_str)
+    }
+
+    /// The youngest age at which a slot without a visible episode is given back, for the next look.
+    pub fn next_release(&self, now: Timestamp, lag: Duration) -> Option<Duration> {
+        self.waiting
+            .iter()
+            .filter_map(|name| self.taken.get(name))
+            .map(|slot| lag.saturating_sub(since(now, slot.taken_at)))
+            .min()
+    }
+
+    /// Notes that a simulated episode would hold a slot now.
+    pub fn simulate(&mut self, node: &str, policy: &str, taken_at: Timestamp) {
+        self.simulated.push(Slot { node: node.to_owned(), policy: policy.to_owned(), taken_at });
+    }
+
+    /// Episodes of this policy in flight; a dry run counts what it simulates.
+    pub fn in_flight(&self, policy: &str, mode: Mode) -> u32 {
+        let simulated = self.simulated.iter().filter(|_| mode == Mode::DryRun);
+        let count = self.taken.values().chain(simulated).filter(|slot| slot.policy == policy).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn all(&self, mode: Mode) -> usize {
+        self.taken.len() + if mode == Mode::DryRun { self.simulated.len() } else { 0 }
+    }
+
+    /// Why no further episode of this policy may start, if so.
+    pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(HoldReason, String)> {
+        if !self.is_known() {
+            let message = "the ledger of in-flight slots is missing or unreadable: nothing new starts until it is \
+                           rebuilt from the open episodes";
+            return Some((HoldReason::NoLedger, message.to_owned()));
+        }
+        let (used, limit) = (self.in_flight(policy, bounds.mode), bounds.in_flight);
+        if used >= limit {
+            let message = format!(
+                "{used} episode(s) of policy {policy} in flight, maxInFlight is {limit}: the next starts when one ends"
+            );
+            return Some((HoldReason::InFlightLimit, message));
+        }
+        let (all, ceiling) = (self.all(bounds.mode), self.ceiling);
+        if all >= usize::try_from(ceiling).unwrap_or(usize::MAX) {
+            let message = format!(
+                "{all} slot(s) are taken, the whole cluster has {ceiling}: the next starts when one is given back"
+            );
+            return Some((HoldReason::ClusterCeiling, message));
+        }
+        None
+    }
+
+    /// Takes a slot for a new episode. Ask [`Self::refuse`] first.
+    pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
+        match mode {
+            Mode::Enforce => {
+                self.waiting.remove(episode);
+                self.taken.entry(episode.to_owned()).or_insert(slot);
+            }
+            Mode::DryRun => self.simulated.push(slot),
+        }
+    }
+
+    /// Whether an episode of that name holds a slot already (its creation failed after the slot was taken).
+    pub fn has(&self, episode: &str) -> bool {
+        self.taken.contains_key(episode)
+    }
+
+    /// The ledger to store, if it differs from the stored one. A missing one is made anew only where
+    /// `rebuild` says that all open episodes are known.
+    pub fn to_store(&self, rebuild: bool) -> Option<Ledger> {
+        let ledger = Ledger { slots: self.taken.clone() };
+        match &self.stored {
+            Some(stored) => (*stored != ledger).then_some(ledger),
+            None => rebuild.then_some(ledger),
+        }
+    }
+}

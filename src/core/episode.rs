@@ -1,5 +1,10 @@
 //! The healing of one node, from the first step to the undo: the record and its state machine.
 
+mod acted;
+mod naming;
+
+use std::time::Duration;
+
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,6 +12,23 @@ use serde::{Deserialize, Serialize};
 use super::fault::{FaultType, Subject, Target};
 use super::order::OutcomeReason;
 use super::policy::{ActionType, Mode};
+use super::text;
+
+pub use acted::{ActResult, acted, uncordoned};
+pub use naming::{episode_name, operation_id};
+
+/// How the message of an episode begins that a person has stopped: the engine does not start over at once.
+pub const STOPPED_BY_A_PERSON: &str = "stopped by a person: ";
+
+/// Time from `then` to `now` by the wall clock; zero when the clock was set back.
+pub fn since(now: Timestamp, then: Timestamp) -> Duration {
+    now.duration_since(then).try_into().unwrap_or(Duration::ZERO)
+}
+
+/// A time for people, to the second.
+pub fn clock(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
 
 /// Where an episode stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +159,33 @@ pub struct StepRecord {
     pub finished_at: Option<Timestamp>,
 }
 
+impl StepRecord {
+    /// What is done, in one word: `ReleaseHungProcess(Cont)`.
+    pub fn phrase(&self) -> String {
+        match self.signal {
+            Some(signal) => format!("{}({signal:?})", self.action.as_str()),
+            None => self.action.as_str().to_owned(),
+        }
+    }
+
+    /// Ends the attempt.
+    pub fn finish(&mut self, state: StepState, message: &str, now: Timestamp) {
+        self.state = state;
+        self.message = text::bounded(message, super::fault::MAX_LINE);
+        self.finished_at = Some(now);
+    }
+
+    /// Whether the attempt came to nothing only because the object had changed or was gone: then it costs
+    /// nothing.
+    pub const fn is_free(&self) -> bool {
+        matches!(self.state, StepState::Refused)
+            && matches!(
+                self.reason,
+                Some(OutcomeReason::TargetChanged | OutcomeReason::TargetGone | OutcomeReason::Recovered)
+            )
+    }
+}
+
 /// How a fault stands in its episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HealState {
@@ -236,91 +285,70 @@ impl Episode {
     pub fn current_step(&self) -> Option<&StepRecord> {
         self.steps.iter().rev().find(|step| !step.state.is_final())
     }
-}
 
-/// What came of an [`Effect::Act`](super::plan::Effect::Act), as the shell saw it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ActResult {
-    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
-    Done {
-        /// One sentence.
-        message: String,
-    },
-    /// The Job exists, or the order stands in the node's object; the answer comes later.
-    Started,
-    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
-    AlreadyCordoned,
-    /// The pod with that uid is gone; nothing was touched.
-    Gone {
-        /// One sentence.
-        message: String,
-    },
-    /// The last re-read said no; nothing was touched.
-    Refused {
-        /// Why.
-        reason: OutcomeReason,
-        /// One sentence.
-        message: String,
-    },
-    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
-    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
-    Failed {
-        /// One sentence.
-        message: String,
-    },
-}
-
-/// The episode after its reserved step was carried out. An operation that is not its current step changes
-/// nothing.
-#[must_use]
-pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
-    let mut next = episode.clone();
-    let Some(step) = next.steps.iter_mut().find(|step| step.operation_id == operation_id) else { return next };
-    if step.state != StepState::Reserved {
-        return next;
+    /// The attempt under way, to be moved on.
+    pub fn current_step_mut(&mut self) -> Option<&mut StepRecord> {
+        self.steps.iter_mut().rev().find(|step| !step.state.is_final())
     }
-    match result {
-        ActResult::Started => {
-            step.state = StepState::Started;
-            step.started_at = Some(now);
+
+    /// One of its faults.
+    pub fn fault(&self, id: &str) -> Option<&EpisodeFault> {
+        self.faults.iter().find(|fault| fault.id == id)
+    }
+
+    /// One of its faults, to be moved on.
+    pub fn fault_mut(&mut self, id: &str) -> Option<&mut EpisodeFault> {
+        self.faults.iter_mut().find(|fault| fault.id == id)
+    }
+
+    /// Sets the message, bounded.
+    pub fn say(&mut self, message: &str) {
+        self.message = text::bounded(message, super::fault::MAX_LINE);
+    }
+
+    /// When something was last done in it.
+    pub fn last_activity(&self) -> Timestamp {
+        self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)
+    }
+
+    /// Whether a step is under way or a fault still to be healed.
+    pub fn has_work(&self) -> bool {
+        self.current_step().is_some() || self.faults.iter().any(|fault| fault.state == HealState::Open)
+    }
+
+    /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no undo owed.
+    pub fn conclude(&mut self, now: Timestamp) {
+        if self.undo.is_owed() || self.finished_at.is_some() {
+            return;
         }
-        ActResult::Done { message } => {
-            step.message = message;
-            step.acted_at = Some(now);
-            step.state = StepState::Verifying;
-            if matches!(step.action, ActionType::Cordon | ActionType::Notify) {
-                step.state = StepState::Succeeded;
-                step.finished_at = Some(now);
-            }
+        if self.phase.is_final() {
+            self.finished_at = Some(now);
+            return;
         }
-        ActResult::AlreadyCordoned => {
-            step.message = "already unschedulable, adopted nothing".to_owned();
-            step.state = StepState::Succeeded;
-            step.finished_at = Some(now);
-            next.undo.cordoned = false;
+        if self.has_work() {
+            return;
         }
-        ActResult::Gone { message } => {
-            (step.state, step.reason) = (StepState::Refused, Some(OutcomeReason::TargetGone));
-            (step.message, step.finished_at) = (message, Some(now));
+        self.finished_at = Some(now);
+        if self.faults.is_empty() {
+            self.phase = Phase::Cancelled;
+            self.say("there was nothing to heal any more when it began");
+            return;
         }
-        ActResult::Refused { reason, message } => {
-            (step.state, step.reason) = (StepState::Refused, Some(reason));
-            (step.message, step.finished_at) = (message, Some(now));
-        }
-        ActResult::Failed { message } => {
-            (step.state, step.reason) = (StepState::Failed, Some(OutcomeReason::CallFailed));
-            (step.message, step.finished_at) = (message, Some(now));
+        let given_up: Vec<&str> = self
+            .faults
+            .iter()
+            .filter(|fault| fault.state == HealState::GivenUp)
+            .map(|fault| fault.kind.as_str())
+            .collect();
+        if given_up.is_empty() {
+            self.phase = Phase::Succeeded;
+            let healed = self.faults.len();
+            self.say(&format!("healed: {healed} fault(s) gone by a clean look"));
+        } else {
+            let message =
+                format!("the ladder is at an end and still there: {}; a person is needed", given_up.join(", "));
+            self.phase = Phase::Failed;
+            self.say(&message);
         }
     }
-    next
-}
-
-/// The episode after its cordon was removed from the node, or found to be someone else's business.
-#[must_use]
-pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
-    let mut next = episode.clone();
-    if next.undo.is_owed() {
-        next.undo.uncordoned_at = Some(now);
-    }
-    next
 }

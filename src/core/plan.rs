@@ -1,6 +1,21 @@
 //! The decision: a total function from a snapshot to what is done, what is held and why, and when to look
 //! again. Equal input, equal output, in any order.
 
+mod decide;
+mod ending;
+mod evidence;
+mod history;
+mod hold;
+mod ladder;
+mod leftovers;
+mod opening;
+mod outlook;
+mod protect;
+mod readiness;
+mod scope;
+mod steps;
+mod turn;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,8 +26,13 @@ use super::episode::Episode;
 use super::fault::{Fault, PodRef};
 use super::order::Order;
 use super::policy::History;
-use super::snapshot::{Ledger, Snapshot, Tri};
+use super::snapshot::{Ledger, Tri};
 use super::thresholds::Thresholds;
+
+pub use decide::plan;
+
+use decide::Ctx;
+use hold::{Hold, Wake};
 
 /// Why something is not done now: a closed set, each with a sentence beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -99,6 +119,7 @@ pub enum Operation {
 /// Something to do. Effects of one node are done in order; when one fails, the rest of that node waits for
 /// the next pass. All are idempotent: a crash between any two of them is healed by the next pass.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a pass has few effects")]
 pub enum Effect {
     /// Store this ledger by compare-and-swap, before anything else of this pass. When it fails, no
     /// `WriteEpisode` that opens an episode may be done in this pass.
@@ -244,6 +265,8 @@ pub struct PlanSettings {
     pub cache_lag: Duration,
     /// How long Kubernetes is given to bring a pod up by itself after an act on its node.
     pub settle: Duration,
+    /// When to look at an effect again that has not shown by itself.
+    pub retry: Duration,
     /// Whether a missing ledger is rebuilt from the open episodes (set when all of them are known).
     pub rebuild_ledger: bool,
     /// History of episodes whose policy is gone.
@@ -255,21 +278,15 @@ impl Default for PlanSettings {
         Self {
             thresholds: Thresholds::default(),
             evidence_max_age: Duration::from_secs(45),
-            failed_memory: Duration::from_secs(3_600),
+            failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
             order_ttl_seconds: 120,
-            answer_within: Duration::from_secs(180),
-            cache_lag: Duration::from_secs(60),
-            settle: Duration::from_secs(60),
+            answer_within: Duration::from_mins(3),
+            cache_lag: Duration::from_mins(1),
+            settle: Duration::from_mins(1),
+            retry: Duration::from_secs(10),
             rebuild_ledger: false,
-            history: History { limit: 50, ttl: Duration::from_secs(604_800) },
+            history: History { limit: 50, ttl: Duration::from_hours(168) },
         }
     }
-}
-
-/// Decides what is done now, what is held back and why, and when to decide again.
-///
-/// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
-pub fn plan(_snapshot: &Snapshot, _settings: &PlanSettings) -> Plan {
-    Plan::default()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{FaultType, Severity};
+use super::fault::{Fault, FaultType, Severity};
 use super::order::Signal;
 
 /// Whether decisions are carried out.
@@ -113,6 +113,13 @@ pub struct Rule {
     pub steps: Vec<Step>,
 }
 
+impl Rule {
+    /// Whether it is for faults of this kind and severity.
+    pub fn matches(&self, fault: &Fault) -> bool {
+        self.faults.contains(&fault.kind) && fault.severity >= self.min_severity
+    }
+}
+
 /// A count or a share of the selected nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -120,6 +127,20 @@ pub enum Amount {
     Count(u32),
     /// That share, 0 to 100. 0 % is none; any other share is rounded down but at least one.
     Percent(u32),
+}
+
+impl Amount {
+    /// The number it stands for where `total` nodes are selected.
+    pub fn of(self, total: u32) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(0) => 0,
+            Self::Percent(percent) => {
+                let share = u64::from(total).saturating_mul(u64::from(percent.min(100))) / 100;
+                u32::try_from(share).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
 }
 
 /// Bounds on what a policy may do at once.
@@ -194,4 +215,47 @@ pub struct Policy {
     pub limits: Limits,
     /// What is kept.
     pub history: History,
+}
+
+impl Policy {
+    /// The first of its rules that is for this fault.
+    pub fn rule_for(&self, fault: &Fault) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.matches(fault))
+    }
+
+    /// The rule of that name.
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.name == name)
+    }
+
+    /// Whether it goes before `other` on a node that both select: higher priority, then name.
+    pub fn order(&self, other: &Self) -> std::cmp::Ordering {
+        other
+            .priority
+            .cmp(&self.priority)
+            .then_with(|| self.name.cmp(&other.name))
+            .then_with(|| self.uid.cmp(&other.uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_round_down_but_never_to_nothing_by_accident() {
+        for (amount, total, expected) in [
+            (Amount::Count(0), 100, 0),
+            (Amount::Count(7), 3, 7),
+            (Amount::Percent(0), 100, 0),
+            (Amount::Percent(30), 3, 1),
+            (Amount::Percent(30), 10, 3),
+            (Amount::Percent(30), 0, 1),
+            (Amount::Percent(99), 100, 99),
+            (Amount::Percent(100), 5, 5),
+            (Amount::Percent(100), u32::MAX, u32::MAX),
+        ] {
+            assert_eq!(amount.of(total), expected, "{amount:?} of {total}");
+        }
+    }
 }

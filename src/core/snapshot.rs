@@ -171,7 +171,7 @@ pub struct Snapshot {
     pub episodes: BTreeMap<String, Episode>,
     /// The ledger; `None` = missing or unreadable: nothing new starts.
     pub ledger: Option<Ledger>,
-    /// Pods of suspect DaemonSets, with when they were read.
+    /// Pods of every suspect DaemonSet, with when they were read.
     pub pods: Vec<SuspectPod>,
     /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
     /// episode holds a `StuckDaemonSetPod` must be read until that episode ends: without an entry here its

@@ -1,1 +1,156 @@
-//! TODO
+//! DaemonSet pods that make no progress, from what the API says of them, with the cause on the node joined on.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::fault::{Fault, FaultState, FaultType, MAX_EVIDENCE, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::snapshot::SuspectPod;
+use super::text::bounded;
+use super::thresholds::Thresholds;
+
+/// The kubelet's longest back-off between two starts of a container.
+pub const LONGEST_BACK_OFF: Duration = Duration::from_mins(5);
+
+/// What a stuck pod waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pattern {
+    /// Its deletion should have been complete long ago.
+    Terminating,
+    /// Its containers are being created.
+    Creating,
+    /// A container waits at the longest back-off.
+    BackOff,
+}
+
+/// In what the pod is stuck and for how long, if it is.
+pub fn pattern(pod: &SuspectPod, thresholds: &Thresholds) -> Option<(Pattern, Duration)> {
+    if let Some(overdue) = pod.overdue {
+        return (overdue >= thresholds.stuck_terminating).then_some((Pattern::Terminating, overdue));
+    }
+    if pod.ready {
+        return None;
+    }
+    let creating = pod.waiting.iter().any(|c| is_creating(&c.reason));
+    if creating && pod.age >= thresholds.stuck_creating {
+        return Some((Pattern::Creating, pod.age));
+    }
+    pod.waiting
+        .iter()
+        .filter(|c| c.reason == "CrashLoopBackOff" && c.back_off.is_some_and(|b| b >= LONGEST_BACK_OFF))
+        .filter_map(|c| c.ended)
+        .filter(|ended| *ended >= thresholds.stuck_back_off)
+        .max()
+        .map(|ended| (Pattern::BackOff, ended))
+}
+
+/// Whether the pod waits for its sandbox, its network or the end of its containers: that is, for something
+/// on the node that may hang.
+pub fn waits_for_the_node(pod: &SuspectPod) -> bool {
+    pod.overdue.is_some() || (!pod.ready && pod.waiting.iter().any(|c| is_creating(&c.reason)))
+}
+
+fn is_creating(reason: &str) -> bool {
+    matches!(reason, "ContainerCreating" | "PodInitializing")
+}
+
+/// The stuck ones among the pods of one node, most urgent first; `faults` are what its probe reports, in
+/// whatever state.
+pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault], thresholds: &Thresholds) -> Vec<Fault> {
+    let mut found: Vec<Fault> = pods
+        .iter()
+        .filter_map(|pod| {
+            let daemon_set = pod.daemon_set.as_deref()?;
+            let (pattern, lasted) = pattern(pod, thresholds)?;
+            Some(fault(now, pod, daemon_set, pattern, lasted, cause(pod, faults)))
+        })
+        .collect();
+    found.sort_by(Fault::by_urgency);
+    found.dedup_by(|a, b| a.id == b.id);
+    found
+}
+
+/// The fault on the node that explains the pod: one of its own containers first, then a hung plugin for a pod
+/// that waits for its network, then the runtime itself.
+fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
+    let rank = |fault: &Fault| {
+        let own = [&fault.subject.pod, &fault.target.pod].into_iter().flatten().any(|p| p.uid == pod.pod.uid);
+        match fault.kind {
+            FaultType::HungContainer | FaultType::NetworkPluginHung if own => Some(0),
+            FaultType::LeakedShim | FaultType::OrphanContainer if own => Some(1),
+            FaultType::NetworkPluginHung if waits_for_the_node(pod) => Some(2),
+            FaultType::RuntimeUnreachable | FaultType::RuntimeListHung | FaultType::KubeletDown => Some(3),
+            _ => None,
+        }
+    };
+    faults
+        .iter()
+        .filter_map(|fault| Some((rank(fault)?, *fault)))
+        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| Fault::by_urgency(a.1, b.1)))
+        .map(|(_, fault)| fault)
+}
+
+fn fault(
+    now: Timestamp,
+    pod: &SuspectPod,
+    daemon_set: &str,
+    pattern: Pattern,
+    lasted: Duration,
+    cause: Option<&Fault>,
+) -> Fault {
+    let what = match pattern {
+        Pattern::Terminating => "should have been gone after its grace period and is still there".to_owned(),
+        Pattern::Creating => "waits for its containers to be created".to_owned(),
+        Pattern::BackOff => "waits in CrashLoopBackOff at the longest back-off".to_owned(),
+    };
+    let because = match cause {
+        Some(cause) => {
+            let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
+            format!("; cause on the node: {}: {}{sure}", cause.kind, cause.subject)
+        }
+        None => "; the probe names no cause on the node".to_owned(),
+    };
+    let mut subject = Subject::of(SubjectKind::Pod);
+    subject.name = Some(daemon_set.to_owned());
+    subject.pod = Some(pod.pod.clone());
+    Fault {
+        id: Fault::identity(FaultType::StuckDaemonSetPod, &pod.pod.uid),
+        kind: FaultType::StuckDaemonSetPod,
+        severity: Severity::Medium,
+        state: FaultState::Confirmed,
+        subject,
+        target: Target { pod: Some(pod.pod.clone()), ..Target::default() },
+        message: bounded(&format!("pod {} of DaemonSet {daemon_set} {what}{because}", pod.pod), MAX_LINE),
+        impact: bounded(&format!("DaemonSet {daemon_set} does not do its work on this node"), MAX_LINE),
+        first_seen: begun(now, lasted),
+        for_seconds: lasted.as_secs(),
+        confirmations: 1,
+        look_age_seconds: pod.read.as_secs(),
+        evidence: evidence(pod, cause),
+    }
+}
+
+/// `now - lasted`, to the second, so that it stays the same from pass to pass.
+pub fn begun(now: Timestamp, lasted: Duration) -> Timestamp {
+    let at = now.checked_sub(lasted).unwrap_or(now);
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// Facts that do not change from pass to pass, one a line.
+fn evidence(pod: &SuspectPod, cause: Option<&Fault>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if pod.overdue.is_some() {
+        lines.push("deletion was asked for, and its grace period is over".to_owned());
+    }
+    for container in &pod.waiting {
+        let back_off =
+            container.back_off.map_or_else(String::new, |b| format!(", back-off {}s at restart", b.as_secs()));
+        lines
+            .push(format!("container {} waits: {}{back_off} {}", container.name, container.reason, container.restarts));
+    }
+    if let Some(cause) = cause {
+        lines.push(cause.message.clone());
+    }
+    lines.truncate(MAX_EVIDENCE);
+    lines.iter().map(|line| bounded(line.trim_end(), MAX_LINE)).collect()
+}

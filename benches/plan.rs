@@ -1,0 +1,127 @@
+//! How long one decision takes, at 100, 1,000 and 10,000 nodes: it has to grow about linearly.
+//!
+//! Prints each size's time with the ratio to the smallest per node, and writes `target/bench/plan.json`.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
+use nrh::core::plan::{PlanSettings, plan};
+use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
+use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, Snapshot, Tri};
+use record::Line;
+
+/// One node in this many is sick.
+const SICK: usize = 50;
+
+fn main() -> std::io::Result<()> {
+    let settings = PlanSettings::default();
+    let mut lines = Vec::new();
+    let mut base = None;
+    for nodes in [100_usize, 1_000, 10_000] {
+        let snapshot = fleet(nodes);
+        let per_node = quickest(|| {
+            let decided = plan(&snapshot, &settings);
+            assert_eq!(decided.nodes.len(), nodes, "every node has an outlook");
+        }) / nodes as f64;
+        let baseline = *base.get_or_insert(per_node);
+        lines.push(Line::new(format!("plan, {nodes} nodes"), per_node, "ns/node", baseline));
+    }
+    record::write("plan", &lines)
+}
+
+/// Nanoseconds of the quickest of several runs: what else the machine does only makes it slower.
+fn quickest(mut work: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    let mut best = f64::MAX;
+    while begin.elapsed() < Duration::from_secs(3) {
+        let start = Instant::now();
+        work();
+        best = best.min(start.elapsed().as_nanos() as f64);
+    }
+    best
+}
+
+fn fleet(nodes: usize) -> Snapshot {
+    let names: Vec<String> = (0..nodes).map(|n| format!("node-{n:05}")).collect();
+    let view = |name: &String| NodeView {
+        uid: format!("uid-{name}"),
+        labels: BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]),
+        ready: Tri::True,
+        ..NodeView::default()
+    };
+    let report = |(n, name): (usize, &String)| ReportView {
+        node_uid: Some(format!("uid-{name}")),
+        heartbeat: Some(Heartbeat {
+            arrived: Duration::from_secs(5),
+            interval: Duration::from_secs(15),
+            sequence: 7,
+            can_act: true,
+            kubelet_works: Tri::True,
+        }),
+        faults: if n % SICK == 0 { vec![leaked_shim(name)] } else { Vec::new() },
+        restart_safe: Tri::True,
+        ..ReportView::default()
+    };
+    Snapshot {
+        now: jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(24),
+        nodes: names.iter().map(|name| (name.clone(), view(name))).collect(),
+        reports: names.iter().enumerate().map(|(n, name)| (name.clone(), report((n, name)))).collect(),
+        policies: vec![policy()],
+        ledger: Some(Ledger::default()),
+        epoch: 1,
+        ceiling: 10,
+        ..Snapshot::default()
+    }
+}
+
+fn leaked_shim(node: &str) -> ReportedFault {
+    let pod = PodRef { namespace: "kube-system".into(), name: format!("agent-{node}"), uid: format!("pod-{node}") };
+    let fault = Fault {
+        id: Fault::identity(FaultType::LeakedShim, node),
+        kind: FaultType::LeakedShim,
+        severity: Severity::Medium,
+        state: FaultState::Confirmed,
+        subject: Subject { pod: Some(pod), ..Subject::of(SubjectKind::Shim) },
+        target: Target::default(),
+        message: "a shim is left over".into(),
+        impact: String::new(),
+        first_seen: jiff::Timestamp::UNIX_EPOCH,
+        for_seconds: 90,
+        confirmations: 3,
+        look_age_seconds: 2,
+        evidence: Vec::new(),
+    };
+    ReportedFault { fault, looked: Duration::from_secs(7) }
+}
+
+fn policy() -> Policy {
+    let step = Step {
+        action: Action::CleanupOrphans,
+        timeout: Duration::from_secs(180),
+        attempts: 1,
+        cooldown: Duration::from_secs(60),
+        verify_for: Duration::from_secs(5),
+    };
+    Policy {
+        name: "leftovers".into(),
+        uid: "policy".into(),
+        generation: 1,
+        selector: Selector::default(),
+        priority: 0,
+        mode: Mode::Enforce,
+        suspend: false,
+        pause_requests: Vec::new(),
+        rules: vec![Rule {
+            name: "leaked-shims".into(),
+            faults: [FaultType::LeakedShim].into(),
+            min_severity: Severity::Low,
+            hold_for: Duration::ZERO,
+            steps: vec![step],
+        }],
+        limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5) },
+        history: History { limit: 50, ttl: Duration::from_secs(3600) },
+    }
+}

@@ -1,0 +1,292 @@
+//! The acts themselves: each one call, after the last look, with what it must find as its precondition.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::recheck::Live;
+use super::{Applier, ApplyError};
+use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::{node as nodes, pods};
+use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::controller::events::Kind;
+use crate::controller::jobs;
+use crate::core::episode::{self, ActResult};
+use crate::core::fault::PodRef;
+use crate::core::order::{Order, OutcomeReason};
+use crate::core::plan::Operation;
+
+fn parameters() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+impl Applier {
+    /// Carries out a reserved step and records what came of it.
+    pub(super) async fn act(
+        &self,
+        name: &str,
+        operation_id: &str,
+        node: &str,
+        node_uid: &str,
+        operation: &Operation,
+    ) -> Result<(), ApplyError> {
+        let kind = operation_name(operation);
+        let live = match Box::pin(self.recheck(name, operation_id, node, node_uid)).await {
+            Ok(live) => live,
+            Err(error) => {
+                self.metrics.act(kind, "NotNow");
+                return Err(error);
+            }
+        };
+        if self.leadership.term(Instant::now()).is_none() {
+            return Err(ApplyError::NotLeading);
+        }
+        let result = match operation {
+            Operation::Cordon => self.cordon(name, &live).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, node).await,
+            Operation::RunJob(order) => self.run_job(order).await,
+            Operation::GiveOrder(order) => self.give_order(order, &live).await,
+            Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
+        };
+        let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
+        self.metrics.act(kind, result_name(&result));
+        tracing::info!(episode = name, node, operation = operation_id, act = kind, result = ?result, "acted");
+        self.events.acted(&live.node, name, kind, &result);
+        let next = episode::acted(&live.episode, operation_id, result, self.clock.now());
+        self.write_episode(&next).await
+    }
+
+    async fn cordon(&self, name: &str, live: &Live) -> Result<ActResult, ApplyError> {
+        if nodes::view(&live.node).unschedulable {
+            let ours = nodes::cordoned_by(&live.node).as_deref() == Some(name);
+            let message = "the node is unschedulable with this episode's mark".to_owned();
+            return Ok(if ours { ActResult::Done { message } } else { ActResult::AlreadyCordoned });
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
+            "spec": {"unschedulable": true},
+        });
+        self.patch_node(&live.node.name_any(), &patch).await?;
+        Ok(ActResult::Done { message: "the node is unschedulable".to_owned() })
+    }
+
+    async fn patch_node(&self, name: &str, patch: &Value) -> Result<(), CallError> {
+        let api = self.calls.act::<Node>();
+        let what = || format!("patching Node {name}");
+        let node = bounded(what, api.patch(name, &parameters(), &Patch::Merge(patch))).await?;
+        node.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
+    }
+
+    /// Removes the cordon, where the mark is still this episode's.
+    pub(super) async fn uncordon(&self, name: &str, node: &str) -> Result<(), ApplyError> {
+        let api = self.calls.read::<Node>();
+        let found = bounded_opt(|| format!("reading Node {node}"), api.get(node)).await?;
+        let held = self.cache.lock().snapshot.episodes.get(name).cloned();
+        let ours = found.as_ref().filter(|found| {
+            let same = held.as_ref().is_none_or(|episode| found.uid().as_deref() == Some(episode.node_uid.as_str()));
+            same && nodes::cordoned_by(found).as_deref() == Some(name)
+        });
+        if let Some(found) = ours {
+            let patch = json!({
+                "metadata": {"resourceVersion": found.resource_version(), "annotations": {CORDON_ANNOTATION: null}},
+                "spec": {"unschedulable": null},
+            });
+            self.patch_node(node, &patch).await?;
+            self.events.tell(found, Kind::Uncordoned, format!("episode {name}: the node is schedulable again"));
+            tracing::info!(episode = name, node, "uncordoned");
+        } else if let Some(found) = found.clone() {
+            found.fold(&mut self.cache.lock(), Instant::now());
+        }
+        match held {
+            Some(episode) => self.write_episode(&episode::uncordoned(&episode, self.clock.now())).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn delete_pod(&self, pod: &PodRef, node: &str) -> Result<ActResult, ApplyError> {
+        let api = self.calls.act_in::<Pod>(&pod.namespace);
+        let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
+        let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
+            return Ok(ActResult::Gone { message: format!("Pod {pod} is gone") });
+        };
+        if found.uid().as_deref() != Some(pod.uid.as_str()) {
+            return Ok(ActResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
+        }
+        if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()) {
+            return Ok(ActResult::Refused { reason, message });
+        }
+        let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
+            Ok(_) => Ok(ActResult::Done { message: format!("the deletion of Pod {pod} was accepted") }),
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                Ok(ActResult::Gone { message: format!("Pod {pod} is gone or was replaced") })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn run_job(&self, order: &Order) -> Result<ActResult, ApplyError> {
+        let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
+        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+        let job = jobs::job(order, &self.image)?;
+        match bounded(|| format!("creating Job {}", order.operation_id), api.create(&params, &job)).await {
+            Ok(made) => {
+                made.fold(&mut self.cache.lock(), Instant::now());
+                Ok(ActResult::Started)
+            }
+            // Its name is the operation: it is ours, from before a crash.
+            Err(error) if error.is_conflict() => Ok(ActResult::Started),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn give_order(&self, order: &Order, live: &Live) -> Result<ActResult, ApplyError> {
+        let status = live.report.status.clone().unwrap_or_default();
+        let standing = status.order.as_ref();
+        if let Some(other) = standing.filter(|other| other.operation_id != order.operation_id) {
+            let answered = status.agent.as_ref().is_some_and(|agent| agent.operation_id == other.operation_id);
+            if !answered {
+                return Err(ApplyError::NotNow(format!(
+                    "NodeRuntimeHealth {} carries order {} without an answer",
+                    order.node, other.operation_id
+                )));
+            }
+        }
+        if standing == Some(order) {
+            return Ok(ActResult::Started);
+        }
+        let old = standing.map(serde_json::to_value).transpose()?.unwrap_or(Value::Null);
+        self.patch_order(live, &replacement(&old, serde_json::to_value(order)?)).await?;
+        Ok(ActResult::Started)
+    }
+
+    async fn patch_order(&self, live: &Live, order: &Value) -> Result<(), CallError> {
+        let name = live.report.name_any();
+        let patch = json!({
+            "metadata": {"resourceVersion": live.report.resource_version()},
+            "status": {"order": order},
+        });
+        let api = self.calls.act::<NodeRuntimeHealth>();
+        let what = || format!("giving an order to NodeRuntimeHealth {name}");
+        let written = bounded(what, api.patch_status(&name, &parameters(), &Patch::Merge(&patch))).await?;
+        written.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
+    }
+
+    /// Takes back whatever order stands in the node's object.
+    pub(super) async fn withdraw_order(&self, node: &str) -> Result<(), ApplyError> {
+        let api = self.calls.act::<NodeRuntimeHealth>();
+        let what = || format!("withdrawing the order of NodeRuntimeHealth {node}");
+        let patch = json!({"status": {"order": null}});
+        match bounded(what, api.patch_status(node, &parameters(), &Patch::Merge(&patch))).await {
+            Ok(written) => {
+                written.fold(&mut self.cache.lock(), Instant::now());
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends a Job; its pod goes with it.
+    pub(super) async fn delete_job(&self, operation_id: &str) -> Result<(), ApplyError> {
+        let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
+        let what = || format!("deleting Job {operation_id}");
+        match bounded(what, api.delete(operation_id, &DeleteParams::background())).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Job::forget(operation_id, &mut self.cache.lock());
+        Ok(())
+    }
+}
+
+/// Why a pod is not deleted, if it is not.
+fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option<(OutcomeReason, String)> {
+    let seen = pods::suspect(found, now);
+    let Some(seen) = seen.filter(|seen| seen.node == node) else {
+        return Some((OutcomeReason::TargetChanged, format!("Pod {pod} is not on node {node}")));
+    };
+    if seen.daemon_set.is_none() {
+        return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
+    }
+    (seen.ready && seen.overdue.is_none()).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is Ready")))
+}
+
+/// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
+fn settle(result: Result<ActResult, ApplyError>) -> Result<ActResult, ApplyError> {
+    match result {
+        Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActResult::Failed { message: error.line() }),
+        other => other,
+    }
+}
+
+/// A merge patch that turns `old` into exactly `new`: what is in `old` only becomes null.
+fn replacement(old: &Value, new: Value) -> Value {
+    let (Value::Object(old), Value::Object(mut new)) = (old, new.clone()) else { return new };
+    for (key, before) in old {
+        let after = new.remove(key).unwrap_or(Value::Null);
+        new.insert(key.clone(), replacement(before, after));
+    }
+    Value::Object(new)
+}
+
+const fn operation_name(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::Cordon => "Cordon",
+        Operation::DeletePod(_) => "DeletePod",
+        Operation::RunJob(_) => "RunJob",
+        Operation::GiveOrder(_) => "GiveOrder",
+        Operation::Notify(_) => "Notify",
+    }
+}
+
+const fn result_name(result: &ActResult) -> &'static str {
+    match result {
+        ActResult::Done { .. } => "Done",
+        ActResult::Started => "Started",
+        ActResult::AlreadyCordoned => "AlreadyCordoned",
+        ActResult::Gone { .. } => "Gone",
+        ActResult::Refused { .. } => "Refused",
+        ActResult::Failed { .. } => "Failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replacement_leaves_nothing_of_the_old_order() {
+        let old = json!({"a": 1, "target": {"pid": 7, "wchan": "x"}, "gone": [1]});
+        let patch = replacement(&old, json!({"a": 2, "target": {"pid": 8}}));
+        assert_eq!(patch, json!({"a": 2, "target": {"pid": 8, "wchan": null}, "gone": null}));
+        assert_eq!(replacement(&Value::Null, json!({"a": 1})), json!({"a": 1}));
+    }
+
+    #[test]
+    fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
+        let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+        let now = "2025-01-01T00:00:00Z".parse().unwrap();
+        let of = |owner: &str, ready: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "p", "namespace": "d", "uid": "u",
+                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": true}]},
+                "spec": {"nodeName": "w1", "containers": []},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+            .unwrap()
+        };
+        let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
+        assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
+        assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
+        assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
+        assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));
+    }
+}

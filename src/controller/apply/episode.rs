@@ -1,0 +1,185 @@
+//! Episodes into objects: opened by create, gone on with by compare-and-swap on their version, so that two
+//! leaders can never both write one.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::json;
+
+use super::{Applier, ApplyError};
+use crate::api::condition::condition;
+use crate::api::convert::{remediation_spec, remediation_status};
+use crate::api::{
+    CONTROLLER_MANAGER, ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus,
+    POLICY_LABEL,
+};
+use crate::controller::cache::fold::Folds;
+use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::core::episode::{Episode, Phase};
+use crate::core::snapshot::Tri;
+use crate::core::text::short_name;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::Instant;
+
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// The object of an episode that is to be opened. The status comes with a call of its own.
+fn object(episode: &Episode) -> NodeRemediation {
+    let labels = BTreeMap::from([
+        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        (NODE_LABEL.to_owned(), short_name(&episode.node, 63)),
+        (POLICY_LABEL.to_owned(), short_name(&episode.policy, 63)),
+    ]);
+    let metadata = ObjectMeta {
+        name: Some(episode.name.clone()),
+        labels: Some(labels),
+        // As long as it holds a slot or owes an undo, it must not vanish with them.
+        finalizers: episode.is_open().then(|| vec![FINALIZER.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    NodeRemediation { metadata, spec: remediation_spec(episode), status: None }
+}
+
+/// The status of an episode, with the conditions that others of its kind have.
+fn status(episode: &Episode, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
+    let (processing, succeeded) = match episode.phase {
+        Phase::Pending | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
+        Phase::Succeeded => (Tri::False, Tri::True),
+        Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
+    };
+    let reason = if episode.phase.is_final() { ConditionReason::Finished } else { ConditionReason::UnderWay };
+    let of = |kind, value| condition(before, kind, value, reason, &episode.message, now);
+    NodeRemediationStatus {
+        conditions: vec![of(ConditionType::Processing, processing), of(ConditionType::Succeeded, succeeded)],
+        ..remediation_status(episode)
+    }
+}
+
+impl Applier {
+    /// Creates the episode's object, then its status.
+    pub(super) async fn open_episode(&self, episode: &Episode) -> Result<(), ApplyError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("creating NodeRemediation {}", episode.name);
+        let made = match bounded(what, api.create(&parameters(), &object(episode))).await {
+            Ok(made) => made,
+            Err(error) => {
+                if error.is_conflict() {
+                    self.refresh_episode(&episode.name).await;
+                }
+                return Err(error.into());
+            }
+        };
+        let identity = made.uid().zip(made.resource_version());
+        made.fold(&mut self.cache.lock(), Instant::now());
+        tracing::info!(episode = episode.name, node = episode.node, policy = episode.policy, mode = ?episode.mode, "episode opened");
+        self.write_episode(&Episode { identity, ..episode.clone() }).await
+    }
+
+    /// Writes an episode's status, at exactly the version that it was made from.
+    pub(super) async fn write_episode(&self, episode: &Episode) -> Result<(), ApplyError> {
+        let Some((uid, version)) = episode.identity.clone() else {
+            return Err(ApplyError::NotNow(format!("episode {} has no object yet", episode.name)));
+        };
+        let before =
+            self.cache.lock().episodes.get(&episode.name).map(|row| row.conditions.clone()).unwrap_or_default();
+        let mut wanted = object(episode);
+        wanted.metadata.uid = Some(uid);
+        wanted.metadata.resource_version = Some(version);
+        wanted.status = Some(status(episode, &before, self.clock.now()));
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("writing the status of NodeRemediation {}", episode.name);
+        match bounded(what, api.replace_status(&episode.name, &parameters(), &wanted)).await {
+            Ok(written) => {
+                written.fold(&mut self.cache.lock(), Instant::now());
+                if episode.phase.is_final() {
+                    tracing::info!(
+                        episode = episode.name,
+                        node = episode.node,
+                        phase = episode.phase.as_str(),
+                        message = episode.message,
+                        "episode ended"
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_conflict() || error.is_not_found() {
+                    self.refresh_episode(&episode.name).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads an episode that is not as we thought, so that the next pass decides on what it is.
+    async fn refresh_episode(&self, name: &str) {
+        let api = self.calls.read::<NodeRemediation>();
+        match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
+            Ok(Some(object)) => {
+                object.fold(&mut self.cache.lock(), Instant::now());
+            }
+            Ok(None) => {
+                NodeRemediation::forget(name, &mut self.cache.lock());
+            }
+            Err(error) => tracing::warn!(error = error.line(), "an episode could not be read again"),
+        }
+    }
+
+    /// Removes a finished episode.
+    pub(super) async fn delete_episode(&self, name: &str) -> Result<(), ApplyError> {
+        let identity = self.cache.lock().snapshot.episodes.get(name).and_then(|e| e.identity.clone());
+        let preconditions = identity.map(|(uid, _)| Preconditions { uid: Some(uid), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let api = self.calls.act::<NodeRemediation>();
+        match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error.into()),
+        }
+        NodeRemediation::forget(name, &mut self.cache.lock());
+        Ok(())
+    }
+
+    /// Takes our finalizer off episodes that hold nothing any more; a crash may have left it.
+    pub async fn free_finished(&self) -> usize {
+        let finished: Vec<(String, String)> = {
+            let state = self.cache.lock();
+            let rows = state.episodes.iter().filter(|(_, row)| row.finalizer);
+            rows.filter_map(|(name, _)| state.snapshot.episodes.get(name))
+                .filter(|episode| !episode.is_open())
+                .filter_map(|episode| Some((episode.name.clone(), episode.identity.clone()?.1)))
+                .take(16)
+                .collect()
+        };
+        let mut freed = 0;
+        for (name, version) in finished {
+            match self.free(&name, &version).await {
+                Ok(()) => freed += 1,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    tracing::warn!(error = error.line(), "a finished episode keeps its finalizer for now");
+                    self.refresh_episode(&name).await;
+                }
+            }
+        }
+        freed
+    }
+
+    async fn free(&self, name: &str, version: &str) -> Result<(), CallError> {
+        let api = self.calls.act::<NodeRemediation>();
+        // Others' finalizers stay: with the version, the list that we write is the one that we read.
+        let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
+        let rest: Vec<&String> = read.finalizers().iter().filter(|f| f.as_str() != FINALIZER).collect();
+        let version = read.resource_version().unwrap_or_else(|| version.to_owned());
+        let patch = json!({"metadata": {"resourceVersion": version, "finalizers": rest}});
+        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
+        let what = || format!("freeing NodeRemediation {name}");
+        let freed = bounded(what, api.patch(name, &params, &Patch::Merge(&patch))).await?;
+        freed.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The last look before an act: everything that may say no is read again, live, not from the cache.
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::time::Instant;
+
+use super::{Applier, ApplyError};
+use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::{node, report};
+use crate::controller::calls::bounded_opt;
+use crate::core::episode::Episode;
+use crate::core::fault::FaultState;
+use crate::core::policy::Mode;
+use kube::core::DeserializeGuard;
+
+/// What was read, when nothing in it says no.
+#[derive(Debug)]
+pub(super) struct Live {
+    /// The node.
+    pub node: Node,
+    /// Its report.
+    pub report: NodeRuntimeHealth,
+    /// The episode, as it stands now.
+    pub episode: Episode,
+}
+
+/// What was read.
+struct Read {
+    node: Option<Node>,
+    report: Option<NodeRuntimeHealth>,
+    policy: Option<RemediationPolicy>,
+    episode: Option<NodeRemediation>,
+}
+
+impl Applier {
+    /// Reads node, report, policy and episode again. What was read is folded in, so that a "no" is the base
+    /// of the next decision.
+    pub(super) async fn recheck(
+        &self,
+        name: &str,
+        operation: &str,
+        node: &str,
+        node_uid: &str,
+    ) -> Result<Live, ApplyError> {
+        let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
+        let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
+        let read = Box::pin(self.read_again(name, node, &policy)).await?;
+        self.fold_in(&read);
+        judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)
+    }
+
+    async fn read_again(&self, episode: &str, node: &str, policy: &str) -> Result<Read, ApplyError> {
+        let calls = &self.calls;
+        let (nodes, reports) = (calls.read::<Node>(), calls.read::<NodeRuntimeHealth>());
+        let (policies, episodes) = (calls.read::<RemediationPolicy>(), calls.read::<NodeRemediation>());
+        let (node, report, policy, episode) = futures::try_join!(
+            bounded_opt(|| format!("reading Node {node}"), nodes.get(node)),
+            bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
+            bounded_opt(|| format!("reading RemediationPolicy {policy}"), policies.get(policy)),
+            bounded_opt(|| format!("reading NodeRemediation {episode}"), episodes.get(episode)),
+        )?;
+        Ok(Read { node, report, policy, episode })
+    }
+
+    fn fold_in(&self, read: &Read) {
+        let (mut state, now) = (self.cache.lock(), Instant::now());
+        if let Some(node) = read.node.clone() {
+            node.fold(&mut state, now);
+        }
+        if let Some(report) = read.report.clone() {
+            report.fold(&mut state, now);
+        }
+        if let Some(policy) = read.policy.clone() {
+            DeserializeGuard(Ok(policy)).fold(&mut state, now);
+        }
+        if let Some(episode) = read.episode.clone() {
+            episode.fold(&mut state, now);
+        }
+    }
+}
+
+/// Whether the act may go on; if not, which object said no, what was expected and what was found.
+fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Result<Live, String> {
+    let episode = read.episode.as_ref().map(convert::episode).ok_or("its episode is gone")?;
+    if episode.deleting || episode.phase.is_final() {
+        return Err(format!("episode {} is at an end ({})", episode.name, episode.phase.as_str()));
+    }
+    if episode.mode != Mode::Enforce {
+        return Err(format!("episode {} is a dry run", episode.name));
+    }
+    let step = episode.steps.iter().find(|step| step.operation_id == operation && !step.state.is_final());
+    let step = step.ok_or_else(|| format!("episode {} has no open step {operation}", episode.name))?;
+
+    let node = read.node.ok_or_else(|| format!("Node {} is gone", episode.node))?;
+    let view = node::view(&node);
+    if view.uid != node_uid || episode.node_uid != node_uid {
+        return Err(format!("Node {} was replaced: expected uid {node_uid}, found {}", episode.node, view.uid));
+    }
+    if view.deleting {
+        return Err(format!("Node {} is being deleted", episode.node));
+    }
+    if let Some(veto) = view.vetoes.first() {
+        return Err(format!("Node {} asks to be left alone: {veto}", episode.node));
+    }
+
+    let policy = read.policy.ok_or_else(|| format!("RemediationPolicy {policy_name} is gone"))?;
+    if policy.spec.suspend || policy.spec.mode != Mode::Enforce {
+        return Err(format!("RemediationPolicy {policy_name} does not act now: it is suspended or a dry run"));
+    }
+
+    let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", episode.node))?;
+    if report.spec.suspend {
+        return Err(format!("NodeRuntimeHealth {} is suspended: {}", episode.node, report.spec.reason));
+    }
+    if report::owner(&report.metadata).as_deref() != Some(node_uid) {
+        return Err(format!("NodeRuntimeHealth {} is about another node of that name", episode.node));
+    }
+    let kind = episode.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
+    // Faults that the controller finds itself do not stand in the probe's list.
+    let confirmed = kind.is_some_and(crate::core::fault::FaultType::is_cluster_fault)
+        || report.status.as_ref().is_some_and(|status| {
+            status.faults.iter().any(|fault| fault.id == step.fault_id && fault.state == FaultState::Confirmed)
+        });
+    if !confirmed {
+        return Err(format!("fault {} is not confirmed any more", step.fault_id));
+    }
+    Ok(Live { node, report, episode })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Objects that all say yes, with changes on top.
+    fn read(change: impl Fn(&mut Value)) -> Read {
+        let mut all = json!({
+            "node": {"metadata": {"name": "w1", "uid": "n1"}},
+            "report": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+                "metadata": {"name": "w1", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "n1"}]},
+                "spec": {},
+                "status": {"faults": [{"id": "f1", "type": "HungContainer", "severity": "High", "state": "Confirmed",
+                    "message": "m", "firstSeen": "2025-01-01T00:00:00Z", "subject": {"kind": "Container"}}]}},
+            "policy": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "p"},
+                "spec": {"mode": "Enforce", "rules": []}},
+            "episode": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+                "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
+                "status": {"phase": "Running", "message": "", "openedAt": "2025-01-01T00:00:00Z",
+                    "faults": [{"id": "f1", "type": "HungContainer", "subject": {"kind": "Container"}, "rule": "r", "rung": 0, "state": "Open"}],
+                    "steps": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "rung": 0, "lane": "Job",
+                        "state": "Reserved", "reservedAt": "2025-01-01T00:00:00Z"}]}}
+        });
+        change(&mut all);
+        let mut part = |name: &str| all.get_mut(name).map(Value::take).unwrap();
+        Read {
+            node: serde_json::from_value(part("node")).unwrap(),
+            report: serde_json::from_value(part("report")).unwrap(),
+            policy: serde_json::from_value(part("policy")).unwrap(),
+            episode: serde_json::from_value(part("episode")).unwrap(),
+        }
+    }
+
+    fn verdict(change: impl Fn(&mut Value)) -> Result<(), String> {
+        judge(read(change), "op", "n1", "p").map(|_| ())
+    }
+
+    #[test]
+    fn when_nothing_says_no_the_act_goes_on() {
+        assert_eq!(verdict(|_| {}), Ok(()));
+    }
+
+    #[test]
+    fn each_single_no_stops_the_act_and_says_which() {
+        type Case = (&'static str, fn(&mut Value), &'static str);
+        let cases: [Case; 14] = [
+            ("node gone", |v| v["node"] = Value::Null, "Node w1 is gone"),
+            ("node replaced", |v| v["node"]["metadata"]["uid"] = json!("n2"), "was replaced"),
+            (
+                "node leaves",
+                |v| v["node"]["metadata"]["deletionTimestamp"] = json!("2025-01-01T00:00:00Z"),
+                "being deleted",
+            ),
+            ("excluded", |v| v["node"]["metadata"]["labels"] = json!({crate::api::EXCLUDE_LABEL: ""}), "left alone"),
+            ("policy gone", |v| v["policy"] = Value::Null, "RemediationPolicy p is gone"),
+            ("policy suspended", |v| v["policy"]["spec"]["suspend"] = json!(true), "does not act"),
+            ("policy dry", |v| v["policy"]["spec"]["mode"] = json!("DryRun"), "does not act"),
+            ("report gone", |v| v["report"] = Value::Null, "NodeRuntimeHealth w1 is gone"),
+            ("node suspended", |v| v["report"]["spec"]["suspend"] = json!(true), "suspended"),
+            ("other owner", |v| v["report"]["metadata"]["ownerReferences"][0]["uid"] = json!("n0"), "another node"),
+            ("clearing", |v| v["report"]["status"]["faults"][0]["state"] = json!("Clearing"), "not confirmed"),
+            ("no fault", |v| v["report"]["status"]["faults"] = json!([]), "not confirmed"),
+            ("episode ended", |v| v["episode"]["status"]["phase"] = json!("Cancelled"), "at an end"),
+            ("step ended", |v| v["episode"]["status"]["steps"][0]["state"] = json!("Cancelled"), "no open step"),
+        ];
+        for (name, change, expected) in cases {
+            let found = verdict(change).unwrap_err();
+            assert!(found.contains(expected), "{name}: {found}");
+        }
+    }
+}

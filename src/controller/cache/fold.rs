@@ -1,0 +1,322 @@
+//! Objects into the state: one rule per kind, the same for watches, re-lists and answers to our own writes.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::Resource;
+use kube::core::DeserializeGuard;
+use tokio::time::Instant;
+
+use super::versions::{Versions, version_of};
+use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
+use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::core::snapshot::ReportView;
+
+/// Whether the decider has to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Something that a decision reads has changed.
+    Matters,
+    /// Nothing has, beside a heartbeat at most.
+    Nothing,
+}
+
+impl News {
+    fn when(matters: bool) -> Self {
+        if matters { Self::Matters } else { Self::Nothing }
+    }
+}
+
+/// A kind of object that the state is made of.
+pub trait Folds: Resource + Sized {
+    /// The versions of its kind.
+    fn versions(state: &mut State) -> &mut Versions;
+    /// Takes an object over that is news.
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News;
+    /// Forgets an object.
+    fn forget(key: &str, state: &mut State) -> News;
+    /// Its key among its kind.
+    fn key(meta: &ObjectMeta) -> String {
+        meta.name.clone().unwrap_or_default()
+    }
+
+    /// Takes an object over, if it is newer than the one we hold.
+    fn fold(self, state: &mut State, now: Instant) -> News {
+        let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
+        if !Self::versions(state).is_news(&key, version) {
+            return News::Nothing;
+        }
+        self.put(&key, state, now)
+    }
+
+    /// Takes a deletion over.
+    fn fold_deletion(&self, state: &mut State) -> News {
+        let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
+        if Self::versions(state).is_gone(&key, version) { Self::forget(&key, state) } else { News::Nothing }
+    }
+
+    /// A re-list is complete: forgets what it did not show.
+    fn finish_list(state: &mut State) {
+        for key in Self::versions(state).finish() {
+            Self::forget(&key, state);
+        }
+    }
+}
+
+impl Folds for Node {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.nodes
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        let view = node::view(&self);
+        let old = state.snapshot.nodes.get(key);
+        let news = News::when(old != Some(&view));
+        if news == News::Matters {
+            state.snapshot.nodes.insert(key.to_owned(), view);
+        }
+        news
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.pods_of_nodes.remove(key);
+        News::when(state.snapshot.nodes.remove(key).is_some())
+    }
+}
+
+impl Folds for NodeRuntimeHealth {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.reports
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        let since_start = state.since_start(now);
+        let probe = self.status.as_ref().and_then(|status| status.probe.as_ref());
+        let beat =
+            probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
+        let view = report::view(&self);
+        state.standing.insert(key.to_owned(), report::standing(&self));
+        let old = state.snapshot.reports.insert(key.to_owned(), view);
+        let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
+        let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
+        // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
+        let awaited = beat && (!new.faults.is_empty() || old.as_ref().is_none_or(is_late));
+        News::when(differs || awaited || (beat && state.open_episode(key).is_some()))
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.standing.remove(key);
+        state.arrivals.remove(key);
+        News::when(state.snapshot.reports.remove(key).is_some())
+    }
+}
+
+/// Whether the heartbeat was overdue when ages were last refreshed.
+fn is_late(view: &ReportView) -> bool {
+    view.heartbeat.as_ref().is_none_or(|beat| beat.arrived > beat.interval)
+}
+
+impl Folds for DeserializeGuard<NodeRuntimeHealth> {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.reports
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        match self.0 {
+            Ok(object) => object.put(key, state, now),
+            Err(bad) => {
+                tracing::warn!(node = key, error = bad.error, "NodeRuntimeHealth cannot be read; the node is held");
+                let (view, standing) = report::unreadable(&bad.metadata, &bad.error);
+                state.arrivals.remove(key);
+                state.standing.insert(key.to_owned(), standing);
+                let old = state.snapshot.reports.insert(key.to_owned(), view);
+                News::when(old.as_ref() != state.snapshot.reports.get(key))
+            }
+        }
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        NodeRuntimeHealth::forget(key, state)
+    }
+}
+
+impl Folds for DeserializeGuard<RemediationPolicy> {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.policies
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        let meta = self.meta();
+        let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
+        let (read, status) = match &self.0 {
+            Ok(object) => (convert::policy(object).map_err(|bad| bad.0), object.status.clone().unwrap_or_default()),
+            Err(bad) => {
+                let old = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
+                (Err(vec![crate::core::text::bounded(&bad.error, 512)]), old)
+            }
+        };
+        let old = state.policies.insert(key.to_owned(), PolicyRow { read, generation, status, uid });
+        let new = state.policies.get(key).map(|row| &row.read);
+        let matters = old.as_ref().map(|row| &row.read) != new;
+        if matters {
+            list_policies(state);
+        }
+        News::when(matters)
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.policies.remove(key);
+        list_policies(state);
+        News::Matters
+    }
+}
+
+fn list_policies(state: &mut State) {
+    state.snapshot.policies = state.policies.values().filter_map(|row| row.read.clone().ok()).collect();
+}
+
+impl Folds for NodeRemediation {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.episodes
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+        let row = EpisodeRow {
+            finalizer: finalizers.iter().any(|finalizer| finalizer == FINALIZER),
+            conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
+        };
+        state.episodes.insert(key.to_owned(), row);
+        let episode = convert::episode(&self);
+        let old = state.snapshot.episodes.insert(key.to_owned(), episode);
+        News::when(old.as_ref() != state.snapshot.episodes.get(key))
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.episodes.remove(key);
+        News::when(state.snapshot.episodes.remove(key).is_some())
+    }
+}
+
+impl Folds for DeserializeGuard<NodeRemediation> {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.episodes
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        match self.0 {
+            Ok(object) => object.put(key, state, now),
+            Err(bad) => {
+                // What we held of it stays: an episode that became unreadable must not free its node.
+                tracing::warn!(
+                    episode = key,
+                    error = bad.error,
+                    "NodeRemediation cannot be read; its last state is kept"
+                );
+                News::Nothing
+            }
+        }
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        NodeRemediation::forget(key, state)
+    }
+}
+
+impl Folds for DaemonSet {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.daemon_sets
+    }
+
+    fn key(meta: &ObjectMeta) -> String {
+        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
+            return Self::forget(key, state);
+        };
+        let status = self.status.as_ref();
+        let row = DaemonSetRow {
+            namespace: self.metadata.namespace.clone().unwrap_or_default(),
+            selector,
+            desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),
+            troubled: status
+                .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
+        };
+        if !row.troubled {
+            state.pods_of_sets.remove(key);
+        }
+        let matters = state.daemon_sets.get(key) != Some(&row);
+        state.daemon_sets.insert(key.to_owned(), row);
+        News::when(matters)
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.pods_of_sets.remove(key);
+        News::when(state.daemon_sets.remove(key).is_some())
+    }
+}
+
+/// A label selector in the API's notation; `None` when it selects nothing or cannot be written.
+fn selector(selector: &LabelSelector) -> Option<String> {
+    let mut parts: Vec<String> =
+        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+    for requirement in selector.match_expressions.iter().flatten() {
+        let (key, values) = (&requirement.key, requirement.values.clone().unwrap_or_default().join(","));
+        parts.push(match requirement.operator.as_str() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.clone(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return None,
+        });
+    }
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
+impl Folds for Job {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.jobs
+    }
+
+    fn put(self, _key: &str, state: &mut State, now: Instant) -> News {
+        let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        let before = (row.exists, row.job_started, row.job_finished);
+        job::note_job(row, &self, now);
+        News::when(before != (row.exists, row.job_started, row.job_finished))
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        // A Job's name is its operation; a pod of it that is still there is of no interest any more.
+        News::when(state.jobs.remove(key).is_some())
+    }
+}
+
+/// The pod of one of our Jobs.
+impl Folds for Pod {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.job_pods
+    }
+
+    fn put(self, _key: &str, state: &mut State, _now: Instant) -> News {
+        let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
+        // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        let before = (row.pod_started, row.pod_finished);
+        job::note_pod(row, id, &self);
+        News::when(before != (row.pod_started, row.pod_finished))
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        // The Job controller names a pod after its Job and a suffix.
+        if let Some((id, _)) = key.rsplit_once('-')
+            && state.jobs.get(id).is_some_and(|row| !row.exists)
+        {
+            state.jobs.remove(id);
+        }
+        News::Nothing
+    }
+}

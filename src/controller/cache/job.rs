@@ -1,0 +1,137 @@
+//! A Job of ours and its pod, joined: has it started, is it at an end, what did it say.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::time::Instant;
+
+use crate::api::OPERATION_LABEL;
+use crate::core::order::Outcome;
+use crate::core::snapshot::JobView;
+
+/// For how long a finished Job is not shown as finished while its pod's last word has not arrived: the Job
+/// and the pod come by two watches.
+const LAST_WORD: Duration = Duration::from_secs(5);
+/// Longest termination message that is read. The kubelet keeps 4 KiB.
+const MAX_MESSAGE: usize = 4096;
+
+/// What is known of one operation's Job.
+#[expect(clippy::struct_excessive_bools, reason = "what two objects say, as they say it")]
+#[derive(Debug, Default)]
+pub struct JobRow {
+    /// Whether the Job object is there.
+    pub exists: bool,
+    /// Whether the Job controller says that it has started.
+    pub job_started: bool,
+    /// When we first saw it finished.
+    pub job_finished: Option<Instant>,
+    /// Whether its pod has started.
+    pub pod_started: bool,
+    /// Whether its pod's container has ended.
+    pub pod_finished: bool,
+    /// What it said.
+    pub outcome: Option<Outcome>,
+}
+
+impl JobRow {
+    /// As a decision sees it.
+    pub fn view(&self, id: &str, now: Instant) -> JobView {
+        JobView {
+            operation_id: id.to_owned(),
+            started: self.job_started || self.pod_started,
+            finished: self.pod_finished
+                || self.job_finished.is_some_and(|at| now.saturating_duration_since(at) >= LAST_WORD),
+            outcome: self.outcome.clone(),
+        }
+    }
+
+    /// When a Job without its pod's last word is given up waiting for.
+    pub fn settles_in(&self, now: Instant) -> Option<Duration> {
+        let at = self.job_finished.filter(|_| !self.pod_finished)?;
+        let waited = now.saturating_duration_since(at);
+        (waited < LAST_WORD).then(|| LAST_WORD.saturating_sub(waited))
+    }
+}
+
+/// The operation that an object of ours belongs to.
+pub fn operation(meta: &ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get(OPERATION_LABEL).map(String::as_str)
+}
+
+/// Takes over what a Job says.
+pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
+    let status = job.status.as_ref();
+    let positive = |count: Option<i32>| count.unwrap_or(0) > 0;
+    row.exists = true;
+    row.job_started = status.is_some_and(|s| positive(s.ready) || positive(s.succeeded) || positive(s.failed));
+    let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let ended = conditions.iter().any(|c| ["Complete", "Failed"].contains(&c.type_.as_str()) && c.status == "True");
+    if !ended {
+        row.job_finished = None;
+    } else if row.job_finished.is_none() {
+        row.job_finished = Some(now);
+    }
+}
+
+/// Takes over what a Job's pod says.
+pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
+    let Some(state) = statuses.first().and_then(|status| status.state.as_ref()) else { return };
+    row.pod_started = state.running.is_some() || state.terminated.is_some();
+    if let Some(ended) = &state.terminated {
+        row.pod_finished = true;
+        row.outcome = ended.message.as_deref().and_then(|message| outcome(message, id));
+    }
+}
+
+/// A termination message as the outcome of this operation; anything else is no outcome.
+fn outcome(message: &str, id: &str) -> Option<Outcome> {
+    if message.len() > MAX_MESSAGE {
+        return None;
+    }
+    serde_json::from_str::<Outcome>(message.trim()).ok().filter(|outcome| outcome.operation_id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(state: &serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [
+            {"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}))
+        .unwrap()
+    }
+
+    fn job(kind: &str) -> Job {
+        serde_json::from_value(json!({"metadata": {"name": "op-1"},
+            "status": {"conditions": [{"type": kind, "status": "True"}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_pods_last_word_is_awaited_for_a_while_after_the_job_ended() {
+        let (mut row, now) = (JobRow::default(), Instant::now());
+        note_job(&mut row, &job("Complete"), now);
+        assert!(!row.view("op-1", now).finished);
+        assert_eq!(row.settles_in(now), Some(LAST_WORD));
+        assert!(row.view("op-1", now + LAST_WORD).finished, "a pod that was removed must not hold it up for ever");
+        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": said.to_string()}})));
+        let view = row.view("op-1", now);
+        assert!(view.finished && view.outcome.is_some());
+    }
+
+    #[test]
+    fn a_message_that_is_not_this_operations_outcome_is_none() {
+        let other = json!({"operationId": "op-2", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        for message in ["", "done", "{}", &other.to_string(), &" ".repeat(5000)] {
+            let mut row = JobRow::default();
+            note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": message}})));
+            assert!(row.pod_finished);
+            assert_eq!(row.outcome, None, "{message}");
+        }
+    }
+}

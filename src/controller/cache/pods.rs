@@ -1,0 +1,148 @@
+//! Pods of suspects, read on demand: what the kubelet says about a DaemonSet pod that does not come up.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use crate::core::fault::PodRef;
+use crate::core::snapshot::{SuspectPod, WaitingContainer};
+use crate::core::text::bounded;
+
+/// Most waiting containers kept per pod.
+const MAX_WAITING: usize = 16;
+
+/// The owner that controls a pod.
+pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
+    pod.metadata.owner_references.as_deref()?.iter().find(|owner| owner.controller == Some(true))
+}
+
+/// Name of the DaemonSet that controls a pod.
+pub fn daemon_set(pod: &Pod) -> Option<String> {
+    controller(pod)
+        .filter(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
+        .map(|owner| owner.name.clone())
+}
+
+/// Which pod it is.
+pub fn pod_ref(pod: &Pod) -> PodRef {
+    PodRef {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+    }
+}
+
+/// A pod as a suspect, read at `now`; `None` when it is bound to no node.
+pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
+    let node = pod.spec.as_ref()?.node_name.clone().filter(|name| !name.is_empty())?;
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let all = [
+        status.and_then(|s| s.init_container_statuses.as_deref()).unwrap_or_default(),
+        status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default(),
+    ];
+    Some(SuspectPod {
+        pod: pod_ref(pod),
+        node,
+        daemon_set: daemon_set(pod),
+        ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
+        // The timestamp is the request plus the grace period already.
+        overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
+        waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
+        read: Duration::ZERO,
+    })
+}
+
+fn waiting(container: &ContainerStatus, now: Timestamp) -> Option<WaitingContainer> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    Some(WaitingContainer {
+        name: bounded(&container.name, 253),
+        reason: bounded(waiting.reason.as_deref().unwrap_or_default(), 64),
+        back_off: waiting.message.as_deref().and_then(back_off),
+        ended: last.and_then(|last| last.finished_at.as_ref()).map(|time| since(time.0, now)),
+        restarts: u32::try_from(container.restart_count).unwrap_or(0),
+    })
+}
+
+/// Time from `then` to `now`; zero when `then` is still to come.
+fn since(then: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
+}
+
+/// The kubelet's back-off in its own words: `back-off 5m0s restarting failed container=…`.
+pub fn back_off(message: &str) -> Option<Duration> {
+    let text = message.strip_prefix("back-off ")?.split(' ').next()?;
+    let mut total = Duration::ZERO;
+    let mut number = String::new();
+    for character in text.chars() {
+        if character.is_ascii_digit() || character == '.' {
+            number.push(character);
+            continue;
+        }
+        let unit = match character {
+            'h' => 3600,
+            'm' => 60,
+            's' => 1,
+            _ => return None,
+        };
+        let whole: u64 = number.split('.').next()?.parse().ok().filter(|n| *n < 1_000_000)?;
+        total = total.saturating_add(Duration::from_secs(whole.saturating_mul(unit)));
+        number.clear();
+    }
+    (number.is_empty() && !total.is_zero()).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_back_off_is_read_from_the_kubelets_sentence_or_not_at_all() {
+        let text = "back-off 5m0s restarting failed container=app pod=app-x_default(uid)";
+        assert_eq!(back_off(text), Some(Duration::from_secs(300)));
+        assert_eq!(back_off("back-off 2m40s restarting failed container=a"), Some(Duration::from_secs(160)));
+        assert_eq!(back_off("back-off 10s restarting"), Some(Duration::from_secs(10)));
+        for other in
+            ["", "back-off", "back-off soon", "back-off 5", "back-off 5m0", "waiting 5m0s", "back-off 99999999h x"]
+        {
+            assert_eq!(back_off(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_pod_in_its_grace_period_is_not_overdue_yet() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "ds-x", "namespace": "d", "uid": "u", "creationTimestamp": "2025-01-01T00:00:00Z",
+                "deletionTimestamp": "2025-01-01T01:00:00Z", "deletionGracePeriodSeconds": 30,
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": "o", "controller": true}]},
+            "spec": {"nodeName": "w1", "containers": []},
+            "status": {"containerStatuses": [{"name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 9,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container=app"}},
+                "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2025-01-01T00:58:00Z"}}}]}}))
+        .unwrap();
+        let early = suspect(&pod, at("2025-01-01T00:59:50Z")).unwrap();
+        assert_eq!(early.overdue, Some(Duration::ZERO));
+        assert_eq!(early.daemon_set.as_deref(), Some("ds"));
+        let late = suspect(&pod, at("2025-01-01T01:02:00Z")).unwrap();
+        assert_eq!(late.overdue, Some(Duration::from_secs(120)));
+        let waits = late.waiting.first().unwrap();
+        assert_eq!(waits.back_off, Some(Duration::from_secs(300)));
+        assert_eq!(waits.ended, Some(Duration::from_secs(240)));
+        assert_eq!((late.ready, waits.restarts), (false, 9));
+    }
+
+    #[test]
+    fn a_pod_on_no_node_is_no_suspect() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": {"containers": []}})).unwrap();
+        assert_eq!(suspect(&pod, at("2025-01-01T00:00:00Z")), None);
+    }
+}

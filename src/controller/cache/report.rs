@@ -1,0 +1,168 @@
+//! A NodeRuntimeHealth, taken apart: the probe's word for the decision, and our own part for comparison
+//! with what it should say.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use tokio::time::Instant;
+
+use super::arrival::Arrivals;
+use crate::api::condition::status_of;
+use crate::api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
+use crate::api::{ConditionType, NodeRuntimeHealthStatus};
+use crate::core::fault::{Fault, MAX_FAULTS};
+use crate::core::snapshot::{Heartbeat, ReportView, ReportedFault};
+use crate::core::text::bounded;
+
+/// The controller's part of the object, as it stands in the API.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// Uid of the object.
+    pub uid: String,
+    /// Uid of the Node that owns it.
+    pub owner: Option<String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Faults found by the controller.
+    pub cluster_faults: Vec<Fault>,
+    /// What is being done.
+    pub remediation: Option<RemediationStatus>,
+    /// The line that is printed.
+    pub summary: Option<Summary>,
+    /// All conditions, the probe's too.
+    pub conditions: Vec<Condition>,
+    /// Sequence number of the last report, to tell whether a look that was asked for has come.
+    pub sequence: Option<u64>,
+    /// Whether the object cannot be read: then nothing is written to it either.
+    pub unreadable: bool,
+}
+
+/// Uid of the owning Node.
+pub fn owner(meta: &ObjectMeta) -> Option<String> {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.kind == "Node" && owner.api_version == "v1").map(|owner| owner.uid.clone())
+}
+
+/// The controller's part.
+pub fn standing(object: &NodeRuntimeHealth) -> Standing {
+    let status = object.status.clone().unwrap_or_default();
+    Standing {
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        owner: owner(&object.metadata),
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        cluster_faults: status.cluster_faults,
+        remediation: status.remediation,
+        summary: status.summary,
+        conditions: status.conditions,
+        sequence: status.probe.map(|probe| probe.sequence),
+        unreadable: false,
+    }
+}
+
+/// The probe's part. Ages are filled in by [`age`].
+pub fn view(object: &NodeRuntimeHealth) -> ReportView {
+    let empty = NodeRuntimeHealthStatus::default();
+    let status = object.status.as_ref().unwrap_or(&empty);
+    let kubelet = status.kubelet.as_ref().and_then(|kubelet| kubelet.started);
+    ReportView {
+        node_uid: owner(&object.metadata),
+        suspended: object.spec.suspend.then(|| bounded(&object.spec.reason, 256)),
+        heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
+            arrived: Duration::ZERO,
+            interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
+            sequence: probe.sequence,
+            can_act: probe.can_act,
+            kubelet_works: kubelet_works(status, kubelet),
+        }),
+        faults: status
+            .faults
+            .iter()
+            .take(MAX_FAULTS)
+            .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.look_age_seconds) })
+            .collect(),
+        restart_safe: status_of(&status.conditions, ConditionType::RestartSafe),
+        agent: status.agent.clone(),
+        order: status.order.clone(),
+    }
+}
+
+/// Whether the kubelet can start pods: the probe's condition has the last word, its plain look the first.
+fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> crate::core::snapshot::Tri {
+    use crate::core::snapshot::Tri;
+    match (status_of(&status.conditions, ConditionType::KubeletReady), started) {
+        (Tri::Unknown, Some(true)) => Tri::True,
+        (Tri::Unknown, Some(false)) => Tri::False,
+        (known, _) => known,
+    }
+}
+
+/// A report that nobody can read: not reported, and held.
+pub fn unreadable(meta: &ObjectMeta, error: &str) -> (ReportView, Standing) {
+    let why = format!("its NodeRuntimeHealth cannot be read: {}", bounded(error, 200));
+    let view = ReportView { node_uid: owner(meta), suspended: Some(why), ..ReportView::default() };
+    let standing = Standing {
+        uid: meta.uid.clone().unwrap_or_default(),
+        owner: owner(meta),
+        deleting: meta.deletion_timestamp.is_some(),
+        unreadable: true,
+        ..Standing::default()
+    };
+    (view, standing)
+}
+
+/// Brings all ages of a report up to `now`.
+pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
+    if let Some(heartbeat) = view.heartbeat.as_mut() {
+        heartbeat.arrived = arrivals.age(now);
+    }
+    for reported in &mut view.faults {
+        reported.looked = arrivals.look_age(Duration::from_secs(reported.fault.look_age_seconds), now);
+    }
+}
+
+/// Whether `new` says something else than `old`, a mere heartbeat aside.
+pub fn differs(old: &ReportView, new: &ReportView) -> bool {
+    let beat =
+        |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
+    let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
+    (&old.node_uid, &old.suspended, old.restart_safe, &old.agent, &old.order)
+        != (&new.node_uid, &new.suspended, new.restart_safe, &new.agent, &new.order)
+        || beat(old) != beat(new)
+        || faults(old) != faults(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::snapshot::Tri;
+    use serde_json::json;
+
+    fn object(sequence: u64, started: bool) -> NodeRuntimeHealth {
+        serde_json::from_value(json!({
+            "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+            "metadata": {"name": "w1", "uid": "n", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "node-uid"}]},
+            "spec": {},
+            "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b", "sequence": sequence,
+                                 "heartbeatAt": "2025-01-01T00:00:00Z", "intervalSeconds": 300, "canAct": true},
+                       "kubelet": {"started": started}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_next_heartbeat_is_no_difference_but_the_kubelet_is() {
+        let (one, two) = (view(&object(1, true)), view(&object(2, true)));
+        assert!(!differs(&one, &two));
+        assert!(differs(&one, &view(&object(2, false))));
+        assert_eq!(one.node_uid.as_deref(), Some("node-uid"));
+        assert_eq!(one.heartbeat.unwrap().kubelet_works, Tri::True);
+    }
+
+    #[test]
+    fn an_unreadable_report_is_held_and_has_not_reported() {
+        let (view, standing) = unreadable(&object(1, true).metadata, "unknown variant `Quux`");
+        assert!(view.heartbeat.is_none());
+        assert!(view.suspended.unwrap().contains("Quux"));
+        assert!(standing.unreadable);
+    }
+}

@@ -1,0 +1,75 @@
+//! The watches: each kind's objects into the state, for as long as the process runs.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::core::DeserializeGuard;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::Cache;
+use super::fold::{Folds, News};
+use crate::api::{NODE_NAMESPACE, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationPolicy};
+
+/// Watches everything. Ends only when a watch ends, which none does: whoever calls it treats that as the
+/// end of the process.
+pub async fn run(client: Client, cache: Arc<Cache>) {
+    let ours = watcher::Config::default().labels(OPERATION_LABEL);
+    let all = watcher::Config::default();
+    tokio::select! {
+        () = watch(Api::<Node>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<DeserializeGuard<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<DeserializeGuard<RemediationPolicy>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<DeserializeGuard<NodeRemediation>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<DaemonSet>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Job>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
+        () = watch(Api::<Pod>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
+    }
+}
+
+async fn watch<K>(api: Api<K>, config: watcher::Config, cache: &Cache)
+where
+    K: Folds + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut events = pin!(watcher(api, config).default_backoff());
+    loop {
+        match events.try_next().await {
+            Ok(Some(event)) => {
+                if fold(event, cache) == News::Matters {
+                    cache.wake();
+                }
+            }
+            Ok(None) => return,
+            // The stream goes on by itself, after a pause; what we hold stays and grows old visibly.
+            Err(error) => tracing::warn!(error = %error, kind = std::any::type_name::<K>(), "watch interrupted"),
+        }
+    }
+}
+
+fn fold<K: Folds>(event: watcher::Event<K>, cache: &Cache) -> News {
+    let mut state = cache.lock();
+    let now = Instant::now();
+    match event {
+        watcher::Event::Init => {
+            K::versions(&mut state).begin();
+            News::Nothing
+        }
+        watcher::Event::InitApply(object) => {
+            object.fold(&mut state, now);
+            News::Nothing
+        }
+        watcher::Event::InitDone => {
+            K::finish_list(&mut state);
+            News::Matters
+        }
+        watcher::Event::Apply(object) => object.fold(&mut state, now),
+        watcher::Event::Delete(object) => object.fold_deletion(&mut state),
+    }
+}

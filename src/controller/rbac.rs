@@ -1,0 +1,86 @@
+//! The rights the controller uses: the list that `config/` is held against.
+
+/// One right, with the reason for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// API group; empty = core.
+    pub group: &'static str,
+    /// Resource, with its subresource.
+    pub resource: &'static str,
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+    /// Namespace; `None` = cluster-wide.
+    pub namespace: Option<&'static str>,
+    /// Names it may be limited to. `create` cannot be limited by name, so it is a right of its own.
+    pub names: &'static [&'static str],
+    /// Why.
+    pub why: &'static str,
+}
+
+const fn right(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    why: &'static str,
+) -> Right {
+    Right { group, resource, verbs, namespace: None, names: &[], why }
+}
+
+/// Every right, least first. A test asserts that the controller makes no call beyond it.
+pub const RBAC: &[Right] = &[
+    right("", "nodes", &["get", "list", "watch"], "which nodes there are, and the last look before an act"),
+    right("", "nodes", &["patch"], "cordon and its undo (spec.unschedulable and our annotation, by admission)"),
+    right("", "pods", &["get", "list"], "pods of suspects, on demand"),
+    right("", "pods", &["delete"], "DeletePod (pods of DaemonSets only, by admission)"),
+    right("apps", "daemonsets", &["list", "watch"], "which DaemonSets lack pods"),
+    right("runtimehealth.io", "noderuntimehealths", &["get", "list", "watch"], "the probes' word"),
+    right("runtimehealth.io", "noderuntimehealths", &["create", "delete"], "one per Node; replaced with its Node"),
+    right("runtimehealth.io", "noderuntimehealths/status", &["patch"], "the controller's part, and orders"),
+    right("runtimehealth.io", "remediationpolicies", &["get", "list", "watch"], "the rules"),
+    right("runtimehealth.io", "remediationpolicies/status", &["patch"], "how each policy stands"),
+    right("runtimehealth.io", "noderemediations", &["get", "list", "watch"], "the episodes"),
+    right("runtimehealth.io", "noderemediations", &["create", "delete"], "opened, and removed after their time"),
+    right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),
+    right("runtimehealth.io", "noderemediations/status", &["update"], "the timeline, by compare-and-swap"),
+    Right {
+        namespace: Some(crate::api::NODE_NAMESPACE),
+        ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")
+    },
+    Right {
+        namespace: Some(crate::api::NODE_NAMESPACE),
+        ..right("", "pods", &["list", "watch"], "the last word of our Jobs' pods")
+    },
+    Right {
+        namespace: Some(crate::api::SYSTEM_NAMESPACE),
+        names: &[crate::api::LEDGER_NAME],
+        ..right("", "configmaps", &["get", "patch"], "the ledger of slots, by compare-and-swap")
+    },
+    Right {
+        namespace: Some(crate::api::SYSTEM_NAMESPACE),
+        ..right("", "configmaps", &["create"], "the ledger, when it is missing")
+    },
+    Right {
+        namespace: Some(crate::api::SYSTEM_NAMESPACE),
+        names: &[crate::api::LEASE_NAME],
+        ..right("coordination.k8s.io", "leases", &["get", "update"], "leader election")
+    },
+    Right {
+        namespace: Some(crate::api::SYSTEM_NAMESPACE),
+        ..right("coordination.k8s.io", "leases", &["create"], "leader election, the first time")
+    },
+    Right {
+        namespace: Some("default"),
+        ..right("events.k8s.io", "events", &["create", "patch"], "Events about Nodes, which live in this namespace")
+    },
+];
+
+/// Whether a call is covered.
+pub fn allows(group: &str, resource: &str, verb: &str, namespace: Option<&str>, name: Option<&str>) -> bool {
+    RBAC.iter().any(|right| {
+        right.group == group
+            && right.resource == resource
+            && right.verbs.contains(&verb)
+            && right.namespace.is_none_or(|own| namespace == Some(own))
+            && (right.names.is_empty() || name.is_some_and(|name| right.names.contains(&name)))
+    })
+}

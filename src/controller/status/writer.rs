@@ -1,0 +1,323 @@
+//! Writes what is known: one NodeRuntimeHealth per Node, its controller's part, and the policies' status.
+//!
+//! It runs beside the acts and never in their way. It holds nothing of its own: whatever is dropped or fails
+//! is found to differ, and written, the next time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::DeserializeGuard;
+use kube::{Api, Resource};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Difference, NodePart, Outlook, difference, node_part, policy_status, same_policy_status};
+use crate::api::{
+    CONTROLLER_MANAGER, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL, RemediationPolicy,
+    RemediationPolicyStatus,
+};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::report::Standing;
+use crate::controller::cache::{Cache, State};
+use crate::controller::calls::{CallError, Calls, bounded};
+use crate::controller::clock::Clock;
+use crate::controller::leader::Leadership;
+use crate::core::plan::NodeOutlook;
+
+/// Most writes at the same time.
+const AT_ONCE: usize = 8;
+/// Most writes in one round; the rest is found again in the next.
+const ROUND: usize = 256;
+/// Least time between two rounds.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Everything is compared again at least this often.
+const REPAIR: Duration = Duration::from_secs(30);
+/// Least time between two writes about one node where only words differ.
+const WORDS_EVERY: Duration = Duration::from_secs(15);
+/// Wait after a write that failed, before the same object is tried again.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// One write that is due.
+#[derive(Debug)]
+enum Write {
+    /// Create the object of a Node.
+    Create { node: String, node_uid: String },
+    /// Remove the object of a Node that was replaced under the same name.
+    Remove { node: String, uid: String },
+    /// Write the controller's part.
+    Node { node: String, part: Box<NodePart> },
+    /// Write a policy's status.
+    Policy { name: String, status: Box<RemediationPolicyStatus> },
+}
+
+impl Write {
+    fn key(&self) -> String {
+        match self {
+            Self::Create { node, .. } | Self::Remove { node, .. } | Self::Node { node, .. } => format!("node {node}"),
+            Self::Policy { name, .. } => format!("policy {name}"),
+        }
+    }
+}
+
+/// The look that was last asked of a probe.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    /// Sequence of its last report when it was asked: another one is the answer.
+    at: Option<u64>,
+}
+
+/// Writes statuses.
+#[derive(Debug)]
+pub struct StatusWriter {
+    calls: Calls,
+    cache: Arc<Cache>,
+    clock: Clock,
+    leadership: Leadership,
+    outlook: watch::Receiver<Arc<Outlook>>,
+    asked: BTreeMap<String, Asked>,
+    written: BTreeMap<String, Instant>,
+    not_before: BTreeMap<String, Instant>,
+}
+
+impl StatusWriter {
+    /// A writer of what `outlook` says.
+    pub fn new(
+        calls: Calls,
+        cache: Arc<Cache>,
+        clock: Clock,
+        leadership: Leadership,
+        outlook: watch::Receiver<Arc<Outlook>>,
+    ) -> Self {
+        let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { calls, cache, clock, leadership, outlook, asked, written, not_before }
+    }
+
+    /// Writes while this process leads, for as long as it runs.
+    pub async fn run(mut self) {
+        loop {
+            let full = self.round().await;
+            if full {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            tokio::select! {
+                changed = self.outlook.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+                () = tokio::time::sleep(AFTER_FAILURE) => {}
+            }
+        }
+    }
+
+    /// One round; whether there is more to write.
+    async fn round(&mut self) -> bool {
+        let now = Instant::now();
+        if self.leadership.term(now).is_none() {
+            return false;
+        }
+        self.not_before.retain(|_, until| *until > now);
+        self.written.retain(|_, at| now.saturating_duration_since(*at) < REPAIR);
+        let outlook = self.outlook.borrow_and_update().clone();
+        let writes = self.due(&outlook, now);
+        let full = writes.len() >= ROUND;
+        let (calls, cache, leadership) = (&self.calls, &self.cache, &self.leadership);
+        let runs = writes.into_iter().map(|write| async move {
+            // A term may end in the middle of a long round.
+            let lead = leadership.term(Instant::now()).is_some();
+            let result = if lead { carry_out(calls, cache, &write).await } else { Ok(()) };
+            (write.key(), result)
+        });
+        let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
+        for (key, result) in results {
+            if let Err(error) = result {
+                tracing::warn!(object = key, error = error.line(), "not written");
+                self.not_before.insert(key, Instant::now() + AFTER_FAILURE);
+            } else {
+                self.written.insert(key, Instant::now());
+            }
+        }
+        full
+    }
+
+    fn due(&mut self, outlook: &Outlook, now: Instant) -> Vec<Write> {
+        let cache = self.cache.clone();
+        let state = cache.lock();
+        if !state.is_synced() {
+            return Vec::new();
+        }
+        let wall = self.clock.now();
+        let mut writes: Vec<Write> = Vec::new();
+        for (name, row) in &state.policies {
+            let status = policy_status(row, outlook.policies.get(name), wall);
+            if !same_policy_status(&row.status, &status) {
+                writes.push(Write::Policy { name: name.clone(), status: Box::new(status) });
+            }
+        }
+        self.asked.retain(|node, _| state.standing.contains_key(node));
+        for (node, view) in &state.snapshot.nodes {
+            if writes.len() >= ROUND {
+                break;
+            }
+            if view.deleting {
+                continue;
+            }
+            match state.standing.get(node) {
+                None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") => {}
+                None => writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
+                Some(standing) if standing.deleting => {}
+                Some(standing) if standing.owner.as_deref() != Some(view.uid.as_str()) => {
+                    writes.push(Write::Remove { node: node.clone(), uid: standing.uid.clone() });
+                }
+                Some(standing) => {
+                    if let Some((outlook, held)) = outlook.nodes.get(node) {
+                        writes.extend(self.node_write(node, outlook, held, standing, now));
+                    }
+                }
+            }
+        }
+        writes.retain(|write| !self.not_before.contains_key(&write.key()));
+        writes
+    }
+
+    fn node_write(
+        &mut self,
+        node: &str,
+        outlook: &NodeOutlook,
+        held: &[String],
+        standing: &Standing,
+        now: Instant,
+    ) -> Option<Write> {
+        if standing.unreadable {
+            return None;
+        }
+        let look = self.look(node, outlook.look_requested, standing);
+        let part = node_part(outlook, held, standing, look, self.clock.now());
+        let due = match difference(standing, &part) {
+            Difference::None => false,
+            Difference::Matter => true,
+            Difference::Words => self
+                .written
+                .get(&format!("node {node}"))
+                .is_none_or(|at| now.saturating_duration_since(*at) >= WORDS_EVERY),
+        };
+        due.then(|| Write::Node { node: node.to_owned(), part: Box::new(part) })
+    }
+
+    /// Number of the look to ask for: the standing one until it is answered, then the next.
+    fn look(&mut self, node: &str, wanted: bool, standing: &Standing) -> Option<u64> {
+        let stands = standing.remediation.as_ref().and_then(|remediation| remediation.look_requested);
+        if !wanted {
+            return stands;
+        }
+        let open = self.asked.get(node).filter(|asked| asked.at == standing.sequence);
+        if let Some(asked) = open {
+            return Some(asked.number);
+        }
+        let number = stands.unwrap_or(0).saturating_add(1);
+        self.asked.insert(node.to_owned(), Asked { number, at: standing.sequence });
+        Some(number)
+    }
+}
+
+async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), CallError> {
+    match write {
+        Write::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
+        Write::Remove { node, uid } => remove(calls, node, uid).await,
+        Write::Node { node, part } => {
+            let api: Api<DeserializeGuard<NodeRuntimeHealth>> = calls.act();
+            let what = || format!("writing the status of NodeRuntimeHealth {node}");
+            let patch = Patch::Apply(node_patch(part));
+            let written = bounded(what, api.patch_status(node, &apply(), &patch)).await?;
+            fold(cache, written);
+            Ok(())
+        }
+        Write::Policy { name, status } => {
+            let api: Api<DeserializeGuard<RemediationPolicy>> = calls.act();
+            let what = || format!("writing the status of RemediationPolicy {name}");
+            let patch = Patch::Apply(json!({
+                "apiVersion": RemediationPolicy::api_version(&()), "kind": RemediationPolicy::kind(&()), "status": status,
+            }));
+            let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
+            fold(cache, written);
+            Ok(())
+        }
+    }
+}
+
+fn apply() -> PatchParams {
+    PatchParams::apply(CONTROLLER_MANAGER).force()
+}
+
+/// Everything the controller owns in the object, `status.order` aside: what an apply leaves out is removed,
+/// and orders are given and withdrawn by writes of their own.
+fn node_patch(part: &NodePart) -> serde_json::Value {
+    let mut status = json!({
+        "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
+    });
+    if !part.cluster_faults.is_empty()
+        && let Some(fields) = status.as_object_mut()
+    {
+        fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
+    }
+    json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
+}
+
+fn fold<K: Folds>(cache: &Cache, object: K) {
+    let state: &mut State = &mut cache.lock();
+    object.fold(state, Instant::now());
+}
+
+/// Creates the object of a Node, owned by exactly that Node: it goes when the Node goes.
+async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Result<(), CallError> {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.to_owned(),
+        uid: node_uid.to_owned(),
+        controller: None,
+        block_owner_deletion: Some(false),
+    };
+    let object = NodeRuntimeHealth {
+        metadata: ObjectMeta {
+            name: Some(node.to_owned()),
+            owner_references: Some(vec![owner]),
+            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
+            ..ObjectMeta::default()
+        },
+        spec: NodeRuntimeHealthSpec::default(),
+        status: None,
+    };
+    let api = calls.act::<NodeRuntimeHealth>();
+    let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+    match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&params, &object)).await {
+        Ok(made) => {
+            fold(cache, made);
+            cache.wake();
+            Ok(())
+        }
+        // The watch brings it.
+        Err(error) if error.is_conflict() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a report on another node of the same name; the next round creates the right one.
+async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
+    let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+    let api: Api<DeserializeGuard<NodeRuntimeHealth>> = calls.act();
+    match bounded(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,106 @@
+//! What comes back from an act, written into the record.
+
+use jiff::Timestamp;
+
+use super::{Episode, HealState, StepState};
+use crate::core::order::OutcomeReason;
+use crate::core::policy::ActionType;
+
+/// What came of an [`Effect::Act`](crate::core::plan::Effect::Act), as the shell saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActResult {
+    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
+    Done {
+        /// One sentence.
+        message: String,
+    },
+    /// The Job exists, or the order stands in the node's object; the answer comes later.
+    Started,
+    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
+    AlreadyCordoned,
+    /// The pod with that uid is gone; nothing was touched.
+    Gone {
+        /// One sentence.
+        message: String,
+    },
+    /// The last re-read said no; nothing was touched.
+    Refused {
+        /// Why.
+        reason: OutcomeReason,
+        /// One sentence.
+        message: String,
+    },
+    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
+    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
+    Failed {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// The episode after its reserved step was carried out. An operation that is not its reserved step changes
+/// nothing.
+#[must_use]
+pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    let Some(step) =
+        next.steps.iter_mut().find(|step| step.operation_id == operation_id && step.state == StepState::Reserved)
+    else {
+        return next;
+    };
+    let (action, fault_id) = (step.action, step.fault_id.clone());
+    match result {
+        ActResult::Started => {
+            step.state = StepState::Started;
+            step.started_at = Some(now);
+        }
+        ActResult::Done { message } => {
+            step.acted_at = Some(now);
+            match action {
+                // Neither of them heals: there is no cure to wait for.
+                ActionType::Cordon | ActionType::Notify => step.finish(StepState::Succeeded, &message, now),
+                _ => {
+                    step.state = StepState::Verifying;
+                    step.message = message;
+                }
+            }
+            if action == ActionType::Notify
+                && let Some(fault) = next.fault_mut(&fault_id)
+            {
+                fault.state = HealState::GivenUp;
+            }
+        }
+        ActResult::AlreadyCordoned => {
+            step.finish(StepState::Succeeded, "already unschedulable, adopted nothing", now);
+            next.undo.cordoned = false;
+        }
+        ActResult::Gone { message } => {
+            step.reason = Some(OutcomeReason::TargetGone);
+            step.finish(StepState::Refused, &message, now);
+        }
+        ActResult::Refused { reason, message } => {
+            step.reason = Some(reason);
+            step.finish(StepState::Refused, &message, now);
+            if action == ActionType::Cordon {
+                next.undo.cordoned = false;
+            }
+        }
+        // A failed cordon stays owed: the call may have reached the API server all the same.
+        ActResult::Failed { message } => {
+            step.reason = Some(OutcomeReason::CallFailed);
+            step.finish(StepState::Failed, &message, now);
+        }
+    }
+    next
+}
+
+/// The episode after its cordon was removed from the node, or found to be someone else's business.
+#[must_use]
+pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    if next.undo.is_owed() {
+        next.undo.uncordoned_at = Some(now);
+    }
+    next.conclude(now);
+    next
+}

@@ -1,0 +1,130 @@
+//! One pass: gather, move the open episodes on, open new ones, clean up, and say what was held.
+
+use std::collections::BTreeMap;
+
+use super::evidence::{self, NodeFacts};
+use super::turn::{self, Turn};
+use super::{Effect, Held, Plan, PlanSettings, Wake, ending, history, leftovers, opening, outlook, scope};
+use crate::core::budget::Slots;
+use crate::core::episode::Episode;
+use crate::core::policy::Policy;
+use crate::core::snapshot::Snapshot;
+
+/// What every part of a decision may ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ctx<'a> {
+    pub snapshot: &'a Snapshot,
+    pub settings: &'a PlanSettings,
+    /// Valid policies by name.
+    pub policies: &'a BTreeMap<&'a str, &'a Policy>,
+}
+
+/// Decides what is done now, what is held back and why, and when to decide again.
+///
+/// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
+pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
+    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
+    policies.sort_by(|a, b| a.order(b));
+    let by_name: BTreeMap<&str, &Policy> = policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect();
+    let ctx = Ctx { snapshot, settings, policies: &by_name };
+    let mut wake = Wake::default();
+    let nodes = evidence::gather(snapshot, settings, &policies, &mut wake);
+    let scopes = scope::scopes(&policies, &nodes);
+    let mut slots = Slots::reconcile(
+        snapshot.ledger.as_ref(),
+        &snapshot.episodes,
+        snapshot.ceiling,
+        snapshot.now,
+        settings.cache_lag,
+    );
+    if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
+        wake.at(release);
+    }
+
+    let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
+    for facts in nodes.values() {
+        for episode in &facts.open {
+            let turn = turn::take(ctx, facts, episode, slots.is_known(), &mut wake);
+            turns.entry(facts.name).or_default().push(turn);
+        }
+    }
+    let opened = opening::open(ctx, &nodes, &scopes, &mut slots, &mut wake);
+    let mut held = opened.held;
+    for (node, turn) in opened.turns {
+        if let Some((name, _)) = nodes.get_key_value(node.as_str()) {
+            turns.entry(name).or_default().push(turn);
+        }
+    }
+    held.extend(turns.values().flatten().flat_map(|turn| turn.held.iter().cloned()));
+    held.sort_by(|a, b| {
+        (&a.node, &a.fault_id, a.reason, &a.message).cmp(&(&b.node, &b.fault_id, b.reason, &b.message))
+    });
+    held.dedup();
+
+    let mut effects: Vec<Effect> =
+        slots.to_store(settings.rebuild_ledger).map(Effect::StoreLedger).into_iter().collect();
+    let gone = leftovers(ctx, &nodes, &turns, &slots);
+    for (node, mut extra) in gone {
+        let turns = turns.get(node).map(Vec::as_slice).unwrap_or_default();
+        effects.extend(turns.iter().filter_map(|turn| write(snapshot, &turn.episode)));
+        effects.append(&mut extra);
+        effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
+    }
+    effects.extend(history::sweep(ctx, &nodes, &mut wake));
+
+    Plan {
+        effects,
+        nodes: outlooks(ctx, &nodes, &turns, &held),
+        policies: scopes.iter().map(|(name, scope)| ((*name).to_owned(), scope.outlook(&slots))).collect(),
+        held,
+        next: wake.get(),
+    }
+}
+
+/// The episode, if this pass has changed it.
+fn write(snapshot: &Snapshot, episode: &Episode) -> Option<Effect> {
+    let is_known = snapshot.episodes.get(&episode.name).is_some_and(|known| known == episode);
+    (!is_known).then(|| Effect::WriteEpisode(Box::new(episode.clone())))
+}
+
+/// For every node with something to do: what is to be taken away there before the act.
+fn leftovers<'a>(
+    ctx: Ctx<'a>,
+    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    turns: &'a BTreeMap<&'a str, Vec<Turn>>,
+    slots: &Slots,
+) -> BTreeMap<&'a str, Vec<Effect>> {
+    let after = turns.values().flatten().map(|turn| (turn.episode.name.as_str(), &turn.episode)).collect();
+    let mut gone = leftovers::jobs(ctx, &after, slots);
+    for facts in nodes.values() {
+        let mine = turns.get(facts.name);
+        let episodes: Vec<&Episode> = mine.into_iter().flatten().map(|turn| &turn.episode).collect();
+        let order = leftovers::order(ctx, facts, &episodes);
+        let mark = ending::stray_mark(ctx, facts, |name| slots.holds(name));
+        if mine.is_some() || order.is_some() || mark.is_some() {
+            gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark));
+        }
+    }
+    gone
+}
+
+fn outlooks(
+    ctx: Ctx<'_>,
+    nodes: &BTreeMap<&str, NodeFacts<'_>>,
+    turns: &BTreeMap<&str, Vec<Turn>>,
+    held: &[Held],
+) -> BTreeMap<String, super::NodeOutlook> {
+    let mut by_node: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
+    for one in held {
+        by_node.entry(&one.node).or_default().push(one);
+    }
+    nodes
+        .values()
+        .filter(|facts| facts.report.is_some())
+        .map(|facts| {
+            let held = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
+            let turn = turns.get(facts.name).and_then(|turns| turns.first());
+            (facts.name.to_owned(), outlook::node(ctx, facts, turn, held))
+        })
+        .collect()
+}

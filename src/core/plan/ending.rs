@@ -1,0 +1,112 @@
+//! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
+
+use super::evidence::NodeFacts;
+use super::{Ctx, Effect, readiness};
+use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
+use crate::core::policy::{ActionType, Mode, Policy};
+
+/// The policy in whose name an episode acts, if it is still there.
+pub(super) fn policy_of<'a>(ctx: Ctx<'a>, episode: &Episode) -> Option<&'a Policy> {
+    ctx.policies.get(episode.policy.as_str()).copied()
+}
+
+/// Why the episode ends at once, whatever is under way.
+pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
+    let Some(view) = facts.view else { return Some(format!("node {} is gone", episode.node)) };
+    if view.uid != episode.node_uid {
+        return Some(format!("node {} was replaced by another one of the same name", episode.node));
+    }
+    if episode.deleting {
+        return Some(format!("{STOPPED_BY_A_PERSON}the episode was deleted"));
+    }
+    if episode.mode == Mode::DryRun {
+        return Some("a simulated episode that was not written to its end".to_owned());
+    }
+    if policy_of(ctx, episode).is_none() {
+        return Some(format!("policy {} is gone or not valid any more", episode.policy));
+    }
+    if facts.open.first().is_some_and(|first| first.name != episode.name) {
+        return Some(format!("another episode of node {} is open", episode.node));
+    }
+    was_uncordoned(ctx, facts, episode)
+        .then(|| format!("{STOPPED_BY_A_PERSON}node {} was uncordoned by hand", episode.node))
+}
+
+/// Whether somebody else made the node schedulable again. Our mark on a schedulable node is a sure sign; a node
+/// without mark and cordon only after the time that a cache may be behind.
+fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
+    let Some(view) = facts.view else { return false };
+    if !episode.undo.is_owed() || view.unschedulable {
+        return false;
+    }
+    let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);
+    let Some(acted_at) = cordon.and_then(|step| step.acted_at) else { return false };
+    match view.cordoned_by.as_deref() {
+        Some(mark) => mark == episode.name,
+        None => since(ctx.snapshot.now, acted_at) >= ctx.settings.cache_lag,
+    }
+}
+
+/// Why the episode takes no further step, once the one under way is at its end.
+pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
+    if let Some(why) = readiness::leave_alone(facts) {
+        return Some(why);
+    }
+    let policy = policy_of(ctx, episode)?;
+    if policy.suspend {
+        return Some(format!("policy {} is suspended", policy.name));
+    }
+    if policy.mode != Mode::Enforce {
+        return Some(format!("policy {} is a dry run now", policy.name));
+    }
+    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+        return Some(format!("policy {} does not select node {} any more", policy.name, episode.node));
+    }
+    let standing = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+    for seen in standing.filter_map(|fault| facts.find(&fault.id)) {
+        if let Some(now) = facts.policy_for(&seen.fault).filter(|now| now.name != policy.name) {
+            return Some(format!("policy {} has taken over {} of node {}", now.name, seen.fault.kind, episode.node));
+        }
+    }
+    let lost = episode.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;
+    Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))
+}
+
+/// Stops the episode; what it did to the node is still put back.
+pub(super) fn cancel(ctx: Ctx<'_>, episode: &mut Episode, why: &str) {
+    if let Some(step) = episode.current_step_mut() {
+        step.finish(StepState::Cancelled, why, ctx.snapshot.now);
+    }
+    episode.phase = Phase::Cancelled;
+    episode.say(why);
+}
+
+/// Puts back what the episode did to the node, where nothing else is left to do in it.
+pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
+    let now = ctx.snapshot.now;
+    let is_over = episode.phase.is_final() || !episode.has_work();
+    let mut effect = None;
+    if is_over && episode.undo.is_owed() {
+        let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
+        match same_node {
+            Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
+                effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone() });
+            }
+            // Another node, or somebody else's mark: nothing of ours is left there.
+            _ => episode.undo.uncordoned_at = Some(now),
+        }
+    }
+    episode.conclude(now);
+    effect
+}
+
+/// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.
+pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
+    let mark = facts.view?.cordoned_by.as_deref()?;
+    let is_stray = match ctx.snapshot.episodes.get(mark) {
+        Some(episode) => !episode.is_open(),
+        // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
+        None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
+    };
+    is_stray.then(|| Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned() })
+}

@@ -1,0 +1,299 @@
+//! What is known of one node at this moment, and how much it counts.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{PlanSettings, Wake};
+use crate::core::episode::{Episode, EpisodeFault, since};
+use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
+use crate::core::policy::Policy;
+use crate::core::snapshot::{Heartbeat, NodeView, ReportView, Snapshot, SuspectPod};
+use crate::core::stuck;
+
+/// How the probe of a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// It has never reported.
+    Never,
+    /// Its report is about another node of the same name, or the node is gone.
+    WrongNode,
+    /// It reports as promised.
+    Reporting,
+    /// It has missed a heartbeat.
+    Missed,
+    /// It has missed three.
+    Silent,
+}
+
+/// A fault with the ages that rules ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Seen<'a> {
+    pub fault: Cow<'a, Fault>,
+    /// Time since the last look at it.
+    pub looked: Duration,
+    /// For how long it has been there.
+    pub lasted: Duration,
+}
+
+/// Everything known of one node.
+#[derive(Debug)]
+pub(super) struct NodeFacts<'a> {
+    pub name: &'a str,
+    pub view: Option<&'a NodeView>,
+    pub report: Option<&'a ReportView>,
+    pub probe: Probe,
+    /// All faults, most urgent first, the controller's own too.
+    pub seen: Vec<Seen<'a>>,
+    /// Pods of every suspect DaemonSet here.
+    pub pods: Vec<&'a SuspectPod>,
+    /// Time since all DaemonSet pods of the node were read.
+    pub pods_read: Option<Duration>,
+    /// The policies that select the node, the one that goes first before the others.
+    pub policies: Vec<&'a Policy>,
+    /// Open episodes, oldest first.
+    pub open: Vec<&'a Episode>,
+    /// Finished episodes, oldest first.
+    pub finished: Vec<&'a Episode>,
+}
+
+/// Whether a fault of an episode is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cure {
+    /// Gone, by a clean look.
+    Clean,
+    /// Still there.
+    Present,
+    /// Nobody could look since.
+    Unknown,
+}
+
+/// Longest promise that is believed: a probe reports every five minutes at rest.
+const LONGEST_INTERVAL: Duration = Duration::from_mins(15);
+
+/// Ages of a heartbeat past which one is missed, and three are.
+fn bounds(heartbeat: &Heartbeat) -> (Duration, Duration) {
+    let interval = heartbeat.interval.min(LONGEST_INTERVAL);
+    (interval * 3 / 2, interval * 7 / 2)
+}
+
+impl Probe {
+    fn of(view: Option<&NodeView>, report: Option<&ReportView>) -> Self {
+        let Some(report) = report else { return Self::Never };
+        let Some(heartbeat) = &report.heartbeat else { return Self::Never };
+        if view.is_none_or(|view| report.node_uid.as_deref() != Some(view.uid.as_str())) {
+            return Self::WrongNode;
+        }
+        let (missed, silent) = bounds(heartbeat);
+        if heartbeat.arrived <= missed {
+            Self::Reporting
+        } else if heartbeat.arrived <= silent {
+            Self::Missed
+        } else {
+            Self::Silent
+        }
+    }
+}
+
+impl<'a> NodeFacts<'a> {
+    /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
+    /// rule for a fault does not keep it from those that have one.
+    pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
+        let first = self.policies.iter().find(|policy| policy.rule_for(fault).is_some());
+        first.or_else(|| self.policies.first()).copied()
+    }
+}
+
+impl NodeFacts<'_> {
+    /// Whether the report is about this very node, however old it is.
+    pub fn owns_report(&self) -> bool {
+        matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
+    }
+
+    /// The fault of that id.
+    pub fn find(&self, id: &str) -> Option<&Seen<'_>> {
+        self.seen.iter().find(|seen| seen.fault.id == id)
+    }
+
+    /// Time since the last report arrived.
+    pub fn arrived(&self) -> Option<Duration> {
+        self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
+    }
+
+    /// Whether a fault of an episode is gone by a look later than `after`.
+    pub fn cure(&self, fault: &EpisodeFault, after: Option<Timestamp>, now: Timestamp, fresh: Duration) -> Cure {
+        if self.probe != Probe::Reporting {
+            return Cure::Unknown;
+        }
+        let is_later = |age: Duration| after.is_none_or(|after| age < since(now, after));
+        if self.find(&fault.id).is_some() {
+            return Cure::Present;
+        }
+        let looked = match fault.kind {
+            FaultType::StuckDaemonSetPod => {
+                if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
+                    return Cure::Present;
+                }
+                self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
+            }
+            FaultType::ProbeSilent => true,
+            // A full report may have left the fault out.
+            _ => {
+                let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
+                !is_full && self.arrived().is_some_and(is_later)
+            }
+        };
+        if looked { Cure::Clean } else { Cure::Unknown }
+    }
+}
+
+/// Whether the pod, or another one of the same DaemonSet on the node, is not well yet.
+fn is_unwell(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
+    let Some(stuck) = &fault.subject.pod else { return false };
+    let same_set = pod.pod.namespace == stuck.namespace && pod.daemon_set == fault.subject.name;
+    (pod.pod.uid == stuck.uid || same_set) && (!pod.ready || pod.overdue.is_some())
+}
+
+/// Gathers what is known of every node that is named anywhere.
+pub(super) fn gather<'a>(
+    snapshot: &'a Snapshot,
+    settings: &PlanSettings,
+    policies: &[&'a Policy],
+    wake: &mut Wake,
+) -> BTreeMap<&'a str, NodeFacts<'a>> {
+    let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
+    for pod in &snapshot.pods {
+        pods.entry(&pod.node).or_default().push(pod);
+    }
+    let mut episodes: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
+    for episode in snapshot.episodes.values() {
+        episodes.entry(&episode.node).or_default().push(episode);
+    }
+    let open_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_open())).map(|(node, _)| *node);
+    let names: BTreeSet<&str> =
+        snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(open_nodes).collect();
+    names
+        .into_iter()
+        .map(|name| {
+            let view = snapshot.nodes.get(name);
+            let report = snapshot.reports.get(name);
+            let mut pods = pods.remove(name).unwrap_or_default();
+            // Whatever order the list had: the same pod must be judged the same.
+            pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
+            let mut here = episodes.remove(name).unwrap_or_default();
+            here.sort_by(|a, b| a.opened_at.cmp(&b.opened_at).then_with(|| a.name.cmp(&b.name)));
+            let (open, finished) = here.into_iter().partition(|episode| episode.is_open());
+            let probe = Probe::of(view, report);
+            let mut facts = NodeFacts {
+                name,
+                view,
+                report,
+                probe,
+                seen: Vec::new(),
+                pods,
+                pods_read: snapshot.pods_read.get(name).copied(),
+                policies: view.map_or_else(Vec::new, |view| {
+                    policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
+                }),
+                open,
+                finished,
+            };
+            facts.seen = seen(&facts, snapshot.now, settings);
+            plan_wake(&facts, settings, wake);
+            (name, facts)
+        })
+        .collect()
+}
+
+fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> Vec<Seen<'a>> {
+    let mut all: Vec<Seen<'a>> = Vec::new();
+    if facts.owns_report()
+        && let Some(report) = facts.report
+    {
+        let arrived = facts.arrived().unwrap_or_default();
+        // A probe has no say in what only the controller can know.
+        for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
+            let lasted = Duration::from_secs(reported.fault.for_seconds).saturating_add(arrived);
+            all.push(Seen { fault: Cow::Borrowed(&reported.fault), looked: reported.looked, lasted });
+        }
+    }
+    all.sort_by(|a, b| {
+        Fault::by_urgency(&a.fault, &b.fault)
+            .then_with(|| a.fault.state.cmp(&b.fault.state))
+            .then_with(|| b.looked.cmp(&a.looked))
+            .then_with(|| a.lasted.cmp(&b.lasted))
+            .then_with(|| a.fault.message.cmp(&b.fault.message))
+    });
+    let mut known = BTreeSet::new();
+    all.retain(|seen| known.insert(seen.fault.id.clone()));
+    all.truncate(MAX_FAULTS);
+    if facts.view.is_some() {
+        let own = cluster_faults(facts, &all, now, settings);
+        all.extend(own);
+        all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
+    }
+    all
+}
+
+/// Faults that show only in the API.
+fn cluster_faults<'a>(
+    facts: &NodeFacts<'_>,
+    probe: &[Seen<'a>],
+    now: Timestamp,
+    settings: &PlanSettings,
+) -> Vec<Seen<'a>> {
+    let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
+    let mut own: Vec<Seen<'a>> = stuck::stuck_pods(now, &facts.pods, &reported, &settings.thresholds)
+        .into_iter()
+        .map(|fault| {
+            let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
+            let read = facts.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
+            let lasted = Duration::from_secs(fault.for_seconds);
+            Seen { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
+        })
+        .collect();
+    if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
+        let fault = silent_probe(facts.name, now, arrived);
+        own.push(Seen { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
+    }
+    own
+}
+
+fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
+    Fault {
+        id: Fault::identity(FaultType::ProbeSilent, node),
+        kind: FaultType::ProbeSilent,
+        severity: Severity::Medium,
+        state: FaultState::Confirmed,
+        subject: Subject::of(SubjectKind::Probe),
+        target: Target::default(),
+        message: format!("the probe of node {node} has missed three of its promised heartbeats"),
+        impact: "what is wrong on the node is not known, and nothing can be done there".to_owned(),
+        first_seen: stuck::begun(now, arrived),
+        for_seconds: arrived.as_secs(),
+        confirmations: 3,
+        look_age_seconds: 0,
+        evidence: Vec::new(),
+    }
+}
+
+/// When something about the node may change by the mere passing of time.
+fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
+    if let (true, Some(heartbeat)) = (facts.owns_report(), facts.report.and_then(|report| report.heartbeat.as_ref())) {
+        let (missed, silent) = bounds(heartbeat);
+        wake.when_past(missed, heartbeat.arrived);
+        wake.when_past(silent, heartbeat.arrived);
+    }
+    let t = &settings.thresholds;
+    for pod in &facts.pods {
+        match pod.overdue {
+            Some(overdue) => wake.when_past(t.stuck_terminating, overdue),
+            None => wake.when_past(t.stuck_creating, pod.age),
+        }
+        for ended in pod.waiting.iter().filter_map(|container| container.ended) {
+            wake.when_past(t.stuck_back_off, ended);
+        }
+    }
+}

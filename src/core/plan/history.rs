@@ -1,0 +1,59 @@
+//! Which finished episodes are removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::evidence::NodeFacts;
+use super::{Ctx, Effect, Wake};
+use crate::core::episode::{Episode, since};
+use crate::core::policy::Mode;
+
+/// Finished episodes beyond the limit or the time to live of their policy, oldest first.
+///
+/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted (a fault that
+/// could not be healed is not tried again at once), and the newest one about each fault that is still there.
+pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
+    let needed = needed(nodes);
+    let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
+    for episode in ctx.snapshot.episodes.values().filter(|episode| !episode.is_open() && !episode.deleting) {
+        by_policy.entry(&episode.policy).or_default().push(episode);
+    }
+    let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
+    for (policy, mut finished) in by_policy {
+        let history = ctx.policies.get(policy).map_or(ctx.settings.history, |policy| policy.history);
+        finished.sort_by(|a, b| ended(b).cmp(&ended(a)).then_with(|| b.name.cmp(&a.name)));
+        for (place, episode) in finished.into_iter().enumerate() {
+            let age = since(ctx.snapshot.now, ended(episode));
+            let is_over_limit = place >= usize::try_from(history.limit).unwrap_or(usize::MAX);
+            if !is_over_limit && age < history.ttl {
+                wake.at(history.ttl.saturating_sub(age));
+                continue;
+            }
+            if needed.contains(episode.name.as_str()) {
+                continue;
+            }
+            if episode.mode == Mode::Enforce && age < ctx.settings.failed_memory {
+                wake.at(ctx.settings.failed_memory.saturating_sub(age));
+                continue;
+            }
+            gone.push((ended(episode), &episode.name));
+        }
+    }
+    gone.sort_unstable();
+    gone.into_iter().map(|(_, name)| Effect::DeleteEpisode { name: name.to_owned() }).collect()
+}
+
+fn ended(episode: &Episode) -> jiff::Timestamp {
+    episode.finished_at.unwrap_or(episode.opened_at)
+}
+
+/// The newest finished episode about each fault that still shows.
+fn needed<'a>(nodes: &BTreeMap<&'a str, NodeFacts<'a>>) -> BTreeSet<&'a str> {
+    let mut needed = BTreeSet::new();
+    for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {
+        for seen in &facts.seen {
+            let newest = facts.finished.iter().rev().find(|episode| episode.fault(&seen.fault.id).is_some());
+            needed.extend(newest.map(|episode| episode.name.as_str()));
+        }
+    }
+    needed
+}

@@ -1,0 +1,263 @@
+//! The ladder of a rule: which step is next for a fault, whether it may be taken now, and by whom.
+
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Probe, Seen};
+use super::{Ctx, Hold, HoldReason, Operation, protect};
+use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
+use crate::core::fault::{Fault, FaultType, Target};
+use crate::core::order::{NodeAction, Order, Signal};
+use crate::core::policy::{Action, ActionType, Rule, Step};
+use crate::core::snapshot::Tri;
+
+/// How often a step is tried again for nothing when only its target had changed.
+const FREE_TRIES: usize = 5;
+/// Least time between a refusal for a changed target and the next try.
+const FREE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether the action can do anything about the fault at all; if not, why.
+pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+    use FaultType as F;
+    match (action, fault.kind) {
+        (Action::Notify { .. }, _)
+        | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung)
+        | (Action::CleanupOrphans, F::LeakedShim | F::OrphanContainer) => Ok(()),
+        (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
+        (Action::Cordon, _) => Ok(()),
+        (Action::DeletePod, F::StuckDaemonSetPod) => {
+            if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
+                return Err("the pod is being deleted already");
+            }
+            Ok(())
+        }
+        (Action::DeletePod, _) => Err("it is not about a DaemonSet's pod"),
+        (Action::ReleaseHungProcess { .. }, _) => Err("it names no hung process"),
+        (Action::CleanupOrphans, _) => Err("it is not about a leftover"),
+    }
+}
+
+/// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
+pub(super) fn climb<'r>(
+    standing: &mut EpisodeFault,
+    rule: &'r Rule,
+    episode: Option<&Episode>,
+    facts: &NodeFacts<'_>,
+    fault: Option<&Fault>,
+    notes: &mut Vec<String>,
+) -> Option<&'r Step> {
+    loop {
+        let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
+        if is_used_up(standing, step, episode) {
+            standing.rung += 1;
+            continue;
+        }
+        match fault.map_or(Ok(()), |fault| applies(&step.action, fault, facts)) {
+            Ok(()) => return Some(step),
+            Err(why) => {
+                let number = standing.rung + 1;
+                notes.push(format!(
+                    "step {number} {} of rule {} left out for {}: {why}",
+                    step.action.kind().as_str(),
+                    rule.name,
+                    standing.kind
+                ));
+                standing.rung += 1;
+            }
+        }
+    }
+}
+
+fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
+    let Some(episode) = episode else { return false };
+    let is_cordon = matches!(step.action, Action::Cordon);
+    if is_cordon && episode.steps.iter().any(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded) {
+        return true;
+    }
+    let (mut used, mut free) = (0_u32, 0_usize);
+    for record in attempts(episode, standing) {
+        match record.state {
+            _ if record.is_free() => free += 1,
+            StepState::Cancelled | StepState::Simulated => {}
+            state if state.is_final() => used += 1,
+            _ => {}
+        }
+    }
+    used >= step.attempts || free >= FREE_TRIES
+}
+
+fn attempts<'e>(episode: &'e Episode, standing: &EpisodeFault) -> impl DoubleEndedIterator<Item = &'e StepRecord> {
+    let (id, rung) = (standing.id.clone(), standing.rung);
+    episode.steps.iter().filter(move |record| record.fault_id == id && record.rung == rung)
+}
+
+/// Whether the evidence is good enough to act on: the probe reports, about this node, and has looked.
+pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> Result<(), Hold> {
+    let fault = &seen.fault;
+    if fault.kind == FaultType::ProbeSilent {
+        return Ok(());
+    }
+    match facts.probe {
+        Probe::Reporting => {}
+        Probe::WrongNode => {
+            let message = format!("the report on {} is about another node of that name", facts.name);
+            return Err(Hold::new(HoldReason::WrongNode, &message));
+        }
+        Probe::Never | Probe::Missed | Probe::Silent => {
+            let message = format!(
+                "{}: the probe of {} has missed its promised heartbeat, so nobody knows how it is now; held until it \
+                 reports again",
+                fault.kind, facts.name
+            );
+            return Err(Hold::new(HoldReason::ProbeSilent, &message));
+        }
+    }
+    let limit = ctx.settings.evidence_max_age;
+    if seen.looked > limit {
+        let message = format!(
+            "{} ({}): the last look at it is older than {}s; a new look was asked for",
+            fault.kind,
+            fault.subject,
+            limit.as_secs()
+        );
+        return Err(Hold::new(HoldReason::StaleEvidence, &message).until(Duration::from_secs(5)));
+    }
+    Ok(())
+}
+
+/// Whether this step may be taken on this fault now, and in which lane.
+pub(super) fn may_take(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    seen: &Seen<'_>,
+    rule: &Rule,
+    step: &Step,
+) -> Result<Lane, Hold> {
+    evidence(facts, seen, ctx)?;
+    match &step.action {
+        Action::Cordon | Action::Notify { .. } => Ok(Lane::Api),
+        Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
+        Action::ReleaseHungProcess { signal, allow_running_pods } => {
+            named_target(facts, &seen.fault)?;
+            protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
+            lane(facts, &seen.fault)
+        }
+        Action::CleanupOrphans => {
+            named_target(facts, &seen.fault)?;
+            lane(facts, &seen.fault)
+        }
+    }
+}
+
+fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let Target { process, container_id, sandbox_id, .. } = &fault.target;
+    let is_named = match fault.kind {
+        FaultType::OrphanContainer => container_id.is_some(),
+        FaultType::LeakedShim => process.is_some() || sandbox_id.is_some(),
+        _ => process.is_some(),
+    };
+    if is_named {
+        return Ok(());
+    }
+    let message =
+        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, facts.name);
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// A Job where the kubelet can start one, else the probe itself, else nobody.
+fn lane(facts: &NodeFacts<'_>, fault: &Fault) -> Result<Lane, Hold> {
+    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+    let kubelet_works = heartbeat.is_some_and(|h| h.kubelet_works == Tri::True);
+    if kubelet_works && facts.view.is_some_and(|view| view.ready == Tri::True) {
+        return Ok(Lane::Job);
+    }
+    if heartbeat.is_some_and(|h| h.can_act) {
+        return Ok(Lane::Agent);
+    }
+    let message = format!(
+        "{} on {}: the kubelet can start no Job there, and the probe may not act (--allow-actions is off, or its \
+         self-check failed)",
+        fault.kind, facts.name
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// Whether the step has to wait after its last attempt.
+pub(super) fn cooled_down(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    episode: &Episode,
+    standing: &EpisodeFault,
+    step: &Step,
+) -> Result<(), Hold> {
+    let Some(last) = attempts(episode, standing).rev().find(|record| record.state.is_final()) else { return Ok(()) };
+    let Some(finished) = last.finished_at else { return Ok(()) };
+    let age = since(ctx.snapshot.now, finished);
+    let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
+    let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
+    if age >= wait && (!last.is_free() || has_later_report) {
+        return Ok(());
+    }
+    let until = finished.checked_add(wait).unwrap_or(finished);
+    let message = format!(
+        "{} on {}: {} waits for its cool-down until {}",
+        standing.kind,
+        facts.name,
+        last.phrase(),
+        clock(until)
+    );
+    Err(Hold::new(HoldReason::CoolDown, &message).until(wait.saturating_sub(age)))
+}
+
+/// What a reserved step does.
+pub(super) fn operation(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    record: &StepRecord,
+    fault: &Fault,
+    step: &Step,
+) -> Option<Operation> {
+    let (action, allow) = match &step.action {
+        Action::Cordon => return Some(Operation::Cordon),
+        Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
+        Action::Notify { message } => return Some(Operation::Notify(notice(facts.name, fault, message.as_deref()))),
+        Action::CleanupOrphans => (NodeAction::CleanupOrphans, false),
+        Action::ReleaseHungProcess { signal, allow_running_pods } => {
+            let action = match signal {
+                Signal::Cont => NodeAction::ReleaseCont,
+                Signal::Kill => NodeAction::ReleaseKill,
+            };
+            (action, *allow_running_pods || protect::is_terminating(ctx, fault))
+        }
+    };
+    let order = Order {
+        operation_id: record.operation_id.clone(),
+        epoch: ctx.snapshot.epoch,
+        node: facts.name.to_owned(),
+        action,
+        allow_running_pods: allow,
+        fault_id: record.fault_id.clone(),
+        fault_type: fault.kind,
+        target: record.target.clone(),
+        // The same in every repetition: a repeated order is the same order.
+        issued_at: record.reserved_at,
+        ttl_seconds: ctx.settings.order_ttl_seconds,
+    };
+    Some(match record.lane {
+        Lane::Job => Operation::RunJob(order),
+        Lane::Agent | Lane::Api => Operation::GiveOrder(order),
+    })
+}
+
+fn notice(node: &str, fault: &Fault, message: Option<&str>) -> String {
+    let more = message.map_or_else(String::new, |message| format!(" — {message}"));
+    let text = format!("node {node}: {} ({}): {}{more}", fault.kind, fault.subject, fault.message);
+    crate::core::text::bounded(&text, crate::core::fault::MAX_LINE * 2)
+}
+
+/// The signal that an action sends.
+pub(super) const fn signal(action: &Action) -> Option<Signal> {
+    match action {
+        Action::ReleaseHungProcess { signal, .. } => Some(*signal),
+        _ => None,
+    }
+}

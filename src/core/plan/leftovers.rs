@@ -1,0 +1,54 @@
+//! What no step needs any more: Jobs and orders of attempts that are over. Found anew in every pass, so that a
+//! crash leaves nothing behind.
+
+use std::collections::BTreeMap;
+
+use super::evidence::NodeFacts;
+use super::{Ctx, Effect};
+use crate::core::budget::Slots;
+use crate::core::episode::{Episode, Lane, StepRecord, StepState, since};
+
+/// Episodes as they are after this pass.
+pub(super) type After<'e> = BTreeMap<&'e str, &'e Episode>;
+
+/// Jobs that are to be deleted, by node.
+pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeMap<&'a str, Vec<Effect>> {
+    let mut gone: BTreeMap<&str, Vec<Effect>> = BTreeMap::new();
+    for (operation, job) in ctx.snapshot.jobs.iter().filter(|(_, job)| !job.finished) {
+        let name = operation.rsplit_once('-').map_or(operation.as_str(), |(name, _)| name);
+        let episode = after.get(name).copied().or_else(|| ctx.snapshot.episodes.get(name));
+        let is_over = match episode {
+            Some(episode) => {
+                let step = episode.steps.iter().find(|step| step.operation_id == *operation);
+                step.is_some_and(|step| step.state.is_final() || step.lane != Lane::Job)
+            }
+            // An episode that does not show may only not show yet: with a slot, or while nobody knows the slots.
+            None => slots.is_known() && !slots.holds(name),
+        };
+        if is_over {
+            let node = episode.map_or("", |episode| episode.node.as_str());
+            gone.entry(node).or_default().push(Effect::DeleteJob { operation_id: job.operation_id.clone() });
+        }
+    }
+    gone
+}
+
+/// Whether the order that stands in the node's object is to be taken back.
+pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Episode]) -> Option<Effect> {
+    let order = facts.report?.order.as_ref()?;
+    let stands =
+        |step: &StepRecord| step.lane == Lane::Agent && matches!(step.state, StepState::Reserved | StepState::Started);
+    // While any order of ours is awaited the object may show an older one: a new order replaces it anyway.
+    if after.iter().filter_map(|episode| episode.current_step()).any(stands) {
+        return None;
+    }
+    let is_known = after
+        .iter()
+        .copied()
+        .chain(facts.finished.iter().copied())
+        .flat_map(|episode| &episode.steps)
+        .any(|step| step.operation_id == order.operation_id);
+    let ttl = std::time::Duration::from_secs(order.ttl_seconds.into());
+    let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
+    (is_known || is_old).then(|| Effect::WithdrawOrder { node: facts.name.to_owned() })
+}

@@ -1,0 +1,266 @@
+//! New episodes: the most severe node first, as long as the budgets last.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Seen};
+use super::scope::Scope;
+use super::turn::{self, Turn};
+use super::{Ctx, Held, Hold, HoldReason, Wake, readiness};
+use crate::core::budget::{Bounds, Slots};
+use crate::core::episode::{Episode, HealState, MAX_EPISODE_FAULTS, Phase, StepState, Undo, episode_name, since};
+use crate::core::fault::{FaultState, Severity};
+use crate::core::policy::{Mode, Policy, Rule};
+use crate::core::snapshot::Slot;
+
+/// How long a fault that was simulated is not simulated again, however the node's clock goes.
+const SIMULATED_ONCE: Duration = Duration::from_mins(10);
+
+/// A node on which an episode could begin.
+struct Candidate<'c, 'a> {
+    facts: &'c NodeFacts<'a>,
+    policy: &'a Policy,
+    ready: Vec<(&'c Seen<'a>, &'a Rule)>,
+    worst: Severity,
+}
+
+/// What opening came to.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// New episodes with their first act, by node.
+    pub turns: BTreeMap<String, Turn>,
+    /// What is held.
+    pub held: Vec<Held>,
+}
+
+/// Opens episodes on nodes that have none.
+pub(super) fn open<'a>(
+    ctx: Ctx<'a>,
+    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    scopes: &BTreeMap<&'a str, Scope<'a>>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Opened {
+    let mut opened = Opened::default();
+    let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
+    for facts in nodes.values().filter(|facts| facts.open.is_empty()) {
+        candidates.extend(candidate(ctx, facts, &mut opened.held, wake));
+    }
+    for facts in nodes.values() {
+        remember_simulated(ctx, facts, slots, wake);
+    }
+    candidates.sort_by(|a, b| b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name)));
+    for candidate in candidates {
+        match begin(ctx, &candidate, scopes, slots, wake) {
+            Ok(turn) => {
+                opened.turns.insert(candidate.facts.name.to_owned(), turn);
+            }
+            Err(why) => {
+                for (seen, _) in &candidate.ready {
+                    let node = candidate.facts.name.to_owned();
+                    let held = why.clone().about(node, Some(&seen.fault.id), Some(&candidate.policy.name), wake);
+                    opened.held.push(held);
+                }
+            }
+        }
+    }
+    opened
+}
+
+fn candidate<'c, 'a>(
+    ctx: Ctx<'a>,
+    facts: &'c NodeFacts<'a>,
+    held: &mut Vec<Held>,
+    wake: &mut Wake,
+) -> Option<Candidate<'c, 'a>> {
+    let mut ready: Vec<(&'c Seen<'a>, &'a Policy, &'a Rule)> = Vec::new();
+    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+        let id = Some(seen.fault.id.as_str());
+        let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
+            let message =
+                format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
+            held.push(Hold::new(HoldReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
+            continue;
+        };
+        match readiness::judge(ctx, facts, policy, seen) {
+            Ok(rule) => ready.push((seen, policy, rule)),
+            Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
+        }
+    }
+    // Faults stand most urgent first: the policy of the first has the node, the others' wait for the end of the
+    // episode. A dry run holds up nobody who acts.
+    let first = ready.iter().find(|(_, policy, _)| policy.mode == Mode::Enforce).or_else(|| ready.first());
+    let (worst, policy) = first.map(|(seen, policy, _)| (seen.fault.severity, *policy))?;
+    let (mine, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, other, _)| other.name == policy.name);
+    for (seen, other, _) in others {
+        let message = format!(
+            "{} ({}) is for policy {}: policy {} heals a more urgent fault of node {} first",
+            seen.fault.kind, seen.fault.subject, other.name, policy.name, facts.name
+        );
+        let hold = Hold::new(HoldReason::OtherFaultFirst, &message);
+        held.push(hold.about(facts.name.to_owned(), Some(&seen.fault.id), Some(&other.name), wake));
+    }
+    let ready = mine.into_iter().map(|(seen, _, rule)| (seen, rule)).collect();
+    Some(Candidate { facts, policy, ready, worst })
+}
+
+/// A simulated episode takes a virtual slot for as long as its step would take.
+fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wake: &mut Wake) {
+    for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
+        let Some(policy) = ctx.policies.get(episode.policy.as_str()) else { continue };
+        let step = episode.steps.first();
+        let rule = step.and_then(|step| episode.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
+        let timeout = step
+            .zip(rule)
+            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.rung).ok()?))
+            .map_or(ctx.settings.answer_within, |step| step.timeout);
+        let age = since(ctx.snapshot.now, episode.opened_at);
+        let is_there = episode.faults.iter().any(|fault| facts.find(&fault.id).is_some());
+        if age < timeout && is_there {
+            wake.at(timeout.saturating_sub(age));
+            slots.simulate(facts.name, &episode.policy, episode.opened_at);
+        }
+    }
+}
+
+/// Whether this occurrence of the fault was simulated before.
+fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>) -> Option<&'f Episode> {
+    let uid = facts.view.map(|view| view.uid.as_str());
+    facts.finished.iter().copied().rev().find(|episode| {
+        let is_same = episode.phase == Phase::Simulated
+            && episode.policy == policy.name
+            && Some(episode.node_uid.as_str()) == uid
+            && episode.fault(&seen.fault.id).is_some();
+        // The node's clock may be ahead of ours.
+        let is_later = since(seen.fault.first_seen, episode.opened_at) > SIMULATED_ONCE;
+        is_same && (!is_later || since(ctx.snapshot.now, episode.opened_at) < SIMULATED_ONCE)
+    })
+}
+
+fn begin<'a>(
+    ctx: Ctx<'a>,
+    candidate: &Candidate<'_, 'a>,
+    scopes: &BTreeMap<&'a str, Scope<'a>>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Result<Turn, Hold> {
+    let (facts, policy) = (candidate.facts, candidate.policy);
+    let mut ready: Vec<_> = candidate.ready.clone();
+    if policy.mode == Mode::DryRun {
+        ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
+    }
+    let Some((first, _)) = ready.first() else {
+        let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
+        return Err(dry_run(policy, known));
+    };
+    let scope = scopes.get(policy.name.as_str());
+    if let Some((reason, message)) = scope.and_then(Scope::blocked) {
+        return Err(Hold::new(reason, &message));
+    }
+    let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
+    let name = name(ctx, facts, &uid, first);
+    if let Some(unseen) = slots.unseen_episode(facts.name, &name) {
+        let message = format!("episode {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Hold::new(HoldReason::StepUnderWay, &message));
+    }
+    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
+    if !slots.has(&name)
+        && let Some((reason, message)) = slots.refuse(&policy.name, bounds)
+    {
+        return Err(Hold::new(reason, &message));
+    }
+    ready.truncate(MAX_EPISODE_FAULTS);
+    let episode = episode(ctx, facts, policy, name, uid, &ready);
+    let mut turn = Turn::new(episode);
+    turn::next_step(ctx, facts, policy, &mut turn, slots.is_known(), wake);
+    if turn.effect.is_none() {
+        let message = format!("no step can be taken on node {} now", facts.name);
+        return Err(Hold::new(HoldReason::CannotAct, &message));
+    }
+    let slot = Slot { node: facts.name.to_owned(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
+    slots.take(&turn.episode.name, slot, policy.mode);
+    match policy.mode {
+        Mode::Enforce => turn.episode.phase = Phase::Running,
+        Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
+    }
+    Ok(turn)
+}
+
+fn dry_run(policy: &Policy, known: Option<&Episode>) -> Hold {
+    let record =
+        known.map_or_else(String::new, |episode| format!(" (see episode {}: {})", episode.name, episode.message));
+    let message = format!("policy {} is a dry run: decided and recorded, not done{record}", policy.name);
+    Hold::new(HoldReason::DryRun, &message)
+}
+
+fn episode(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    name: String,
+    node_uid: String,
+    ready: &[(&Seen<'_>, &Rule)],
+) -> Episode {
+    Episode {
+        name,
+        identity: None,
+        node: facts.name.to_owned(),
+        node_uid,
+        policy: policy.name.clone(),
+        mode: policy.mode,
+        deleting: false,
+        phase: Phase::Pending,
+        message: String::new(),
+        opened_at: ctx.snapshot.now,
+        finished_at: None,
+        faults: ready.iter().map(|(seen, rule)| readiness::standing(&seen.fault, rule)).collect(),
+        steps: Vec::new(),
+        undo: Undo::default(),
+    }
+}
+
+/// The next free turn of this occurrence: never a name that stood for something else, since the node claims
+/// operations by it.
+fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>) -> String {
+    let one = episode_name(facts.name, uid, &first.fault, 1);
+    let stem = one.strip_suffix('1').unwrap_or(&one);
+    let last = facts
+        .finished
+        .iter()
+        .chain(&facts.open)
+        .filter_map(|episode| episode.name.strip_prefix(stem)?.parse::<u32>().ok())
+        .max()
+        .unwrap_or(0);
+    let mut ordinal = last.saturating_add(1);
+    let mut name = episode_name(facts.name, uid, &first.fault, ordinal);
+    // Another node's name may be cut to the same beginning.
+    while ctx.snapshot.episodes.contains_key(&name) && ordinal < 9_999 {
+        ordinal = ordinal.saturating_add(1);
+        name = episode_name(facts.name, uid, &first.fault, ordinal);
+    }
+    name
+}
+
+/// Turns a begun episode into the record of a dry run: nothing is touched, nothing is owed.
+fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>, &Rule)], wake: &mut Wake) {
+    turn.effect = None;
+    let now = ctx.snapshot.now;
+    let episode = &mut turn.episode;
+    if let Some(step) = episode.current_step_mut() {
+        step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
+    }
+    episode.undo = Undo::default();
+    for fault in &mut episode.faults {
+        fault.state = HealState::Open;
+    }
+    episode.phase = Phase::Simulated;
+    episode.finished_at = Some(now);
+    let message = format!("would be done: {}", episode.message);
+    episode.say(&message);
+    turn.held.clear();
+    let hold = dry_run(policy, Some(&turn.episode));
+    for (seen, _) in ready {
+        let node = turn.episode.node.clone();
+        turn.held.push(hold.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
+
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Seen};
+use super::{Ctx, Hold, HoldReason, ladder};
+use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
+use crate::core::fault::Fault;
+use crate::core::policy::{Action, Mode, Policy, Rule};
+
+/// How often one fault may come back within the memory before a person has to look at it.
+const MAX_RECURRENCES: usize = 3;
+
+/// Why the node as a whole is to be left alone, if so.
+pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
+    let view = facts.view?;
+    if view.deleting {
+        return Some(format!("node {} is being deleted", facts.name));
+    }
+    if let Some(reason) = facts.report.and_then(|report| report.suspended.as_ref()) {
+        return Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name));
+    }
+    let first = view.vetoes.iter().min()?;
+    Some(format!("node {} asks to be left alone: {first}", facts.name))
+}
+
+/// The standing of a fault that enters an episode now.
+pub(super) fn standing(fault: &Fault, rule: &Rule) -> EpisodeFault {
+    EpisodeFault {
+        id: fault.id.clone(),
+        kind: fault.kind,
+        subject: fault.subject.clone(),
+        rule: rule.name.clone(),
+        rung: 0,
+        state: HealState::Open,
+    }
+}
+
+/// The rule under which a confirmed fault may be healed now, or why it may not (budgets aside).
+pub(super) fn judge<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &'p Policy,
+    seen: &Seen<'_>,
+) -> Result<&'p Rule, Hold> {
+    let fault = seen.fault.as_ref();
+    if let Some(why) = leave_alone(facts) {
+        return Err(Hold::new(HoldReason::Vetoed, &why));
+    }
+    if policy.suspend {
+        return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
+    }
+    let Some(rule) = policy.rule_for(fault) else {
+        let message =
+            format!("policy {} has no rule for {} of severity {}", policy.name, fault.kind, fault.severity.as_str());
+        return Err(Hold::new(HoldReason::NoRule, &message));
+    };
+    remembered(ctx, facts, fault)?;
+    if seen.lasted < rule.hold_for {
+        let message = format!(
+            "{} ({}): rule {} waits until it has been there for {}s",
+            fault.kind,
+            fault.subject,
+            rule.name,
+            rule.hold_for.as_secs()
+        );
+        return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(seen.lasted)));
+    }
+    ladder::evidence(facts, seen, ctx)?;
+    first_step(ctx, facts, seen, rule)?;
+    Ok(rule)
+}
+
+/// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned for a cure
+/// that is held anyway.
+fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
+    let mut standing = standing(&seen.fault, rule);
+    let mut notes = Vec::new();
+    loop {
+        let Some(step) = ladder::climb(&mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
+            let why =
+                notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
+            return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
+        };
+        ladder::may_take(ctx, facts, seen, rule, step)?;
+        if step.action != Action::Cordon {
+            return Ok(());
+        }
+        standing.rung += 1;
+    }
+}
+
+/// What earlier episodes of the node say against another one.
+fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
+    let uid = facts.view.map(|view| view.uid.as_str());
+    let recent = || {
+        facts
+            .finished
+            .iter()
+            .filter(|e| e.mode == Mode::Enforce && Some(e.node_uid.as_str()) == uid)
+            .filter_map(|e| Some((*e, e.finished_at?)))
+            .filter(|(_, at)| since(now, *at) < memory)
+    };
+    let hold = |message: String, at: jiff::Timestamp| {
+        let until = at.checked_add(memory).unwrap_or(at);
+        let message = format!("{message}; not tried again before {}", clock(until));
+        Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
+    };
+    let gave_up =
+        |e: &Episode| e.phase == Phase::Failed && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp);
+    if let Some((episode, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
+        let message = format!("{} ({}) was not healed by episode {}", fault.kind, fault.subject, episode.name);
+        return hold(message, at);
+    }
+    let stopped = |e: &Episode| e.phase == Phase::Cancelled && e.message.starts_with(STOPPED_BY_A_PERSON);
+    if let Some((episode, at)) = recent().filter(|(e, _)| stopped(e)).max_by_key(|(_, at)| *at) {
+        return hold(format!("episode {} of {} was {}", episode.name, facts.name, episode.message), at);
+    }
+    let healed = |e: &Episode| {
+        e.fault(&fault.id).is_some_and(|f| f.state == HealState::Healed)
+            && e.steps.iter().any(|s| s.fault_id == fault.id && s.acted_at.is_some())
+    };
+    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
+    times.sort_unstable();
+    match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
+        Some(at) => {
+            let message = format!(
+                "{} ({}) came back {} times within {} min after it was healed",
+                fault.kind,
+                fault.subject,
+                times.len(),
+                memory.as_secs() / 60
+            );
+            hold(message, *at)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The longest that anything may stay held in an open episode before it is given up.
+pub(super) fn patience(ctx: Ctx<'_>, timeout: Duration) -> Duration {
+    timeout.max(ctx.settings.answer_within)
+}

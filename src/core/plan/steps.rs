@@ -1,0 +1,237 @@
+//! The step under way: from reserved over started to verified.
+
+use super::evidence::{Cure, NodeFacts};
+use super::turn::Turn;
+use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, ladder};
+use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, StepRecord, StepState, since};
+use crate::core::fault::{Fault, FaultState};
+use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
+use crate::core::policy::{Policy, Step};
+use std::time::Duration;
+
+/// The act of a reserved step.
+pub(super) fn act(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    episode: &Episode,
+    record: &StepRecord,
+    fault: &Fault,
+    step: &Step,
+) -> Option<Effect> {
+    let operation = ladder::operation(ctx, facts, record, fault, step)?;
+    Some(Effect::Act {
+        episode: episode.name.clone(),
+        operation_id: record.operation_id.clone(),
+        node: episode.node.clone(),
+        node_uid: episode.node_uid.clone(),
+        operation,
+    })
+}
+
+/// Moves the step under way on as far as the evidence allows.
+pub(super) fn move_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, wake: &mut Wake) {
+    let Some(record) = turn.episode.current_step().cloned() else { return };
+    if record.state != StepState::Verifying {
+        take_answer(ctx, facts, &mut turn.episode, &record.operation_id);
+    }
+    let Some(record) = turn.episode.current_step().cloned() else { return };
+    match record.state {
+        StepState::Reserved => repeat(ctx, facts, policy, turn, &record, wake),
+        StepState::Started => wait(ctx, facts, policy, turn, &record, wake),
+        StepState::Verifying => verify(ctx, facts, turn, &record, step_of(policy, &turn.episode, &record), wake),
+        _ => {}
+    }
+}
+
+fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
+    let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
+    let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
+    // A policy changed meanwhile must not turn one act into another.
+    (step.action.kind() == record.action && ladder::signal(&step.action) == record.signal).then_some(step)
+}
+
+/// The node's answer, from either lane: the best one counts.
+fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'a Outcome> {
+    let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
+    let agent = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.agent.as_ref());
+    let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
+        (OutcomeState::Done, _) => 0,
+        (OutcomeState::Running, _) => 1,
+        (OutcomeState::Failed, _) => 2,
+        (OutcomeState::Refused, OutcomeReason::AlreadyClaimed) => 4,
+        (OutcomeState::Refused, _) => 3,
+    };
+    [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
+}
+
+fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, operation: &str) {
+    let now = ctx.snapshot.now;
+    let answer = answer(ctx, facts, operation).cloned();
+    let has_job = ctx.snapshot.jobs.contains_key(operation);
+    let Some(step) = episode.current_step_mut() else { return };
+    let is_started = has_job && step.lane == Lane::Job;
+    if step.state == StepState::Reserved && (is_started || answer.is_some()) {
+        step.state = StepState::Started;
+        step.started_at = Some(now);
+    }
+    let Some(answer) = answer else { return };
+    step.reason = Some(answer.reason);
+    match (answer.state, answer.reason) {
+        (OutcomeState::Running, _) => {}
+        // Claimed by an earlier start of the same operation: judged by its effect.
+        (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed) => {
+            step.state = StepState::Verifying;
+            step.acted_at = Some(now);
+            step.message = crate::core::text::bounded(&answer.message, crate::core::fault::MAX_LINE);
+        }
+        (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
+        (OutcomeState::Failed, _) => step.finish(StepState::Failed, &answer.message, now),
+    }
+}
+
+/// A reserved step: the act may or may not have happened. It is repeated, after the same questions as before.
+fn repeat(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, record: &StepRecord, wake: &mut Wake) {
+    let now = ctx.snapshot.now;
+    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+        ending::cancel(ctx, &mut turn.episode, &why);
+        return;
+    }
+    let standing = turn.episode.fault(&record.fault_id).cloned();
+    let is_gone = standing.as_ref().is_some_and(|standing| {
+        facts.cure(standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean
+    });
+    if is_gone {
+        return end(turn, StepState::Cancelled, "the fault was gone before the act was known to be done", now);
+    }
+    let age = since(now, record.reserved_at);
+    if age >= ctx.settings.answer_within {
+        return end(turn, StepState::TimedOut, "the act could not be started in time", now);
+    }
+    wake.at(ctx.settings.answer_within.saturating_sub(age));
+    let step = step_of(policy, &turn.episode, record);
+    let (Some(standing), Some(step)) = (standing, step) else {
+        return end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
+    };
+    match again(ctx, facts, policy, &standing, step) {
+        Ok(fault) => {
+            turn.effect = act(ctx, facts, &turn.episode, record, fault, step);
+            wake.at(ctx.settings.retry);
+        }
+        Err(hold) => turn.hold(&record.fault_id, hold, wake),
+    }
+}
+
+/// Whether the reserved step may still be done.
+fn again<'f>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeFacts<'_>,
+    policy: &Policy,
+    standing: &EpisodeFault,
+    step: &Step,
+) -> Result<&'f Fault, Hold> {
+    let not_now = || {
+        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
+        Hold::new(HoldReason::NotConfirmed, &message)
+    };
+    let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
+    let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
+    ladder::may_take(ctx, facts, seen, rule, step)?;
+    Ok(&seen.fault)
+}
+
+fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
+    if let Some(step) = turn.episode.current_step_mut() {
+        step.finish(state, message, now);
+    }
+}
+
+/// A started step: the answer is awaited; a Job that does not start makes room for the agent, once.
+fn wait(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, record: &StepRecord, wake: &mut Wake) {
+    let (now, settings) = (ctx.snapshot.now, ctx.settings);
+    let age = since(now, record.started_at.unwrap_or(record.reserved_at));
+    let job = ctx.snapshot.jobs.get(&record.operation_id);
+    let is_late = age >= settings.job_start;
+    if record.lane == Lane::Job {
+        wake.when_past(settings.job_start, age);
+        if is_late && job.is_some_and(|job| job.finished) {
+            return end(turn, StepState::Failed, "the Job ended without a result", now);
+        }
+        let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
+        if is_late && can_act && !job.is_some_and(|job| job.started) {
+            return switch_lane(ctx, facts, policy, turn, record, wake);
+        }
+    }
+    let is_running = answer(ctx, facts, &record.operation_id).is_some();
+    let limit = match step_of(policy, &turn.episode, record) {
+        Some(step) if is_running => settings.answer_within.max(step.timeout),
+        _ => settings.answer_within,
+    };
+    if age >= limit {
+        return end(turn, StepState::TimedOut, "no answer from the node in time", now);
+    }
+    wake.at(limit.saturating_sub(age));
+}
+
+/// The same operation by the other lane, after the same questions: the node claims it once, whichever comes
+/// first.
+fn switch_lane(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    wake: &mut Wake,
+) {
+    let Some(current) = turn.episode.current_step_mut() else { return };
+    current.lane = Lane::Agent;
+    current.state = StepState::Reserved;
+    current.started_at = None;
+    current.message =
+        format!("no Job started within {}s, the probe is asked instead", ctx.settings.job_start.as_secs());
+    repeat(ctx, facts, policy, turn, &StepRecord { lane: Lane::Agent, ..record.clone() }, wake);
+}
+
+/// A done step: the probe's clean look decides, for as long as the step asks.
+fn verify(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    turn: &mut Turn,
+    record: &StepRecord,
+    step: Option<&Step>,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let (timeout, verify_for) =
+        step.map_or((ctx.settings.answer_within, Duration::from_secs(5)), |step| (step.timeout, step.verify_for));
+    let acted_at = record.acted_at.unwrap_or(record.reserved_at);
+    let cure = match turn.episode.fault(&record.fault_id) {
+        Some(fault) => facts.cure(fault, Some(acted_at), now, ctx.settings.evidence_max_age),
+        None => Cure::Clean,
+    };
+    turn.look |= cure != Cure::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, acted_at));
+    let clean_since = (cure == Cure::Clean).then(|| record.clean_since.unwrap_or(now));
+    if let Some(current) = turn.episode.current_step_mut() {
+        current.clean_since = clean_since;
+    }
+    let age = since(now, acted_at);
+    match clean_since.map(|at| since(now, at)) {
+        Some(clean) if clean >= verify_for => {
+            end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
+            if let Some(fault) = turn.episode.fault_mut(&record.fault_id) {
+                fault.state = HealState::Healed;
+                let message = format!("{} healed by {}", fault.kind, record.phrase());
+                turn.episode.say(&message);
+            }
+        }
+        Some(clean) => wake.at(verify_for.saturating_sub(clean)),
+        None if age >= timeout => {
+            let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could look at the fault" };
+            end(turn, StepState::Failed, &done_message(record, why), now);
+        }
+        None => wake.at(timeout.saturating_sub(age)),
+    }
+}
+
+fn done_message(record: &StepRecord, what: &str) -> String {
+    if record.message.is_empty() { what.to_owned() } else { format!("{}; {what}", record.message) }
+}

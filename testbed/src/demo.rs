@@ -1,0 +1,37 @@
+//! The demo: five incidents on a real node, each first watched under a dry run, then healed, and judged by the bed alone.
+//!
+//! ```text
+//! Stage (bed, nodes, programs) ── each Act ──► control (dry run: stays sick)  ┐
+//!                                └─────────► run (enforced: gets well)        ├─► judge ─► report.json, exit code
+//!                                  views before and after, audit log          ┘
+//! ```
+//! Times and verdicts come from here: the kernel, the runtime, the API server and its audit log. What the operator says of
+//! itself is shown to the reader and proves nothing.
+
+mod act;
+mod acts;
+pub mod judge;
+mod plot;
+pub mod report;
+mod stage;
+mod tell;
+mod writes;
+
+pub use plot::run;
+
+use std::path::PathBuf;
+
+/// How a demo is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Leave the cluster up afterwards.
+    pub keep: bool,
+    /// Only these acts, by name; empty = all.
+    pub only: Vec<String>,
+    /// Watch no control: quicker, and the report says so.
+    pub no_controls: bool,
+    /// Simulated nodes beside the real ones.
+    pub kwok: usize,
+    /// Where the report is written.
+    pub report: PathBuf,
+}

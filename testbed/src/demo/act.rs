@@ -1,0 +1,157 @@
+//! What an act is, and how any act is run: as a control under the dry run, and enforced.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::judge::{ActRecord, CONTROL_MARGIN, Compared, ControlRecord};
+use super::report::Seconds;
+use super::stage::Stage;
+use super::writes::{self, Write};
+use crate::faults::Injection;
+use crate::view::{Allowed, diff};
+
+/// How often the bed looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// One incident.
+pub(super) trait Act {
+    /// Name in the report.
+    fn name(&self) -> &'static str;
+    /// Type of the fault as the operator names it.
+    fn fault(&self) -> &'static str;
+    /// What happens, for the reader.
+    fn story(&self) -> &'static str;
+    /// Makes sure that what will be hit runs.
+    fn prepare(&mut self, stage: &Stage) -> Result<()>;
+    /// Breaks it.
+    fn inject(&mut self, stage: &Stage) -> Result<Injection>;
+    /// Whether it is still sick, by the bed's own view.
+    fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    /// Whether the target was touched, by the bed's own view.
+    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    /// Whether all is well again, by the API and the runtime.
+    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    /// Takes the fault away after a control, and waits until all is well.
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()>;
+    /// What may differ afterwards.
+    fn allowed(&self, stage: &Stage) -> Allowed;
+    /// What the operator may write beside its own objects.
+    fn writes(&self, stage: &Stage) -> Vec<Write>;
+    /// Longest time from the injection to a cure; then the act has failed.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+}
+
+/// Watches an act under the dry run: it has to stay sick.
+pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) -> Result<()> {
+    act.prepare(stage).context("prepare the control")?;
+    let since = jiff::Timestamp::now();
+    let injection = act.inject(stage).context("inject the control")?;
+    let wanted = Duration::from_secs_f64(record.threshold + CONTROL_MARGIN + 1.0);
+    stage.tell.say(&format!("control: under the dry run it must stay sick for {:.0} s", wanted.as_secs_f64()));
+    let mut seen = ControlRecord::default();
+    let mut shown = false;
+    while injection.elapsed() < wanted {
+        std::thread::sleep(LOOK * 2);
+        if !act.sick(stage, &injection)? {
+            seen.well_after = Some(injection.elapsed().as_secs_f64());
+            break;
+        }
+        if !shown && stage.confirmed(act.fault()) {
+            shown = true;
+            stage.tell.say("the fault is named; the policy is a dry run, so this is what would be done:");
+            std::thread::sleep(Duration::from_secs(2));
+            stage.show_health();
+            stage.show_episodes();
+        }
+    }
+    seen.watched = injection.elapsed().as_secs_f64();
+    record.control = Some(seen.clone());
+    if !shown {
+        record.errors.push("the dry run did not name the fault of the control".into());
+    }
+    record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &[]));
+    match seen.well_after {
+        None => stage.tell.say("still sick, as expected without help; the bed takes the fault away"),
+        Some(after) => stage.tell.say(&format!("it got well by itself after {after:.0} s")),
+    }
+    act.lift(stage, &injection).context("lift the control")
+}
+
+/// Runs an act with the enforcing policies: it has to get well.
+pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) -> Result<()> {
+    act.prepare(stage).context("prepare")?;
+    stage.settle()?;
+    stage.show_health();
+    let (before, since) = (stage.snapshot()?, jiff::Timestamp::now());
+    let injection = act.inject(stage).context("inject")?;
+    stage.tell.say(act.story());
+    let run = watch(act, stage, &injection);
+    record.run = Some(run?);
+    stage.settle()?;
+    stage.show_health();
+    let after = stage.snapshot()?;
+    let (changes, counts) = diff(&before, &after, &act.allowed(stage));
+    record.changes.extend(changes.iter().map(|change| format!("{change:?}")));
+    record.compared = Compared { pods: counts.pods, containers: counts.containers, processes: counts.processes };
+    record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &act.writes(stage)));
+    Ok(())
+}
+
+fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds> {
+    let mut seconds = Seconds::default();
+    let end = Instant::now() + act.limit();
+    loop {
+        let now = || Some((injection.elapsed().as_secs_f64() * 10.0).round() / 10.0);
+        if seconds.detected.is_none() && stage.confirmed(act.fault()) {
+            seconds.detected = now();
+            stage.tell.say(&format!(
+                "{:.1} s after the injection the fault is confirmed:",
+                seconds.detected.unwrap_or_default()
+            ));
+            stage.show_health();
+        }
+        if seconds.acted.is_none() && act.acted(stage, injection)? {
+            seconds.acted = now();
+            stage.tell.say(&format!("{:.1} s: the target was touched", seconds.acted.unwrap_or_default()));
+        }
+        if act.healed(stage, injection)? {
+            // What was acted on may be gone between two looks; the cure shows it.
+            if seconds.acted.is_none() && act.acted(stage, injection)? {
+                seconds.acted = now();
+            }
+            seconds.healed = now();
+            stage.tell.say(&format!(
+                "{:.1} s: well again, by the API and by the runtime",
+                seconds.healed.unwrap_or_default()
+            ));
+            return Ok(seconds);
+        }
+        if Instant::now() > end {
+            stage.tell.say("it does not get well in time");
+            stage.show_details();
+            return Ok(seconds);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Waits for something; the error says for what.
+pub(super) fn wait(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + limit;
+    loop {
+        let last = done();
+        if matches!(last, Ok(true)) {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return match last {
+                Err(error) => Err(error.context(format!("{what}: not within {limit:?}"))),
+                Ok(_) => bail!("{what}: not within {limit:?}"),
+            };
+        }
+        std::thread::sleep(LOOK);
+    }
+}

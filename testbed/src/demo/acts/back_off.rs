@@ -1,0 +1,131 @@
+//! Act 3b: a DaemonSet pod waits in CrashLoopBackOff at its longest back-off although its cause is gone.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::super::act::{Act, wait};
+use super::super::stage::{NAMESPACE, Stage};
+use super::super::writes::Write;
+use super::CAUSES;
+use crate::faults::{self, Fault, Injection, Victim};
+use crate::view::{Allowed, Pod};
+
+/// The longest back-off of a kubelet with default settings.
+const BACK_OFF: f64 = 300.0;
+
+/// See the module.
+#[derive(Debug)]
+pub(in super::super) struct BackOff {
+    daemon_set: &'static str,
+    /// The enforcing policy, applied once the cause is gone: before that, a new pod would only fail again.
+    policy: Option<&'static str>,
+}
+
+impl BackOff {
+    pub(in super::super) const fn control() -> Self {
+        Self { daemon_set: "crash-control", policy: None }
+    }
+
+    pub(in super::super) const fn enforced(policy: &'static str) -> Self {
+        Self { daemon_set: "crash-loop", policy: Some(policy) }
+    }
+
+    /// Lets the crash loops begin: they need 310 s to the longest back-off.
+    pub(in super::super) fn begin(stage: &Stage) -> Result<()> {
+        for name in ["crash-control", "crash-loop"] {
+            faults::set_cause(&stage.sick, &format!("{CAUSES}/{name}"))?;
+        }
+        stage.bed.kubectl(&["label", "node", &stage.sick.name, "demo/crash=true", "--overwrite"]).map(drop)
+    }
+
+    /// Seconds since the container ended, if it waits at the longest back-off.
+    fn waits(&self, stage: &Stage) -> Result<Option<(Pod, f64)>> {
+        let Some(pod) = stage.pod_of(self.daemon_set)? else { return Ok(None) };
+        let text = stage.bed.kubectl(&["-n", NAMESPACE, "get", "pod", &pod.name, "-o", "json"])?;
+        let json: Value = serde_json::from_str(&text)?;
+        let container = &json["status"]["containerStatuses"][0];
+        let message = container["state"]["waiting"]["message"].as_str().unwrap_or_default();
+        if !message.starts_with("back-off 5m0s") {
+            return Ok(None);
+        }
+        let ended = container["lastState"]["terminated"]["finishedAt"].as_str().context("a back-off follows an end")?;
+        let ended: jiff::Timestamp = ended.parse()?;
+        Ok(Some((pod, jiff::Timestamp::now().duration_since(ended).as_secs_f64())))
+    }
+}
+
+impl Act for BackOff {
+    fn name(&self) -> &'static str {
+        "back-off-pod"
+    }
+
+    fn fault(&self) -> &'static str {
+        "StuckDaemonSetPod"
+    }
+
+    fn story(&self) -> &'static str {
+        "a DaemonSet pod has just begun a back-off of 300 s, and right then the cause of its crashes is removed"
+    }
+
+    fn prepare(&mut self, stage: &Stage) -> Result<()> {
+        stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
+        wait("a back-off of 5 minutes begins", Duration::from_secs(720), || {
+            Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0))
+        })
+    }
+
+    fn inject(&mut self, stage: &Stage) -> Result<Injection> {
+        let (pod, _) = self.waits(stage)?.context("the pod does not wait any more")?;
+        let path = format!("{CAUSES}/{}", self.daemon_set);
+        let injection = Injection {
+            fault: Fault::FailingWorkload,
+            node: stage.sick.name.clone(),
+            victim: Victim { pod_uid: Some(pod.uid), path: Some(path.into()), ..Victim::default() },
+            at: jiff::Timestamp::now(),
+            instant: Instant::now(),
+        };
+        injection.lift(&stage.sick)?;
+        if let Some(policy) = self.policy {
+            stage.apply_policy(policy)?;
+        }
+        Ok(injection)
+    }
+
+    fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        Ok(stage.pod_by_uid(uid)?.is_some_and(|pod| !pod.deleting) && !stage.daemon_set_runs(self.daemon_set, None)?)
+    }
+
+    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        Ok(stage.pod_by_uid(uid)?.is_none_or(|pod| pod.deleting))
+    }
+
+    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        stage.daemon_set_runs(self.daemon_set, injection.victim.pod_uid.as_deref())
+    }
+
+    fn lift(&mut self, _: &Stage, _: &Injection) -> Result<()> {
+        // The cause is gone: the kubelet itself starts it at the end of the back-off.
+        Ok(())
+    }
+
+    fn allowed(&self, stage: &Stage) -> Allowed {
+        // Both loops: the control's goes on by itself meanwhile.
+        Allowed::default().pods(NAMESPACE, "crash-").pods("nrh-node", &stage.sick.name)
+    }
+
+    fn writes(&self, stage: &Stage) -> Vec<Write> {
+        vec![
+            Write::new("delete", "pods", format!("{}-", self.daemon_set)),
+            Write::new("patch", "nodes", &stage.sick.name),
+        ]
+    }
+
+    fn limit(&self) -> Duration {
+        // Well before the back-off would have ended by itself.
+        Duration::from_secs_f64(BACK_OFF - 60.0)
+    }
+}

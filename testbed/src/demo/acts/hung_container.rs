@@ -1,0 +1,75 @@
+//! Act 1: a shim is frozen, then its pod is deleted. Kubernetes says Ready and `1/1 Terminating` for ever.
+
+use anyhow::{Context, Result};
+
+use super::super::act::{Act, wait};
+use super::super::stage::{NAMESPACE, Stage};
+use super::super::writes::Write;
+use crate::faults::{self, Injection};
+use crate::process;
+use crate::view::Allowed;
+
+const DAEMON_SET: &str = "log-shipper";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in super::super) struct HungContainer;
+
+impl Act for HungContainer {
+    fn name(&self) -> &'static str {
+        "hung-container"
+    }
+
+    fn fault(&self) -> &'static str {
+        "HungContainer"
+    }
+
+    fn story(&self) -> &'static str {
+        "the shim of a DaemonSet pod is frozen, then the pod is deleted: the node says Ready, the pod stays `1/1 Terminating`"
+    }
+
+    fn prepare(&mut self, stage: &Stage) -> Result<()> {
+        stage.running_pod(DAEMON_SET).map(drop)
+    }
+
+    fn inject(&mut self, stage: &Stage) -> Result<Injection> {
+        let pod = stage.running_pod(DAEMON_SET)?;
+        let injection = faults::freeze_shim(&stage.sick, &pod.uid)?;
+        stage.delete_pod(&pod)?;
+        Ok(injection)
+    }
+
+    fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        Ok(frozen(injection) && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting))
+    }
+
+    fn acted(&self, _: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!frozen(injection))
+    }
+
+    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        Ok(!frozen(injection) && stage.pod_by_uid(uid)?.is_none() && stage.daemon_set_runs(DAEMON_SET, Some(uid))?)
+    }
+
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
+        injection.lift(&stage.sick)?;
+        wait("the control gets well once its shim goes on", std::time::Duration::from_secs(60), || {
+            self.healed(stage, injection)
+        })
+    }
+
+    fn allowed(&self, stage: &Stage) -> Allowed {
+        Allowed::default().pods(NAMESPACE, DAEMON_SET).pods("nrh-node", &stage.sick.name)
+    }
+
+    fn writes(&self, stage: &Stage) -> Vec<Write> {
+        vec![Write::new("create", "jobs", &stage.sick.name), Write::new("delete", "jobs", &stage.sick.name)]
+    }
+}
+
+/// Whether the victim still is that very process, and stopped.
+fn frozen(injection: &Injection) -> bool {
+    injection.victim.process.is_some_and(|victim| victim.alive() && process::state(victim.pid) == Some('T'))
+}

@@ -1,0 +1,84 @@
+//! Act 2a: containerd is restarted while a shim is frozen. The pod is replaced, the old shim stays for ever, in no API.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::super::act::{Act, wait};
+use super::super::stage::{NAMESPACE, Stage};
+use super::super::writes::Write;
+use crate::faults::{self, Injection};
+use crate::view::{self, Allowed};
+
+const DAEMON_SET: &str = "node-metrics";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in super::super) struct LeakedShim;
+
+fn there(injection: &Injection) -> bool {
+    injection.victim.process.is_some_and(|victim| victim.alive())
+}
+
+impl Act for LeakedShim {
+    fn name(&self) -> &'static str {
+        "leaked-shim"
+    }
+
+    fn fault(&self) -> &'static str {
+        "LeakedShim"
+    }
+
+    fn story(&self) -> &'static str {
+        "containerd was restarted while a shim was frozen: the pod is replaced, the old shim stays, and no API shows it"
+    }
+
+    fn prepare(&mut self, stage: &Stage) -> Result<()> {
+        stage.running_pod(DAEMON_SET).map(drop)
+    }
+
+    fn inject(&mut self, stage: &Stage) -> Result<Injection> {
+        let pod = stage.running_pod(DAEMON_SET)?;
+        let injection = faults::leaked_shim(&stage.sick, &pod.uid)?;
+        wait("the pod is replaced", Duration::from_secs(60), || stage.daemon_set_runs(DAEMON_SET, None))?;
+        Ok(injection)
+    }
+
+    fn sick(&self, _: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(there(injection))
+    }
+
+    fn acted(&self, _: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!there(injection))
+    }
+
+    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        if there(injection) || !stage.daemon_set_runs(DAEMON_SET, None)? {
+            return Ok(false);
+        }
+        // The kubelet keeps the last dead instance for `logs --previous`; taking it would be one act too many.
+        let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
+        for id in &injection.victim.containers {
+            if !lists.containers.iter().any(|container| container.id == *id) {
+                bail!("the exited container {id}, which the kubelet keeps as its last dead instance, was removed");
+            }
+        }
+        Ok(true)
+    }
+
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
+        injection.lift(&stage.sick)?;
+        wait("the leaked shim of the control ends", Duration::from_secs(30), || Ok(!there(injection)))
+    }
+
+    fn allowed(&self, stage: &Stage) -> Allowed {
+        Allowed::default()
+            .pods(NAMESPACE, DAEMON_SET)
+            .pods("nrh-node", &stage.sick.name)
+            .program(&stage.sick.name, "containerd")
+    }
+
+    fn writes(&self, stage: &Stage) -> Vec<Write> {
+        vec![Write::new("create", "jobs", &stage.sick.name), Write::new("delete", "jobs", &stage.sick.name)]
+    }
+}

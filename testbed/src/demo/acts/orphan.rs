@@ -1,0 +1,136 @@
+//! Act 2b: nothing runs on the node. A work container has lost its sandbox, every container is stopped, the probe's pod too,
+//! and the kubelet, behind a stand-in for the start of kubelets up to 1.23, does not start while an orphan exists.
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::super::act::{Act, wait};
+use super::super::stage::{NAMESPACE, Stage};
+use super::super::writes::Write;
+use crate::faults::{self, Injection};
+use crate::view::{self, Allowed};
+use crate::{KubeletStart, node};
+
+const DAEMON_SET: &str = "mesh-agent";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in super::super) struct Orphan {
+    /// The probe in unit mode: on a user's node a systemd unit runs it.
+    unit: Option<Child>,
+}
+
+impl Orphan {
+    fn orphan_there(stage: &Stage, injection: &Injection) -> Result<bool> {
+        let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
+        Ok(lists.orphans().any(|container| injection.victim.containers.contains(&container.id)))
+    }
+
+    fn start_unit(&mut self, stage: &Stage) -> Result<()> {
+        if self.unit.is_some() {
+            return Ok(());
+        }
+        stage.tell.say("nrh probe runs on the node as a unit too, and waits: the probe's pod holds the lock");
+        let log = stage.bed.dir().join("logs/unit-probe.log");
+        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        let mut command = stage.sick.command(&stage.nrh);
+        command.args([
+            "probe",
+            "--unit",
+            "--allow-actions",
+            "--node-name",
+            &stage.sick.name,
+            "--kubeconfig",
+            node::KUBELET_KUBECONFIG,
+        ]);
+        self.unit = Some(
+            command
+                .stdin(Stdio::null())
+                .stdout(file.try_clone()?)
+                .stderr(file)
+                .spawn()
+                .context("start the probe as a unit")?,
+        );
+        Ok(())
+    }
+
+    fn stop_unit(&mut self) -> Result<()> {
+        if let Some(mut unit) = self.unit.take() {
+            let pid = rustix::process::Pid::from_child(&unit);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            unit.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = self.stop_unit();
+    }
+}
+
+impl Act for Orphan {
+    fn name(&self) -> &'static str {
+        "orphan-nothing-runs"
+    }
+
+    fn fault(&self) -> &'static str {
+        "OrphanContainer"
+    }
+
+    fn story(&self) -> &'static str {
+        "a work container has lost its sandbox, every container is stopped, and the kubelet (behind a labelled stand-in for \
+         kubelets up to 1.23) refuses to start while the orphan exists: no Job and no DaemonSet pod can run here"
+    }
+
+    fn prepare(&mut self, stage: &Stage) -> Result<()> {
+        stage.running_pod(DAEMON_SET)?;
+        self.start_unit(stage)
+    }
+
+    fn inject(&mut self, stage: &Stage) -> Result<Injection> {
+        let pod = stage.running_pod(DAEMON_SET)?;
+        let injection = faults::lose_sandbox(&stage.sick, &pod.uid)?;
+        faults::stop_all_containers(&stage.sick)?;
+        stage.sick.start_kubelet(KubeletStart { start_check: true })?;
+        Ok(injection)
+    }
+
+    fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Self::orphan_there(stage, injection)
+    }
+
+    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!Self::orphan_there(stage, injection)?)
+    }
+
+    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        let ready = stage.node_field(r#"{.status.conditions[?(@.type=="Ready")].status}"#)? == "True";
+        Ok(ready && !Self::orphan_there(stage, injection)? && stage.daemon_set_runs(DAEMON_SET, None)?)
+    }
+
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
+        injection.lift(&stage.sick)?;
+        wait("the node gets well once the orphan is gone", Duration::from_secs(120), || self.healed(stage, injection))?;
+        self.stop_unit()
+    }
+
+    fn allowed(&self, stage: &Stage) -> Allowed {
+        let node = &stage.sick.name;
+        Allowed::default()
+            .stopped_node(node)
+            .pods(NAMESPACE, DAEMON_SET)
+            .program(node, "containerd")
+            .program(node, "kubelet")
+            .program(node, "testbed")
+            .program(node, "nrh")
+    }
+
+    fn writes(&self, _: &Stage) -> Vec<Write> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,161 @@
+//! The order of events.
+//!
+//! Crash loops need minutes to reach their longest back-off and must not lose it to a restart of the kubelet, so they begin
+//! once the last act that stops the kubelet is over, and go on beside the others.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::Options;
+use super::act::{Act, control, enforced};
+use super::acts::{BackOff, HungContainer, LeakedShim, NetworkPlugin, Orphan};
+use super::judge::{ActRecord, judge};
+use super::report::Report;
+use super::stage::Stage;
+use super::tell::Teller;
+use crate::{Bed, BedOptions, images, state};
+
+/// Runs the demo; returns whether everything held.
+pub fn run(options: &Options) -> Result<bool> {
+    let tell = Teller::new();
+    tell.head("Node Runtime Health: five incidents on a real node");
+    tell.say("building the operator (static, as shipped)");
+    let nrh = images::static_binary(&state::workspace(), "nrh", "nrh")?;
+    tell.say("starting a control plane, two real nodes and simulated ones");
+    let bed = Bed::up(BedOptions { name: "demo".into(), keep: options.keep, ..BedOptions::default() })?;
+    bed.add_kwok_nodes(options.kwok)?;
+    let stage = Stage::set(bed, tell, nrh).context("install the operator")?;
+    let mut plot = Plot { stage: &stage, options, records: Vec::new() };
+    let told = plot.tell_all();
+    if let Err(error) = &told {
+        tell.say(&format!("the demo cannot go on: {error:#}"));
+        stage.show_details();
+    }
+    let mut report = judge(&plot.records, stage.thresholds.clone(), !options.no_controls);
+    if let Err(error) = told {
+        report.ok = false;
+        report.objections.push(format!("{error:#}"));
+    }
+    close(&stage, &report, options)?;
+    if !report.ok {
+        let logs = stage.bed.save_logs()?;
+        tell.say(&format!("logs: {}", logs.display()));
+    }
+    if options.keep {
+        tell.say(&format!(
+            "the cluster stays up: cargo run -p nrh-testbed -- --name {} kubectl get nrh; make demo-down ends it",
+            stage.bed.name()
+        ));
+    } else {
+        stage.bed.down()?;
+    }
+    Ok(report.ok)
+}
+
+struct Plot<'a> {
+    stage: &'a Stage,
+    options: &'a Options,
+    records: Vec<ActRecord>,
+}
+
+impl Plot<'_> {
+    fn tell_all(&mut self) -> Result<()> {
+        let stage = self.stage;
+        stage.tell.head("the shipped policy is a dry run: what would be done is shown, nothing is touched");
+        self.control(&mut HungContainer)?;
+        self.control(&mut LeakedShim)?;
+        self.control(&mut Orphan::default())?;
+        stage.tell.head("the enforcing policies for hung containers and leftovers");
+        stage.apply_policy("hung-container.yaml")?;
+        stage.apply_policy("leftovers.yaml")?;
+        self.enforced(&mut Orphan::default())?;
+        if self.wanted("back-off-pod") {
+            BackOff::begin(stage)?;
+        }
+        self.enforced(&mut HungContainer)?;
+        self.enforced(&mut LeakedShim)?;
+        self.control(&mut BackOff::control())?;
+        self.control(&mut NetworkPlugin::default())?;
+        self.enforced(&mut BackOff::enforced("stuck-daemonset.yaml"))?;
+        if !self.wanted("back-off-pod") {
+            stage.apply_policy("stuck-daemonset.yaml")?;
+        }
+        self.enforced(&mut NetworkPlugin::enforced())
+    }
+
+    fn wanted(&self, name: &str) -> bool {
+        self.options.only.is_empty() || self.options.only.iter().any(|only| only == name)
+    }
+
+    fn record(&mut self, act: &dyn Act) -> usize {
+        if let Some(at) = self.records.iter().position(|record| record.act == act.name()) {
+            return at;
+        }
+        let seconds = self.stage.thresholds.get(act.fault()).copied().unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "a threshold is far below 2^52 seconds")]
+        let threshold = seconds as f64;
+        self.records.push(ActRecord { act: act.name().into(), threshold, ..ActRecord::default() });
+        self.records.len() - 1
+    }
+
+    fn control(&mut self, act: &mut dyn Act) -> Result<()> {
+        if self.options.no_controls || !self.wanted(act.name()) {
+            return Ok(());
+        }
+        self.stage.tell.head(&format!("control: {}", act.name()));
+        let at = self.record(act);
+        match self.records.get_mut(at) {
+            Some(record) => control(act, self.stage, record).with_context(|| format!("control of {}", act.name())),
+            None => Ok(()),
+        }
+    }
+
+    fn enforced(&mut self, act: &mut dyn Act) -> Result<()> {
+        if !self.wanted(act.name()) {
+            return Ok(());
+        }
+        self.stage.tell.head(&format!("act: {}", act.name()));
+        let at = self.record(act);
+        match self.records.get_mut(at) {
+            Some(record) => enforced(act, self.stage, record).with_context(|| format!("act {}", act.name())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn close(stage: &Stage, report: &Report, options: &Options) -> Result<()> {
+    let tell = stage.tell;
+    tell.head("what was done, step by step");
+    stage.print("kubectl get nrem -o wide", &["get", "nrem", "-o", "wide"]);
+    tell.head("timeline, in seconds from the injection");
+    let cell = |value: Option<f64>| value.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.1}"));
+    tell.show(&format!("{:<22} {:>9} {:>9} {:>9}  {:<22} ok", "act", "detected", "acted", "healed", "control"));
+    for act in &report.acts {
+        let control = if act.control.ok {
+            format!("sick for {:.0} s", act.control.watched_seconds)
+        } else {
+            "none or not ok".to_owned()
+        };
+        tell.show(&format!(
+            "{:<22} {:>9} {:>9} {:>9}  {control:<22} {}",
+            act.act,
+            cell(act.seconds.detected),
+            cell(act.seconds.acted),
+            cell(act.seconds.healed),
+            act.ok
+        ));
+    }
+    tell.show(&format!("untouched: {:?}", report.untouched));
+    tell.show(&format!("thresholds (s): {:?}", report.thresholds));
+    for objection in &report.objections {
+        tell.show(&format!("NOT OK  {objection}"));
+    }
+    if let Some(folder) = options.report.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(&options.report, serde_json::to_string_pretty(report)?)
+        .with_context(|| options.report.display().to_string())?;
+    tell.say(&format!("report: {}; all well: {}", options.report.display(), report.ok));
+    Ok(())
+}

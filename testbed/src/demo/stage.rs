@@ -1,0 +1,202 @@
+//! The stage: a bed with the operator installed as a user would, and the questions acts ask of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::act::wait;
+use super::tell::Teller;
+use crate::view::{self, Pod, Snapshot};
+use crate::{Bed, Node, images, state};
+
+/// Namespace of the demo's workloads.
+pub(super) const NAMESPACE: &str = "demo";
+/// Image reference that the shipped manifests name.
+pub(super) const IMAGE: &str = "runtimehealth.io/nrh:dev";
+/// How long pods of a healthy node may take to run.
+const PODS: Duration = Duration::from_secs(120);
+
+/// Everything acts work with.
+pub(super) struct Stage {
+    pub(super) bed: Bed,
+    pub(super) tell: Teller,
+    /// The node on which everything happens.
+    pub(super) sick: Node,
+    /// The node that stays healthy throughout.
+    pub(super) well: Node,
+    /// The static operator binary.
+    pub(super) nrh: PathBuf,
+    /// The operator's default thresholds by fault, in seconds.
+    pub(super) thresholds: BTreeMap<String, u64>,
+}
+
+impl Stage {
+    /// Takes a bed, installs the operator and the workloads, and waits until all runs.
+    pub(super) fn set(bed: Bed, tell: Teller, nrh: PathBuf) -> Result<Self> {
+        let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two real nodes") };
+        let (sick, well) = (sick.clone(), well.clone());
+        let thresholds = thresholds(&nrh)?;
+        let stage = Self { bed, tell, sick, well, nrh, thresholds };
+        stage.install()?;
+        Ok(stage)
+    }
+
+    fn install(&self) -> Result<()> {
+        self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
+        let archive = self.bed.dir().join("nrh-image.tar");
+        images::operator_image(&state::workspace(), &self.nrh, IMAGE, &archive)?;
+        for node in self.bed.nodes() {
+            images::import(node, &archive)?;
+        }
+        self.tell.say("kubectl apply -k config/default");
+        self.apply_folder("config/default")?;
+        self.bed.kubectl_input(&["apply", "-f", "-"], &super::acts::workloads(&self.sick.name))?;
+        self.tell.say("waiting for the controller, the probes and the workloads");
+        let rollout = |namespace: &str, what: &str| {
+            self.bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=150s"]).map(drop)
+        };
+        rollout("nrh-system", "deployment/nrh-controller")?;
+        rollout("nrh-node", "daemonset/nrh-probe")?;
+        wait("both probes report", PODS, || Ok(self.reports(&self.sick.name) && self.reports(&self.well.name)))?;
+        self.settle()
+    }
+
+    /// Applies a folder of the project as a GitOps change would.
+    pub(super) fn apply_folder(&self, folder: &str) -> Result<()> {
+        let path = state::workspace().join(folder);
+        // A second time: objects of a kind that the first time only defines.
+        let apply = || self.bed.kubectl(&["apply", "-k", &path.display().to_string()]);
+        wait(&format!("kubectl apply -k {folder}"), Duration::from_secs(60), || apply().map(|_| true))
+    }
+
+    /// Applies one policy.
+    pub(super) fn apply_policy(&self, file: &str) -> Result<()> {
+        self.tell.say(&format!("a GitOps change: kubectl apply -f config/policies/{file}"));
+        let path = state::workspace().join("config/policies").join(file);
+        self.bed.kubectl(&["apply", "-f", &path.display().to_string()]).map(drop)
+    }
+
+    fn reports(&self, node: &str) -> bool {
+        self.health(node).is_some_and(|health| !health["status"]["probe"]["heartbeatAt"].is_null())
+    }
+
+    /// A node's report, as the operator shows it.
+    pub(super) fn health(&self, node: &str) -> Option<Value> {
+        let text = self.bed.kubectl(&["get", "noderuntimehealth", node, "-o", "json", "--request-timeout=10s"]).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Whether the sick node's object names a fault as confirmed.
+    pub(super) fn confirmed(&self, fault: &str) -> bool {
+        let Some(health) = self.health(&self.sick.name) else { return false };
+        ["faults", "clusterFaults"]
+            .iter()
+            .filter_map(|list| health["status"][list].as_array())
+            .flatten()
+            .any(|found| found["type"] == fault && found["state"] == "Confirmed")
+    }
+
+    pub(super) fn show_health(&self) {
+        self.print("kubectl get nrh real-1 real-2", &["get", "nrh", &self.sick.name, &self.well.name]);
+    }
+
+    pub(super) fn show_episodes(&self) {
+        self.print("kubectl get nrem", &["get", "nrem"]);
+    }
+
+    /// What helps to find out why something did not work.
+    pub(super) fn show_details(&self) {
+        self.print("kubectl describe nrh", &["describe", "nrh", &self.sick.name]);
+        self.print("kubectl get nrem -o yaml", &["get", "nrem", "-o", "yaml"]);
+        self.print(
+            "kubectl get pods",
+            &["get", "pods", "-A", "-o", "wide", "--field-selector", &format!("spec.nodeName={}", self.sick.name)],
+        );
+        self.print(
+            "controller",
+            &["-n", "nrh-system", "logs", "-l", "app.kubernetes.io/component=controller", "--tail", "40", "--prefix"],
+        );
+    }
+
+    pub(super) fn print(&self, title: &str, args: &[&str]) {
+        self.tell.say(title);
+        match self.bed.kubectl(args) {
+            Ok(text) => self.tell.show(&text),
+            Err(error) => self.tell.show(&format!("{error:#}")),
+        }
+    }
+
+    fn kubectl(&self) -> Command {
+        self.bed.command("kubectl")
+    }
+
+    /// What API, runtime and kernel show now.
+    pub(super) fn snapshot(&self) -> Result<Snapshot> {
+        Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])
+    }
+
+    /// Waits until every pod of the real nodes that should run does, and no Job of the operator does.
+    pub(super) fn settle(&self) -> Result<()> {
+        wait("all pods run", PODS, || {
+            let pods = view::pods(&|| self.kubectl(), None)?;
+            let real = |pod: &&Pod| {
+                pod.node.as_deref() == Some(&self.sick.name) || pod.node.as_deref() == Some(&self.well.name)
+            };
+            Ok(pods
+                .iter()
+                .filter(real)
+                .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
+        })?;
+        wait("no episode is open", PODS, || {
+            let text = self.bed.kubectl(&["get", "nrem", "-o", "jsonpath={.items[*].status.phase}"])?;
+            Ok(!text.split_whitespace().any(|phase| matches!(phase, "Pending" | "Running" | "Verifying")))
+        })
+    }
+
+    /// The pod of a DaemonSet on the sick node that is not being deleted.
+    pub(super) fn pod_of(&self, daemon_set: &str) -> Result<Option<Pod>> {
+        let pods = view::pods(&|| self.kubectl(), Some(&self.sick.name))?;
+        Ok(pods
+            .into_iter()
+            .find(|pod| pod.namespace == NAMESPACE && pod.owner.as_deref() == Some(daemon_set) && !pod.deleting))
+    }
+
+    /// A pod by uid, also one that is being deleted.
+    pub(super) fn pod_by_uid(&self, uid: &str) -> Result<Option<Pod>> {
+        Ok(view::pods(&|| self.kubectl(), Some(&self.sick.name))?.into_iter().find(|pod| pod.uid == uid))
+    }
+
+    /// Whether the DaemonSet's pod on the sick node is another one than `old` (if given) and really runs.
+    pub(super) fn daemon_set_runs(&self, daemon_set: &str, old: Option<&str>) -> Result<bool> {
+        let Some(pod) = self.pod_of(daemon_set)? else { return Ok(false) };
+        Ok(old != Some(pod.uid.as_str()) && view::pod_runs(&|| self.kubectl(), &self.sick, &pod.uid)?.yes())
+    }
+
+    /// Waits until the DaemonSet's pod on the sick node runs; returns it.
+    pub(super) fn running_pod(&self, daemon_set: &str) -> Result<Pod> {
+        wait(&format!("a pod of {daemon_set} runs on {}", self.sick.name), PODS, || {
+            self.daemon_set_runs(daemon_set, None)
+        })?;
+        self.pod_of(daemon_set)?.with_context(|| format!("the pod of {daemon_set} is gone"))
+    }
+
+    /// Deletes a pod and does not wait.
+    pub(super) fn delete_pod(&self, pod: &Pod) -> Result<()> {
+        self.bed.kubectl(&["-n", &pod.namespace, "delete", "pod", &pod.name, "--wait=false"]).map(drop)
+    }
+
+    /// Reads one field of the sick Node.
+    pub(super) fn node_field(&self, path: &str) -> Result<String> {
+        self.bed.kubectl(&["get", "node", &self.sick.name, "-o", &format!("jsonpath={path}")])
+    }
+}
+
+/// The operator's own word on its default thresholds.
+fn thresholds(nrh: &Path) -> Result<BTreeMap<String, u64>> {
+    let output = Command::new(nrh).arg("thresholds").output().with_context(|| format!("run {}", nrh.display()))?;
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{} thresholds", nrh.display()))
+}
