@@ -1,1 +1,33 @@
 //! A real control plane and real nodes on one Linux machine.
+//!
+//! A [`Bed`] has etcd, API server, controller manager and scheduler, and any number of nodes with a real kubelet and a real
+//! containerd, or simulated ones. All of it lives in the namespaces of one init process, so that nothing can leak and two
+//! beds cannot meet; it ends with its owner, however the owner ends.
+
+pub mod assets;
+pub mod audit;
+pub mod bed;
+mod cgroup;
+mod client;
+mod control_plane;
+pub mod faults;
+pub mod images;
+pub mod kwok;
+pub mod network;
+pub mod node;
+mod node_config;
+pub mod packages;
+mod pki;
+pub mod process;
+pub mod realm;
+pub mod start_check;
+mod state;
+pub mod supervise;
+mod up;
+pub mod view;
+
+pub use audit::AuditEntry;
+pub use bed::Bed;
+pub use node::{KubeletStart, Node};
+pub use state::workspace;
+pub use up::BedOptions;

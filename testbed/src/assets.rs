@@ -1,0 +1,186 @@
+//! Kubernetes' own programs, built from their published Go modules when the machine does not have them.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::realm::output;
+
+/// The module whose `tool` lines name what is built; its version lines are the bed's versions.
+const GO_MOD: &str = include_str!("../tools/go.mod");
+const GO_SUM: &str = include_str!("../tools/go.sum");
+
+/// A program of the bed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tool {
+    /// File name.
+    pub name: &'static str,
+    /// Go package.
+    package: &'static str,
+}
+
+const fn tool(name: &'static str, package: &'static str) -> Tool {
+    Tool { name, package }
+}
+
+/// What a control plane needs.
+pub const CONTROL_PLANE: &[Tool] = &[
+    tool("etcd", "go.etcd.io/etcd/server/v3"),
+    tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    tool(
+        "kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+    ),
+    tool("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    tool("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+];
+/// What a real node needs on top.
+pub const NODE: &[Tool] = &[tool("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
+/// What simulated nodes need.
+pub const KWOK: &[Tool] = &[tool("kwok", "sigs.k8s.io/kwok/cmd/kwok")];
+
+/// Folders that hold the programs, to be searched in this order.
+pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
+    let cache = cache_dir()?;
+    let given = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let folders: Vec<PathBuf> = given.into_iter().chain([cache.join("bin")]).collect();
+    let missing = || -> Vec<Tool> {
+        let wanted = tools.iter().flat_map(|group| group.iter().copied());
+        wanted
+            .filter(|t| !folders.iter().any(|f| f.join(t.name).is_file()))
+            .collect()
+    };
+    if missing().is_empty() {
+        return Ok(folders);
+    }
+    fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+    let lock = File::create(cache.join("lock"))?;
+    // Another run may be building the same: wait for it, then look again.
+    lock.lock().context("lock the cache of programs")?;
+    build(&cache, &missing(), progress)?;
+    Ok(folders)
+}
+
+/// `NRH_TESTBED_CACHE`, or a folder of the user's cache; below it one folder per set of versions.
+fn cache_dir() -> Result<PathBuf> {
+    let variable = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let root = variable("NRH_TESTBED_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|d| d.join("nrh-testbed")))
+        .or_else(|| variable("HOME").map(|d| d.join(".cache/nrh-testbed")))
+        .context("none of NRH_TESTBED_CACHE, XDG_CACHE_HOME and HOME is set")?;
+    let name = format!(
+        "k8s-{}-etcd-{}-kwok-{}",
+        kubernetes_version(),
+        version("go.etcd.io/etcd/server/v3"),
+        version("sigs.k8s.io/kwok")
+    );
+    Ok(root.join(name))
+}
+
+/// Kubernetes' version without the leading `v`.
+pub fn kubernetes_version() -> &'static str {
+    version("k8s.io/kubernetes")
+}
+
+fn version(module: &str) -> &'static str {
+    let line = GO_MOD
+        .lines()
+        .find_map(|l| l.trim().strip_prefix(module)?.strip_prefix(" v"));
+    line.and_then(|l| l.split_ascii_whitespace().next())
+        .unwrap_or("unknown")
+}
+
+fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
+    if tools.is_empty() {
+        return Ok(());
+    }
+    if output(Command::new("go").arg("version")).is_err() {
+        let names: Vec<_> = tools.iter().map(|t| t.name).collect();
+        bail!(
+            "{} not found in KUBEBUILDER_ASSETS or {}, and there is no Go to build them",
+            names.join(", "),
+            cache.display()
+        );
+    }
+    let source = tempfile::tempdir_in(cache)?;
+    fs::write(source.path().join("go.mod"), GO_MOD)?;
+    fs::write(source.path().join("go.sum"), GO_SUM)?;
+    fs::create_dir_all(cache.join("bin"))?;
+    for tool in tools {
+        let started = Instant::now();
+        if progress {
+            eprintln!(
+                "testbed: building {} {} (once; the first takes minutes)",
+                tool.name,
+                module_version(*tool)
+            );
+        }
+        let target = source.path().join(tool.name);
+        let mut go = Command::new("go");
+        go.args(["build", "-trimpath", "-ldflags", &link_flags(), "-o"])
+            .arg(&target)
+            .arg(tool.package);
+        // A static program runs in any mount namespace; flags of the surroundings must not change what is built.
+        go.current_dir(source.path())
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-mod=readonly")
+            .env("GOWORK", "off");
+        output(&mut go).with_context(|| format!("build {}", tool.name))?;
+        // By rename: whoever finds the file finds all of it.
+        fs::rename(&target, cache.join("bin").join(tool.name))?;
+        if progress {
+            eprintln!("testbed: built {} in {:.0?}", tool.name, started.elapsed());
+        }
+    }
+    Ok(())
+}
+
+fn module_version(tool: Tool) -> &'static str {
+    if tool.package.starts_with("k8s.io/kubernetes") {
+        kubernetes_version()
+    } else {
+        version(tool.package.split("/cmd/").next().unwrap_or(tool.package))
+    }
+}
+
+/// Without these the server calls itself v0.0.0, and clients complain.
+fn link_flags() -> String {
+    let version = kubernetes_version();
+    let mut parts = version.split('.');
+    let (major, minor) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    let base = "-X k8s.io/component-base/version";
+    format!(
+        "-s -w {base}.gitVersion=v{version} {base}.gitMajor={major} {base}.gitMinor={minor} {base}.gitTreeState=clean"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_the_module_file_and_every_tool_is_in_it() {
+        for group in [CONTROL_PLANE, NODE, KWOK] {
+            for tool in group {
+                assert!(
+                    GO_MOD.contains(&format!("\t{}\n", tool.package)),
+                    "{}",
+                    tool.name
+                );
+                assert_ne!(module_version(*tool), "unknown", "{}", tool.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Fault injection: each fault for real, with the instant of the system call and the way back.
+//!
+//! Every injector touches exactly what it names, tells what that was, and can be lifted without the product: the
+//! demo's controls are the same injections, left alone and then lifted.
+
+mod cli;
+mod gate;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+pub use cli::{Args, run};
+pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
+
+use crate::node::Node;
+use crate::process::{self, Identity, wait_until};
+use crate::view::{self, Lists, bounded};
+
+/// How long the kernel or the runtime may take to show what was just done.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// How long containerd may take to load its containers: 5 s for each one behind a deaf shim.
+const RELOAD: Duration = Duration::from_mins(2);
+
+/// Which fault was injected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// A pod's shim is stopped
+    FrozenShim,
+    /// A stopped shim was left behind by a restart of containerd
+    LeakedShim,
+    /// A container runs without its sandbox
+    LostSandbox,
+    /// Every container of the node was killed
+    StoppedContainers,
+    /// The next network plugin that adds a pod, or takes one away, hangs with the lock
+    HungNetworkPlugin,
+    /// A workload fails while a file exists
+    FailingWorkload,
+}
+
+/// What an injection hit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Uid of the pod
+    pub pod_uid: Option<String>,
+    /// Full id of the pod's sandbox at that time
+    pub sandbox: Option<String>,
+    /// Full ids of the containers
+    pub containers: Vec<String>,
+    /// The process as the bed's owner sees it
+    pub process: Option<Identity>,
+    /// The same process's pid inside the node
+    pub node_pid: Option<i32>,
+    /// The file, as the node sees it
+    pub path: Option<PathBuf>,
+}
+
+/// An injected fault.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Injection {
+    /// Which
+    pub fault: Fault,
+    /// Where
+    pub node: String,
+    /// What it hit
+    pub victim: Victim,
+    /// Just before the system call that made the fault, so that measured times are never too short
+    pub at: Timestamp,
+    /// The same on the monotonic clock
+    #[serde(skip, default = "Instant::now")]
+    pub instant: Instant,
+}
+
+impl Injection {
+    /// Takes the time; the system call comes next.
+    fn now(fault: Fault, node: &Node, victim: Victim) -> Self {
+        Self {
+            fault,
+            node: node.name.clone(),
+            victim,
+            at: Timestamp::now(),
+            instant: Instant::now(),
+        }
+    }
+
+    /// Time since the fault was made.
+    pub fn elapsed(&self) -> Duration {
+        self.instant.elapsed()
+    }
+
+    /// Takes the fault away; without effect if it is gone already.
+    ///
+    /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
+    pub fn lift(&self, node: &Node) -> Result<()> {
+        match self.fault {
+            Fault::FrozenShim => self.signal(Signal::CONT),
+            Fault::LeakedShim => self.signal(Signal::KILL),
+            Fault::LostSandbox => {
+                let socket = view::socket(node);
+                let orphans = orphans_of(
+                    &view::lists(&socket, view::LIMIT)?,
+                    self.victim.pod_uid.as_deref(),
+                );
+                orphans
+                    .iter()
+                    .try_for_each(|id| view::remove_container(&socket, id, SETTLE))
+            }
+            Fault::StoppedContainers => Ok(()),
+            Fault::HungNetworkPlugin => gate::open(node),
+            Fault::FailingWorkload => self
+                .victim
+                .path
+                .as_ref()
+                .map_or(Ok(()), |path| remove(&node.root_path(path))),
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.victim
+            .process
+            .map_or(Ok(()), |process| process.signal(signal).map(drop))
+    }
+}
+
+/// Stops (SIGSTOP) the shim of a pod's sandbox: everything that asks this shim hangs, lists go on answering.
+pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let lists = view::lists(&view::socket(node), view::LIMIT)?;
+    let sandbox = lists
+        .sandbox_of(pod_uid)
+        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let shim = view::shim(node.init_pid(), &sandbox.id)?;
+    let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
+    let process = Identity {
+        pid: shim.host_pid,
+        started: shim.started,
+    };
+    let victim = Victim {
+        pod_uid: Some(pod_uid.to_owned()),
+        sandbox: Some(sandbox.id.clone()),
+        containers: running(&lists, |container| container.sandbox == sandbox.id),
+        process: Some(process),
+        node_pid: Some(shim.pid),
+        path: None,
+    };
+    let injection = Injection::now(Fault::FrozenShim, node, victim);
+    ensure!(
+        process.signal(Signal::STOP)?,
+        "the shim of sandbox {} ended",
+        sandbox.id
+    );
+    ensure!(
+        wait_until(SETTLE, || process::state(process.pid) == Some('T')),
+        "shim {} does not stop",
+        process.pid
+    );
+    Ok(injection)
+}
+
+/// Freezes a pod's shim and restarts containerd, which replaces the pod and leaves the shim behind.
+pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let frozen = freeze_shim(node, pod_uid)?;
+    let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
+    restart_containerd(node)?;
+    let left = injection
+        .victim
+        .process
+        .is_some_and(|process| process.alive());
+    ensure!(
+        left,
+        "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked"
+    );
+    Ok(injection)
+}
+
+/// Takes the sandbox from under a pod's running containers: stops the kubelet, removes the sandbox alone, restarts containerd.
+pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let socket = view::socket(node);
+    // A running kubelet would build a new sandbox within seconds.
+    node.stop_kubelet()?;
+    let lists = view::lists(&socket, view::LIMIT)?;
+    let sandbox = lists
+        .sandbox_of(pod_uid)
+        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let victim = Victim {
+        pod_uid: Some(pod_uid.to_owned()),
+        sandbox: Some(sandbox.id.clone()),
+        containers: running(&lists, |container| container.sandbox == sandbox.id),
+        ..Victim::default()
+    };
+    ensure!(
+        !victim.containers.is_empty(),
+        "pod {pod_uid} has no running container that could be an orphan"
+    );
+    let injection = Injection::now(Fault::LostSandbox, node, victim);
+    ctr(node, &["tasks", "kill", "--signal", "SIGKILL", &sandbox.id])?;
+    // containerd itself may be quicker with the ended task, and a task that is not gone yet cannot lose its container.
+    let mut last = Ok(());
+    let removed = wait_until(SETTLE, || {
+        last = ctr(node, &["tasks", "rm", &sandbox.id])
+            .and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
+        last.is_ok()
+    });
+    if !removed {
+        last?;
+    }
+    let orphans = orphans_of(&restart_containerd(node)?, Some(pod_uid));
+    ensure!(
+        !orphans.is_empty(),
+        "pod {pod_uid} has no orphan after the loss of its sandbox"
+    );
+    Ok(injection)
+}
+
+/// Kills every container and every sandbox of a node. The kubelet has to be stopped, or it starts them again.
+pub fn stop_all_containers(node: &Node) -> Result<Injection> {
+    ensure!(
+        node.daemon("kubelet").is_none(),
+        "the kubelet of {} runs and would start the containers again",
+        node.name
+    );
+    let socket = view::socket(node);
+    let lists = view::lists(&socket, view::LIMIT)?;
+    let victim = Victim {
+        containers: running(&lists, |_| true),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::StoppedContainers, node, victim);
+    let sandboxes = lists
+        .sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.ready)
+        .map(|sandbox| &sandbox.id);
+    for id in injection.victim.containers.iter().chain(sandboxes) {
+        ctr(node, &["tasks", "kill", "--signal", "SIGKILL", id])?;
+    }
+    let quiet = wait_until(SETTLE, || {
+        view::lists(&socket, view::LIMIT).is_ok_and(|lists| {
+            !lists.containers.iter().any(view::Container::running)
+                && !lists.sandboxes.iter().any(|s| s.ready)
+        })
+    });
+    ensure!(quiet, "containers of {} still run", node.name);
+    Ok(injection)
+}
+
+/// Gives a `fail-while PATH` workload its cause; the path is one of the node that the pod mounts.
+pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
+    let victim = Victim {
+        path: Some(path.into()),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::FailingWorkload, node, victim);
+    create(&node.root_path(path))?;
+    Ok(injection)
+}
+
+fn create(path: &Path) -> Result<()> {
+    let make = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        File::create(path)
+    };
+    make()
+        .map(drop)
+        .with_context(|| format!("create {}", path.display()))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn running(lists: &Lists, wanted: impl Fn(&view::Container) -> bool) -> Vec<String> {
+    lists
+        .containers
+        .iter()
+        .filter(|c| c.running() && wanted(c))
+        .map(|c| c.id.clone())
+        .collect()
+}
+
+fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
+    lists
+        .orphans()
+        .filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid)
+        .map(|orphan| orphan.id.clone())
+        .collect()
+}
+
+/// Restarts containerd and waits until it has loaded what was there: before that its lists are errors.
+fn restart_containerd(node: &Node) -> Result<Lists> {
+    node.restart_containerd()?;
+    let mut lists = view::lists(&view::socket(node), view::LIMIT);
+    wait_until(RELOAD, || {
+        if lists.is_err() {
+            lists = view::lists(&view::socket(node), view::LIMIT);
+        }
+        lists.is_ok()
+    });
+    lists
+}
+
+/// containerd's own client below CRI; what is gone already is no error.
+fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
+    let mut command = node.command("ctr");
+    command.args(["--namespace", "k8s.io"]).args(arguments);
+    match bounded::output(&mut command, SETTLE) {
+        Err(error) if error.to_string().contains("not found") => Ok(()),
+        done => done.map(drop),
+    }
+}

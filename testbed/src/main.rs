@@ -1,0 +1,209 @@
+//! The test bed by hand: brings it up and down, and reaches into it.
+
+use std::{os::unix::process::CommandExt, process::Command, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use nrh_testbed::{Bed, BedOptions, assets, faults, packages, start_check, supervise};
+
+/// A real Kubernetes on one Linux machine, with faults injected for real.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// Name of the bed
+    #[arg(long, global = true, default_value = "bed")]
+    name: String,
+    #[command(subcommand)]
+    command: Sub,
+}
+
+#[derive(Debug, Subcommand)]
+enum Sub {
+    /// Bring a bed up; it ends with this program unless it is kept
+    Up {
+        /// Real nodes
+        #[arg(long, default_value_t = 2)]
+        nodes: usize,
+        /// Simulated nodes
+        #[arg(long, default_value_t = 0)]
+        kwok: usize,
+        /// Leave it running
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Take a kept bed down
+    Down,
+    /// Build and install what a bed needs
+    Assets,
+    /// Run kubectl as admin
+    Kubectl {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run a command on a node
+    Node {
+        /// Name of the node
+        node: String,
+        /// The command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Print where the logs are and how they end
+    Logs,
+    /// List beds
+    Status,
+    /// Inject a fault, or lift it
+    Fault(faults::Args),
+    /// Run a program and start it again whenever it ends
+    Supervise(supervise::Args),
+    /// The start check of kubelets ≤ 1.23, a stand-in
+    StartCheck {
+        /// CRI socket
+        #[arg(long, default_value = nrh_testbed::node::CONTAINERD_SOCKET)]
+        socket: std::path::PathBuf,
+    },
+}
+
+fn main() -> std::process::ExitCode {
+    // The client calls each refused connection of a starting server an error.
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| "warn,kube_client=off".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    match run(Cli::parse()) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testbed: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
+        Sub::Down => Bed::attach(&cli.name)?.down(),
+        Sub::Assets => {
+            packages::ensure(packages::BED, true)?;
+            packages::ensure(packages::NODE, true)?;
+            let folders =
+                assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
+            for folder in folders {
+                println!("{}", folder.display());
+            }
+            Ok(())
+        }
+        Sub::Kubectl { args } => {
+            become_command(Bed::attach(&cli.name)?.command("kubectl").args(args))
+        }
+        Sub::Node { node, command } => {
+            let (program, args) = command.split_first().context("no command")?;
+            become_command(
+                Bed::attach(&cli.name)?
+                    .node(&node)?
+                    .command(program)
+                    .args(args),
+            )
+        }
+        Sub::Logs => logs(&Bed::attach(&cli.name)?),
+        Sub::Status => {
+            status();
+            Ok(())
+        }
+        Sub::Fault(args) => faults::run(&Bed::attach(&cli.name)?, &args),
+        Sub::Supervise(args) => supervise::run(&args),
+        Sub::StartCheck { socket } => start_check::run(&socket),
+    }
+}
+
+fn up(name: String, nodes: usize, kwok: usize, keep: bool) -> Result<()> {
+    // Heartbeats of thousands of nodes come late on a small machine.
+    let node_monitor_grace = (kwok > 500).then_some(Duration::from_mins(15));
+    let bed = Bed::up(BedOptions {
+        name,
+        nodes,
+        keep,
+        node_monitor_grace,
+        ..BedOptions::default()
+    })?;
+    if kwok > 0 {
+        bed.add_kwok_nodes(kwok)?;
+    }
+    println!(
+        "bed {} is up: testbed --name {0} kubectl get nodes",
+        bed.name()
+    );
+    if !keep {
+        println!("Ctrl-C ends it");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut terminate =
+                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+            tokio::select! {
+                result = tokio::signal::ctrl_c() => result,
+                _ = terminate.recv() => Ok(()),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn become_command(command: &mut Command) -> Result<()> {
+    Err(command.exec()).with_context(|| format!("run {}", command.get_program().display()))
+}
+
+fn logs(bed: &Bed) -> Result<()> {
+    let mut files: Vec<_> = std::fs::read_dir(bed.dir().join("logs"))?
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    files.extend(
+        bed.nodes()
+            .iter()
+            .flat_map(|n| ["containerd", "kubelet"].map(|name| n.log(name))),
+    );
+    files.sort_unstable();
+    let status = Command::new("tail")
+        .args(["-n", "5"])
+        .args(files)
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("tail ended with {status}")
+    }
+}
+
+fn status() {
+    for name in Bed::names() {
+        match Bed::attach(&name) {
+            Ok(bed) => {
+                println!(
+                    "{name}: up, init {}, {}",
+                    bed.realm().init.pid,
+                    bed.dir().display()
+                );
+                for node in bed.nodes() {
+                    let state = |name| {
+                        node.daemon(name)
+                            .map_or("down".into(), |d| format!("pid {}", d.pid))
+                    };
+                    println!(
+                        "  {} {} init {} containerd {} kubelet {}",
+                        node.name,
+                        node.ip,
+                        node.init_pid(),
+                        state("containerd"),
+                        state("kubelet")
+                    );
+                }
+            }
+            Err(error) => println!("{name}: {error:#}"),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A real node: namespaces of its own with a real containerd and a real kubelet in them, all at their default paths.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cgroup, images, network, node_config, packages,
+    process::{self, Identity, wait_until},
+    realm::Realm,
+};
+
+/// The runtime's socket, at its default place.
+pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
+/// The kubelet's credentials, at kubeadm's place.
+pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
+const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
+/// How long containerd may take to answer; 10 s and more are normal with a deaf shim.
+const RUNTIME_READY: Duration = Duration::from_secs(90);
+
+/// A real node of a bed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Node {
+    /// Name of the Node object and host name.
+    pub name: String,
+    /// Its address in the bed's network.
+    pub ip: Ipv4Addr,
+    number: u8,
+    realm: Realm,
+    /// Folder that holds all that it writes.
+    dir: PathBuf,
+    /// The test bed's own program.
+    testbed: PathBuf,
+}
+
+/// How a kubelet is started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KubeletStart {
+    /// Puts the stand-in for the start of kubelets ≤ 1.23 in front.
+    pub start_check: bool,
+}
+
+/// What a node is made from.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) bed: &'a str,
+    pub(crate) outer: &'a Realm,
+    pub(crate) dir: &'a Path,
+    pub(crate) number: u8,
+    /// Kubeconfig with the node's own credentials.
+    pub(crate) kubeconfig: &'a Path,
+    pub(crate) ca: &'a str,
+    /// The static program of the workload image; it is also the network plugin in front of the real one.
+    pub(crate) workload: &'a Path,
+    pub(crate) testbed: &'a Path,
+}
+
+impl Node {
+    /// Name of the node with this number.
+    pub(crate) fn name_of(number: u8) -> String {
+        format!("real-{number}")
+    }
+
+    /// Makes the node's namespaces and files; nothing runs in them yet.
+    pub(crate) fn create(parts: &Parts<'_>) -> Result<Self> {
+        let name = Self::name_of(parts.number);
+        let dir = parts.dir.join(&name);
+        for folder in ["run", "var-lib", "var-log", "etc", "etc-work", "cni-bin"] {
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        let plugins = packages::cni_plugins()?;
+        for plugin in fs::read_dir(&plugins)?.flatten() {
+            fs::copy(plugin.path(), dir.join("cni-bin").join(plugin.file_name()))?;
+        }
+        fs::copy(parts.workload, dir.join("cni-bin/nrh-gate"))
+            .context("the network plugin with the gate")?;
+        let group = cgroup::path(parts.bed, &name);
+        let realm = parts
+            .outer
+            .nest(cgroup::JOIN, &[&group], &dir.join("init.log"))?;
+        let node = Self {
+            ip: network::node_ip(parts.number),
+            number: parts.number,
+            realm,
+            dir,
+            testbed: parts.testbed.to_owned(),
+            name,
+        };
+        node.realm
+            .script(cgroup::REMOUNT, &[])
+            .context("control groups of a node")?;
+        let folder = node.dir.display().to_string();
+        node.realm
+            .script(
+                MOUNTS,
+                &[&folder, &node.name, &plugins.display().to_string()],
+            )
+            .context("mounts of a node")?;
+        node.write_files(parts, &plugins)?;
+        Ok(node)
+    }
+
+    fn write_files(&self, parts: &Parts<'_>, plugins: &Path) -> Result<()> {
+        let subnet = network::pod_subnet(self.number);
+        self.write(
+            "/etc/containerd/config.toml",
+            &node_config::containerd(images::PAUSE_IMAGE, plugins),
+        )?;
+        self.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&subnet))?;
+        self.write(
+            KUBELET_CONFIG,
+            &node_config::kubelet(self.ip, self.healthz_port()),
+        )?;
+        self.write("/etc/kubernetes/pki/ca.crt", parts.ca)?;
+        self.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)
+    }
+
+    fn write(&self, path: &str, text: &str) -> Result<()> {
+        let path = self.root_path(path);
+        fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+        fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+
+    /// Port of the kubelet's health check on 127.0.0.1, which all nodes of a bed share.
+    pub fn healthz_port(&self) -> u16 {
+        10248 + 100 * (u16::from(self.number) - 1)
+    }
+
+    /// A command inside all namespaces of the node, with a clean environment.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.realm.command(program)
+    }
+
+    /// Runs a command on the node to its end and returns what it prints.
+    pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
+        self.realm.run(program, args)
+    }
+
+    /// The node's init process, as seen from outside; the node ends with it.
+    pub fn init_pid(&self) -> i32 {
+        self.realm.init.pid
+    }
+
+    /// A path of the node as seen from outside.
+    pub fn root_path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.realm.root_path(path)
+    }
+
+    /// The outside's pid of a process that the node knows by `pid`.
+    pub fn pid_to_host(&self, pid: i32) -> Option<i32> {
+        process::namespace_to_host(self.init_pid(), pid)
+    }
+
+    /// The node's pid of a process that the outside knows by `pid`.
+    pub fn host_to_node(&self, pid: i32) -> Option<i32> {
+        process::host_to_namespace(self.init_pid(), pid)
+    }
+
+    /// Starts containerd and waits until it answers.
+    pub fn start_containerd(&self) -> Result<()> {
+        self.start("containerd", &["containerd".into()])?;
+        let answers = || {
+            self.run("ctr", &["--connect-timeout", "1s", "version"])
+                .is_ok()
+        };
+        if wait_until(RUNTIME_READY, answers) {
+            return Ok(());
+        }
+        bail!(
+            "containerd of {} does not answer, see {}",
+            self.name,
+            self.log("containerd").display()
+        )
+    }
+
+    /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
+    pub fn stop_containerd(&self) -> Result<()> {
+        self.stop("containerd")
+    }
+
+    /// Stops and starts containerd.
+    pub fn restart_containerd(&self) -> Result<()> {
+        self.stop_containerd()?;
+        self.start_containerd()
+    }
+
+    /// Starts the kubelet under a supervisor that starts it again whenever it ends.
+    pub fn start_kubelet(&self, start: KubeletStart) -> Result<()> {
+        let mut argv = vec![self.testbed.display().to_string(), "supervise".into()];
+        if start.start_check {
+            argv.push("--start-check".into());
+        }
+        argv.extend([
+            "--log".into(),
+            "/var/log/kubelet-starts.log".into(),
+            "--".into(),
+            "kubelet".into(),
+        ]);
+        argv.extend([
+            format!("--config={KUBELET_CONFIG}"),
+            format!("--kubeconfig={KUBELET_KUBECONFIG}"),
+        ]);
+        argv.extend([
+            format!("--node-ip={}", self.ip),
+            format!("--hostname-override={}", self.name),
+        ]);
+        self.start("kubelet", &argv).map(drop)
+    }
+
+    /// Stops the kubelet and its supervisor; containers live on.
+    pub fn stop_kubelet(&self) -> Result<()> {
+        self.stop("kubelet")
+    }
+
+    /// The process that was started under a name (for the kubelet: its supervisor), if it runs.
+    pub fn daemon(&self, name: &str) -> Option<Identity> {
+        let text = fs::read_to_string(self.dir.join(format!("{name}.process"))).ok()?;
+        serde_json::from_str::<Identity>(&text)
+            .ok()
+            .filter(Identity::alive)
+    }
+
+    /// What a program of the node has printed.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.dir.join("var-log").join(format!("{name}.log"))
+    }
+
+    fn start(&self, name: &str, argv: &[String]) -> Result<Identity> {
+        if let Some(running) = self.daemon(name) {
+            bail!("{name} of {} runs already as {}", self.name, running.pid);
+        }
+        let identity = self
+            .realm
+            .daemon(&Path::new("/var/log").join(format!("{name}.log")), argv)?;
+        fs::write(
+            self.dir.join(format!("{name}.process")),
+            serde_json::to_string(&identity)?,
+        )?;
+        Ok(identity)
+    }
+
+    fn stop(&self, name: &str) -> Result<()> {
+        let Some(daemon) = self.daemon(name) else {
+            return Ok(());
+        };
+        // The supervisor's child must not survive it: a second kubelet would be started beside it.
+        let below: Vec<_> = if name == "kubelet" {
+            process::children(daemon.pid)
+        } else {
+            Vec::new()
+        };
+        let below: Vec<Identity> = below
+            .into_iter()
+            .filter_map(|pid| Identity::of(pid).ok())
+            .collect();
+        daemon.signal(Signal::TERM)?;
+        if !daemon.wait_gone(Duration::from_secs(20)) {
+            daemon.signal(Signal::KILL)?;
+        }
+        for child in below {
+            if !child.wait_gone(Duration::from_secs(2)) {
+                child.signal(Signal::KILL)?;
+            }
+        }
+        if daemon.wait_gone(Duration::from_secs(10)) {
+            return Ok(());
+        }
+        bail!("{name} of {} ({}) does not end", self.name, daemon.pid)
+    }
+}
+
+/// Gives the node folders of its own at all default paths: folder, host name, folder with the network plugins.
+///
+/// `/etc` is a layer above the machine's, so that users, libraries' configuration and the like are there and nothing is
+/// written to them. Mounts are shared inside the node, as on a real one, since volumes may ask for propagation.
+const MOUNTS: &str = r#"
+dir=$1; hostname "$2"
+mount -t overlay -o "lowerdir=/etc,upperdir=$dir/etc,workdir=$dir/etc-work" nrh-etc /etc
+mount --bind "$dir/cni-bin" "$3"
+mount --bind "$dir/run" /run
+mount --bind "$dir/var-log" /var/log
+mount --bind "$dir/var-lib" /var/lib
+mount --make-rshared /
+mkdir -p /run/lock /run/netns /var/lib/kubelet /var/lib/containerd /var/lib/cni /var/log/pods /var/log/containers
+echo "$2" >/etc/hostname
+"#;

@@ -1,0 +1,78 @@
+//! Configuration files of a node's programs. Defaults stay wherever the machine allows it: they are what users run.
+
+use std::{net::Ipv4Addr, path::Path};
+
+use serde_json::json;
+
+/// containerd's configuration.
+pub(crate) fn containerd(sandbox_image: &str, cni_bin: &Path) -> String {
+    let cni_bin = cni_bin.display();
+    format!(
+        r#"version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+# The default would write to /opt.
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{sandbox_image}"
+  # Small virtual machines refuse negative values and have no AppArmor profile to load.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_bin}"
+    conf_dir = "/etc/cni/net.d"
+"#
+    )
+}
+
+/// A pod network behind the plugin that can be told to hang.
+pub(crate) fn cni(subnet: &str) -> String {
+    let network = json!({
+        "cniVersion": "1.0.0",
+        "name": "nrh",
+        "plugins": [{
+            "type": "nrh-gate",
+            "lock": "/run/cni-gate/ipam.lock",
+            "gates": "/run/cni-gate",
+            "delegate": {
+                "type": "ptp",
+                "ipam": {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]},
+            },
+        }],
+    });
+    format!("{network:#}\n")
+}
+
+/// The kubelet's configuration.
+pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": ip.to_string(),
+        // 127.0.0.1 is shared by all nodes of a bed.
+        "healthzPort": healthz_port,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "localStorageCapacityIsolation": false,
+        // All nodes see the one disk and the one memory of the machine.
+        "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        "maxPods": 110,
+        // The default is a folder of /usr.
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+    });
+    format!("{config:#}\n")
+}

@@ -1,0 +1,277 @@
+//! A realm: the namespaces of one init process, which end with it and take everything in them along.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+
+use crate::process::{self, Identity, wait_until};
+
+/// How long a new init process may take to appear.
+const START: Duration = Duration::from_secs(10);
+
+/// Where programs of the machine are.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The namespaces of one init process.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Realm {
+    /// The init process.
+    pub init: Identity,
+    /// Folders with the bed's programs, searched before the system's.
+    pub path: Vec<PathBuf>,
+}
+
+/// What ends a realm: the pipe whose closing ends its init, and the process that waits for it.
+#[derive(Debug)]
+pub(crate) struct Tether {
+    /// Closed by the kernel when the owner dies, however it dies.
+    stdin: Option<ChildStdin>,
+    child: Child,
+}
+
+impl Tether {
+    /// Ends the realm and waits for it.
+    pub(crate) fn cut(mut self) {
+        drop(self.stdin.take());
+        // Nothing to do about an error: the process is a child of ours and has ended either way.
+        let _ = self.child.wait();
+    }
+
+    /// Leaves the realm running without an owner.
+    pub(crate) fn forget(mut self) {
+        std::mem::forget(self.stdin.take());
+    }
+}
+
+/// Starts the outer realm of a bed: network, mounts, host name and pids of its own.
+pub(crate) fn launch(keep: bool, log: &Path, path: &[PathBuf]) -> Result<(Realm, Tether)> {
+    let mut command = Command::new("unshare");
+    command.args([
+        "--net",
+        "--mount",
+        "--uts",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "tini",
+        "--",
+    ]);
+    // `cat` ends at the end of its input, and tini with it: the owner's death is the end of the bed, without anybody watching.
+    command.args(if keep {
+        &["sleep", "infinity"][..]
+    } else {
+        &["cat"][..]
+    });
+    command.stdin(if keep { Stdio::null() } else { Stdio::piped() });
+    let (realm, mut child) = start(command, log, path)?;
+    let stdin = child.stdin.take();
+    Ok((realm, Tether { stdin, child }))
+}
+
+impl Realm {
+    /// Starts a realm inside this one; it shares the network and ends with this one.
+    pub(crate) fn nest(&self, setup: &str, args: &[&str], log: &Path) -> Result<Self> {
+        let mut command = self.command("sh");
+        command
+            .args(["-ec", &format!("{setup}\nexec {INNER}"), "sh"])
+            .args(args)
+            .stdin(Stdio::null());
+        let (realm, mut child) = start(command, log, &self.path)?;
+        // Somebody has to take its exit status, or the ended process stays in the owner's table.
+        std::thread::spawn(move || child.wait());
+        Ok(realm)
+    }
+
+    /// A command that runs inside all namespaces of the realm, with a clean environment.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--target={}", self.init.pid))
+            .args(["--all", "--", "env", "-i"]);
+        command.args(self.environment()).arg(program);
+        command
+    }
+
+    /// A command that enters only the realm's network, with the caller's files and environment.
+    pub fn network_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/proc/{}/ns/net", self.init.pid))
+            .arg("--")
+            .arg(program);
+        command.env("PATH", self.search_path());
+        // The bed has no way out, so a proxy of the surroundings can only break things.
+        for name in [
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "ALL_PROXY",
+            "http_proxy",
+            "https_proxy",
+            "all_proxy",
+        ] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Programs of the bed first, then the system's usual folders.
+    pub(crate) fn search_path(&self) -> String {
+        let own = self.path.iter().map(|p| p.display().to_string());
+        let all: Vec<_> = own.chain([SYSTEM_PATH.to_owned()]).collect();
+        all.join(":")
+    }
+
+    fn environment(&self) -> [String; 3] {
+        [
+            format!("PATH={}", self.search_path()),
+            "HOME=/root".into(),
+            "LANG=C.UTF-8".into(),
+        ]
+    }
+
+    /// Runs a command to its end; its output is part of the error.
+    pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
+        output(self.command(program).args(args))
+    }
+
+    /// Runs a shell script with arguments to its end.
+    pub fn script(&self, script: &str, args: &[&str]) -> Result<String> {
+        output(self.command("sh").args(["-ec", script, "sh"]).args(args))
+    }
+
+    /// A path of the realm as seen from outside.
+    pub fn root_path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        let inner = path.strip_prefix("/").unwrap_or(path);
+        Path::new("/proc")
+            .join(self.init.pid.to_string())
+            .join("root")
+            .join(inner)
+    }
+
+    /// Starts a program that goes on by itself, with its output appended to `log` (a path inside), and returns it.
+    pub fn daemon(&self, log: &Path, argv: &[String]) -> Result<Identity> {
+        // The reply tells the pid inside; the orphan belongs to the realm's init, which also takes its exit status.
+        let script = r#"
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then procs=/sys/fs/cgroup/init/cgroup.procs; else procs="/sys/fs/cgroup/*/cgroup.procs"; fi
+for p in $procs; do echo 0 >"$p" 2>/dev/null || true; done
+log=$1; shift
+mkdir -p "$(dirname "$log")"
+setsid "$@" </dev/null >>"$log" 2>&1 &
+echo $!"#;
+        let log = log.display().to_string();
+        let argv: Vec<&str> = std::iter::once(log.as_str())
+            .chain(argv.iter().map(String::as_str))
+            .collect();
+        let inner: i32 = self
+            .script(script, &argv)?
+            .trim()
+            .parse()
+            .context("pid of a started program")?;
+        let name = argv.get(1).copied().unwrap_or_default();
+        let host = process::namespace_to_host(self.init.pid, inner)
+            .with_context(|| format!("{name} ended at once, see {log}"))?;
+        Identity::of(host)
+    }
+
+    /// Whether the realm's init runs.
+    pub fn alive(&self) -> bool {
+        self.init.alive()
+    }
+
+    /// Ends the realm: the kernel kills every process in it.
+    pub(crate) fn kill(&self) -> Result<()> {
+        self.init.signal(Signal::KILL)?;
+        if self.init.wait_gone(Duration::from_secs(20)) {
+            return Ok(());
+        }
+        bail!("init {} does not end", self.init.pid)
+    }
+}
+
+/// The inner unshare; tini reaps what daemons leave behind.
+const INNER: &str =
+    "unshare --cgroup --mount --uts --pid --fork --kill-child --mount-proc tini -- sleep infinity";
+
+/// Starts a chain of wrappers that ends in tini and finds that tini.
+fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, Child)> {
+    use std::os::unix::process::CommandExt;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| log.display().to_string())?;
+    // A group of its own: Ctrl-C reaches the owner only, and the owner's end is what ends the bed.
+    command
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .process_group(0);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
+    let first = i32::try_from(child.id())?;
+    let mut init = None;
+    wait_until(START, || {
+        // From the top each time: on the way are helpers of the wrappers that come and go.
+        init = last_descendant(first).filter(|&pid| process::comm(pid).as_deref() == Some("tini"));
+        init.is_some() || !matches!(child.try_wait(), Ok(None))
+    });
+    let Some(pid) = init else {
+        let _ = child.kill();
+        let _ = child.wait();
+        bail!(
+            "no init process: {}",
+            fs::read_to_string(log).unwrap_or_default().trim()
+        );
+    };
+    Ok((
+        Realm {
+            init: Identity::of(pid)?,
+            path: path.to_vec(),
+        },
+        child,
+    ))
+}
+
+/// The end of the chain of first children; the init's own child is none of the chain.
+fn last_descendant(pid: i32) -> Option<i32> {
+    let mut current = pid;
+    while process::comm(current).as_deref() != Some("tini") {
+        current = *process::children(current).first()?;
+    }
+    Some(current)
+}
+
+/// Runs a command, returns what it prints, and makes its messages part of the error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let result = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
+    if result.status.success() {
+        return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
+    }
+    let said = [&result.stderr[..], &result.stdout[..]]
+        .map(|b| String::from_utf8_lossy(b).trim().to_owned())
+        .join(" ");
+    bail!("{} ended with {}: {said}", describe(command), result.status)
+}
+
+fn describe(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .collect();
+    let text = words
+        .iter()
+        .map(|w| w.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ");
+    text.chars().take(400).collect()
+}

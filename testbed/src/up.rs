@@ -1,0 +1,281 @@
+//! How a bed comes up: what is missing is built, then control plane and runtimes start side by side, then the kubelets.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    assets,
+    bed::Bed,
+    control_plane::ControlPlane,
+    images, network,
+    node::{KubeletStart, Node, Parts},
+    packages,
+    pki::Pki,
+    process,
+    realm::{self, output},
+    state::{self, State},
+};
+
+/// How long real nodes may take to become Ready; they need a few seconds.
+const NODES_READY: Duration = Duration::from_mins(2);
+
+/// What a bed shall have.
+#[derive(Debug, Clone)]
+pub struct BedOptions {
+    /// Name; beds of different processes never meet unless they are kept, when the name must be free.
+    pub name: String,
+    /// Number of real nodes.
+    pub nodes: usize,
+    /// No nodes, and none of what they need.
+    pub control_plane_only: bool,
+    /// Leave it running when its owner ends; end it with `testbed down`.
+    pub keep: bool,
+    /// Say on stderr what takes time.
+    pub progress: bool,
+    /// How long a node may be silent before it counts as gone; `None` is Kubernetes' default. Thousands of simulated nodes
+    /// on a small machine need minutes.
+    pub node_monitor_grace: Option<Duration>,
+}
+
+impl Default for BedOptions {
+    fn default() -> Self {
+        Self {
+            name: "bed".into(),
+            nodes: 2,
+            control_plane_only: false,
+            keep: false,
+            progress: true,
+            node_monitor_grace: None,
+        }
+    }
+}
+
+impl Bed {
+    /// Brings a bed up: builds and installs what is missing, starts everything, waits until the nodes are Ready.
+    pub fn up(options: BedOptions) -> Result<Self> {
+        let nodes = if options.control_plane_only {
+            0
+        } else {
+            u8::try_from(options.nodes).context("too many nodes")?
+        };
+        if !rustix::process::geteuid().is_root() {
+            bail!(
+                "a bed needs root: it makes network, mount and pid namespaces and runs a container runtime"
+            );
+        }
+        let said = Progress::new(options.progress);
+        packages::ensure(packages::BED, options.progress)?;
+        let mut tools = vec![assets::CONTROL_PLANE];
+        if nodes > 0 {
+            packages::ensure(packages::NODE, options.progress)?;
+            tools.push(assets::NODE);
+        }
+        let path = assets::ensure(&tools, options.progress)?;
+        // Made before anything runs: a compiler beside a starting control plane makes both slow.
+        let programs = if nodes > 0 {
+            Some(Programs {
+                workload: images::workload_binary(&state::workspace())?,
+                testbed: program()?,
+            })
+        } else {
+            None
+        };
+        said.step("programs");
+
+        let name = if options.keep {
+            options.name
+        } else {
+            format!("{}-{}", options.name, std::process::id())
+        };
+        let mark = state::claim(&name)?;
+        let dir = state::folder(&name);
+        let (realm, tether) = realm::launch(options.keep, &dir.join("logs/init.log"), &path)?;
+        let network = process::namespace(realm.init.pid, "net").context("the bed's network")?;
+        let state = State {
+            realm,
+            network,
+            keep: options.keep,
+            nodes: Vec::new(),
+            kubeconfig: PathBuf::new(),
+        };
+        // From here on an error or a panic takes down what is there.
+        let mut bed = Self {
+            name,
+            state,
+            tether: Some(tether),
+            mark: Some(mark),
+            down: false,
+        };
+        if let Err(error) = bed.start(options.node_monitor_grace, nodes, programs.as_ref(), &said) {
+            let error = bed.failed(error);
+            // Half a bed is of no use to anybody.
+            bed.end()?;
+            return Err(error);
+        }
+        Ok(bed)
+    }
+
+    fn start(
+        &mut self,
+        node_monitor_grace: Option<Duration>,
+        nodes: u8,
+        programs: Option<&Programs>,
+        said: &Progress,
+    ) -> Result<()> {
+        let dir = self.dir();
+        self.state.save(&self.name)?;
+        network::set_up(&self.state.realm, nodes)?;
+        let pki = Pki::create(&dir.join("pki"))?;
+        pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
+        let kubeconfigs: Vec<_> = (1..=nodes)
+            .map(|n| pki.node_kubeconfig(&Node::name_of(n)))
+            .collect::<Result<_>>()?;
+        let realm = &self.state.realm;
+        let control_plane = ControlPlane {
+            realm,
+            dir: &dir,
+            pki: &pki,
+            node_monitor_grace,
+        };
+        let make = |number: u8, kubeconfig: &Path, made: &Made<'_>| {
+            let name = &self.name;
+            let node = Node::create(&Parts {
+                bed: name,
+                outer: realm,
+                dir: &dir,
+                number,
+                kubeconfig,
+                ca: &made.ca,
+                workload: made.workload,
+                testbed: &made.testbed,
+            })?;
+            node.start_containerd()?;
+            made.archives
+                .iter()
+                .try_for_each(|archive| images::import(&node, archive))?;
+            Ok::<_, anyhow::Error>(node)
+        };
+        let parts = programs
+            .map(|programs| Made::new(programs, &dir, &pki))
+            .transpose()?;
+        // Runtimes start beside the control plane: it waits more than it works.
+        let (control_plane, nodes) = std::thread::scope(|scope| {
+            let nodes: Vec<_> = parts
+                .iter()
+                .flat_map(|parts| (1..).zip(&kubeconfigs).map(move |(n, k)| (n, k, parts)))
+                .map(|(number, kubeconfig, parts)| {
+                    scope.spawn(move || make(number, kubeconfig, parts))
+                })
+                .collect();
+            let control_plane = control_plane.start();
+            said.step("control plane");
+            let nodes = nodes.into_iter().map(|node| {
+                node.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            (control_plane, nodes.collect::<Result<Vec<_>>>())
+        });
+        self.state.kubeconfig = control_plane?;
+        self.state.nodes = nodes?;
+        self.state.save(&self.name)?;
+        self.nodes()
+            .iter()
+            .try_for_each(|node| node.start_kubelet(KubeletStart::default()))?;
+        self.wait_ready(self.nodes().len(), NODES_READY)?;
+        if !self.nodes().is_empty() {
+            said.step("nodes");
+        }
+        Ok(())
+    }
+
+    /// Keeps the logs of a bed that did not come up and says where they are.
+    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.save_logs() {
+            Ok(path) => error.context(format!(
+                "bed {} did not come up, its logs are in {}",
+                self.name,
+                path.display()
+            )),
+            Err(_) => error,
+        }
+    }
+}
+
+/// The project's own programs that nodes need.
+struct Programs {
+    workload: PathBuf,
+    testbed: PathBuf,
+}
+
+/// What all nodes of a bed are made from.
+struct Made<'a> {
+    workload: &'a Path,
+    testbed: PathBuf,
+    ca: String,
+    archives: Vec<PathBuf>,
+}
+
+impl<'a> Made<'a> {
+    fn new(programs: &'a Programs, dir: &Path, pki: &Pki) -> Result<Self> {
+        let testbed = dir.join("testbed");
+        // A copy: the original may be built anew while a kept bed runs.
+        fs::copy(&programs.testbed, &testbed)?;
+        let archives = images::bed_images(&programs.workload, &dir.join("images"))?;
+        Ok(Self {
+            workload: &programs.workload,
+            testbed,
+            ca: fs::read_to_string(pki.path("ca.crt"))?,
+            archives,
+        })
+    }
+}
+
+/// The test bed's own program, which nodes run as their supervisor.
+fn program() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("CARGO_BIN_EXE_testbed") {
+        return Ok(given.into());
+    }
+    let own = std::env::current_exe()?;
+    if own.file_name().is_some_and(|n| n == "testbed") {
+        return Ok(own);
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(state::workspace()).args([
+        "build",
+        "--locked",
+        "--package",
+        "nrh-testbed",
+        "--bin",
+        "testbed",
+    ]);
+    output(&mut cargo).context("build the test bed's own program")?;
+    Ok(state::target().join("debug/testbed"))
+}
+
+/// Says on stderr what took how long.
+struct Progress {
+    shown: bool,
+    last: std::cell::Cell<Instant>,
+}
+
+impl Progress {
+    fn new(shown: bool) -> Self {
+        Self {
+            shown,
+            last: std::cell::Cell::new(Instant::now()),
+        }
+    }
+
+    fn step(&self, what: &str) {
+        let took = self.last.replace(Instant::now()).elapsed();
+        if self.shown {
+            eprintln!("testbed: {what} ready in {took:.1?}");
+        }
+    }
+}

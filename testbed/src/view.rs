@@ -1,0 +1,150 @@
+//! The bed's own view of nodes and cluster: what the demo's judge believes.
+//!
+//! Nothing here reads an object of `nrh`. Processes come from the kernel, containers from the runtime, pods and nodes
+//! from the API server, each question with a deadline, since the faults of the bed are made to hang such questions.
+
+mod back_off;
+pub(crate) mod bounded;
+mod cluster;
+mod diff;
+mod processes;
+mod runtime;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use back_off::back_off;
+pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
+pub use diff::{Allowed, Change, Counts, What, diff};
+pub use processes::{Locks, Process, all as processes, locks, shim, standing};
+pub use runtime::{Container, Lists, PodName, SOCKET, Sandbox, lists, tasks_running};
+pub(crate) use runtime::{containers, remove_container, sandboxes};
+
+use crate::node::Node;
+
+/// How long one question may take.
+pub const LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a shim has for the question whether its container runs.
+pub const TASK_LIMIT: Duration = Duration::from_secs(3);
+
+/// Makes a kubectl command with the rights of the bed's owner.
+pub type Kubectl<'a> = &'a dyn Fn() -> Command;
+
+/// Cluster and nodes at one time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When the look was over
+    pub taken: Timestamp,
+    /// Nodes and pods by the API server
+    pub cluster: Cluster,
+    /// Each real node by kernel and runtime
+    pub nodes: BTreeMap<String, NodeView>,
+}
+
+/// One node as its kernel and its runtime show it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Processes that stand, not those that pass by
+    pub processes: Vec<Process>,
+    /// Sandboxes and containers by CRI, which a frozen shim does not hang
+    pub lists: Lists,
+}
+
+impl Snapshot {
+    /// Looks at everything.
+    pub fn take(kubectl: Kubectl, nodes: &[&Node]) -> Result<Self> {
+        let nodes = nodes
+            .iter()
+            .map(|node| Ok((node.name.clone(), node_view(node)?)));
+        let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
+        Ok(Self {
+            cluster: Cluster::look(kubectl)?,
+            nodes,
+            taken: Timestamp::now(),
+        })
+    }
+}
+
+/// The socket of a node's containerd as the bed's owner reaches it.
+pub fn socket(node: &Node) -> PathBuf {
+    node.root_path(SOCKET)
+}
+
+/// Looks at one node.
+pub fn node_view(node: &Node) -> Result<NodeView> {
+    let what = || format!("look at node {}", node.name);
+    let lists = lists(&socket(node), LIMIT).with_context(what)?;
+    let processes = standing(node.init_pid()).with_context(what)?;
+    Ok(NodeView { processes, lists })
+}
+
+/// Whether a pod really runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Runs {
+    /// Ready by the API server, and the runtime says of every container that its task runs
+    Yes,
+    /// The first thing that speaks against it
+    No(String),
+}
+
+impl Runs {
+    /// Whether it is a yes.
+    pub fn yes(&self) -> bool {
+        *self == Self::Yes
+    }
+}
+
+/// Tells whether a pod is Ready by the API *and* the runtime answers for its sandbox and each of its containers.
+pub fn pod_runs(kubectl: Kubectl, node: &Node, uid: &str) -> Result<Runs> {
+    let no = |why: String| Ok(Runs::No(why));
+    let Some(pod) = pods(kubectl, Some(&node.name))?
+        .into_iter()
+        .find(|pod| pod.uid == uid)
+    else {
+        return no(format!("no pod {uid} on {}", node.name));
+    };
+    if pod.deleting {
+        return no(format!("{} is being deleted", pod.name));
+    }
+    if pod.phase != "Running" || !pod.ready {
+        return no(format!(
+            "{} is {}, ready: {}",
+            pod.name, pod.phase, pod.ready
+        ));
+    }
+    let socket = socket(node);
+    let lists = lists(&socket, LIMIT)?;
+    let Some(sandbox) = lists.sandbox_of(uid).filter(|sandbox| sandbox.ready) else {
+        return no(format!("{} has no ready sandbox", pod.name));
+    };
+    let mut ids = vec![sandbox.id.clone()];
+    for wanted in &pod.containers {
+        // The API may still name the container of an earlier attempt; only what the runtime lists as running counts.
+        let Some(id) = wanted
+            .id
+            .as_ref()
+            .filter(|id| lists.containers.iter().any(|c| c.id == **id && c.running()))
+        else {
+            return no(format!(
+                "container {} of {} is not in the runtime's list as running",
+                wanted.name, pod.name
+            ));
+        };
+        ids.push(id.clone());
+    }
+    for (id, answer) in tasks_running(&socket, &ids, TASK_LIMIT)? {
+        match answer {
+            Ok(true) => {}
+            Ok(false) => return no(format!("task {id} does not run")),
+            Err(why) => return no(format!("task {id}: {why}")),
+        }
+    }
+    Ok(Runs::Yes)
+}

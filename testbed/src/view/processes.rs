@@ -1,0 +1,256 @@
+//! The processes of a node, read from the kernel's own table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// A process of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Pid as the bed's owner sees it
+    pub host_pid: i32,
+    /// Pid inside the node, 0 when it is not visible there
+    pub pid: i32,
+    /// Parent as the bed's owner sees it
+    pub host_ppid: i32,
+    /// Start in clock ticks since boot; with the pid it names exactly one process
+    pub started: u64,
+    /// Program name
+    pub comm: String,
+    /// State letter (`R`, `S`, `D`, `T`, `Z` …)
+    pub state: char,
+    /// Sandbox whose shim it is, or below whose shim it runs
+    pub sandbox: Option<String>,
+}
+
+/// One line of the kernel's table: `/proc/PID/stat`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stat {
+    comm: String,
+    state: char,
+    ppid: i32,
+    started: u64,
+}
+
+impl Stat {
+    /// The name may hold spaces and brackets, so everything is counted from the *last* bracket.
+    fn parse(text: &str) -> Option<Self> {
+        let (open, close) = (text.find('(')?, text.rfind(')')?);
+        let comm = text.get(open + 1..close)?.to_owned();
+        let mut rest = text.get(close + 1..)?.split_ascii_whitespace();
+        let state = rest.next()?.chars().next()?;
+        let ppid = rest.next()?.parse().ok()?;
+        // Field 22 of the line; state was field 3, the parent field 4.
+        let started = rest.nth(17)?.parse().ok()?;
+        Some(Self {
+            comm,
+            state,
+            ppid,
+            started,
+        })
+    }
+
+    fn read(pid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+}
+
+/// All processes in the pid namespace of `init` and below, without those that only pass by.
+///
+/// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two looks have in common.
+pub fn standing(init: i32) -> Result<Vec<Process>> {
+    let first: BTreeSet<(i32, u64)> = all(init)?
+        .iter()
+        .map(|process| (process.host_pid, process.started))
+        .collect();
+    std::thread::sleep(Duration::from_millis(700));
+    let mut second = all(init)?;
+    second.retain(|process| first.contains(&(process.host_pid, process.started)));
+    Ok(second)
+}
+
+/// All processes in the pid namespace of `init` and below, at this moment.
+pub fn all(init: i32) -> Result<Vec<Process>> {
+    let mut table = BTreeMap::new();
+    for entry in fs::read_dir("/proc").context("read /proc")? {
+        let name = entry.context("read /proc")?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        // A process may end between the listing and the look.
+        if let Some(stat) = Stat::read(pid) {
+            table.insert(pid, stat);
+        }
+    }
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(init).with_context(|| format!("process {init} is gone"))?;
+    let depth = nested_pids(init).len().saturating_sub(1);
+
+    // Containers have namespaces of their own below the node's: they belong to it by their ancestors. What was
+    // started from outside has an ancestor outside, but is in the namespace itself.
+    let inside: BTreeSet<i32> = table
+        .keys()
+        .copied()
+        .filter(|pid| namespace(*pid).as_ref() == Some(&own))
+        .collect();
+    let ancestors = |pid: i32| {
+        std::iter::successors(Some(pid), |pid| table.get(pid).map(|stat| stat.ppid)).take(64)
+    };
+    let members = table
+        .iter()
+        .filter(|(pid, _)| ancestors(**pid).any(|ancestor| inside.contains(&ancestor)));
+    Ok(members
+        .map(|(pid, stat)| Process {
+            host_pid: *pid,
+            pid: nested_pids(*pid).get(depth).copied().unwrap_or_default(),
+            host_ppid: stat.ppid,
+            started: stat.started,
+            comm: stat.comm.clone(),
+            state: stat.state,
+            sandbox: ancestors(*pid)
+                .filter(|ancestor| inside.contains(ancestor))
+                .find_map(|pid| {
+                    // The kernel cuts names at 15 characters.
+                    let is_shim = table
+                        .get(&pid)
+                        .is_some_and(|stat| stat.comm.starts_with("containerd-shim"));
+                    is_shim
+                        .then(|| shim_sandbox(&fs::read(format!("/proc/{pid}/cmdline")).ok()?))
+                        .flatten()
+                }),
+        })
+        .collect())
+}
+
+/// The shim of a sandbox: the process that was started for it, not one of its children.
+pub fn shim(init: i32, sandbox: &str) -> Result<Option<Process>> {
+    let mut found = all(init)?;
+    found.retain(|p| {
+        p.sandbox.as_deref() == Some(sandbox)
+            && p.comm.starts_with("containerd-shim")
+            && p.state != 'Z'
+    });
+    // A shim's own start helper has the same arguments for a moment; the oldest is the shim.
+    found.sort_by_key(|process| process.started);
+    Ok(found.into_iter().next())
+}
+
+/// The sandbox id in a shim's command line.
+fn shim_sandbox(cmdline: &[u8]) -> Option<String> {
+    let mut words = cmdline.split(|byte| *byte == 0);
+    words.find(|word| *word == b"-id")?;
+    words
+        .next()
+        .map(|id| String::from_utf8_lossy(id).into_owned())
+}
+
+/// The pids of a process from the outermost namespace to its own.
+fn nested_pids(pid: i32) -> Vec<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .unwrap_or_default();
+    line.split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// Who holds and who waits for the locks of one file, by pids of the bed's owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locks {
+    /// Processes that hold a lock
+    pub holders: Vec<i32>,
+    /// Processes that wait for one
+    pub waiters: Vec<i32>,
+}
+
+/// Reads the kernel's list of locks for one file.
+pub fn locks(path: &Path) -> Result<Locks> {
+    let inode = fs::metadata(path)
+        .with_context(|| format!("look at {}", path.display()))?
+        .ino();
+    Ok(parse_locks(
+        &fs::read_to_string("/proc/locks").context("read /proc/locks")?,
+        inode,
+    ))
+}
+
+fn parse_locks(table: &str, inode: u64) -> Locks {
+    let mut found = Locks::default();
+    for line in table.lines() {
+        let mut words: Vec<&str> = line.split_ascii_whitespace().skip(1).collect();
+        let waits = words.first() == Some(&"->");
+        if waits {
+            words.remove(0);
+        }
+        // FLOCK ADVISORY WRITE pid major:minor:inode start end
+        let of_file = words.get(4).and_then(|file| file.rsplit(':').next())
+            == Some(inode.to_string().as_str());
+        if let (true, Some(pid)) = (of_file, words.get(3).and_then(|pid| pid.parse().ok())) {
+            if waits {
+                found.waiters.push(pid);
+            } else {
+                found.holders.push(pid);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_with_a_hostile_name_is_read() {
+        let line = "4242 (a) S 1 (b c)) T 17 4242 4242 0 -1 4194560 226 0 0 0 3 4 0 0 20 0 11 0 987654 1234 5 6\n";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!(
+            stat,
+            Stat {
+                comm: "a) S 1 (b c)".into(),
+                state: 'T',
+                ppid: 17,
+                started: 987_654
+            }
+        );
+        assert_eq!(Stat::parse("4242 (x"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn the_sandbox_is_in_the_shims_arguments() {
+        let cmdline = b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/run/c.sock\0";
+        assert_eq!(shim_sandbox(cmdline), Some("abc".into()));
+        assert_eq!(shim_sandbox(b"containerd-shim\0-id"), None);
+    }
+
+    #[test]
+    fn locks_tell_holders_from_waiters() {
+        let table = "1: FLOCK  ADVISORY  WRITE 700 fe:00:4711 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 701 fe:00:4711 0 EOF\n\
+            1: -> FLOCK  ADVISORY  WRITE 702 fe:00:4711 0 EOF\n2: POSIX  ADVISORY  READ 703 fe:00:47110 0 EOF\n";
+        assert_eq!(
+            parse_locks(table, 4711),
+            Locks {
+                holders: vec![700],
+                waiters: vec![701, 702]
+            }
+        );
+    }
+
+    #[test]
+    fn the_own_process_is_among_the_standing_ones() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let own = standing(me).unwrap();
+        let found = own.iter().find(|process| process.host_pid == me).unwrap();
+        assert_eq!(found.pid, *nested_pids(me).last().unwrap());
+        assert_eq!(found.sandbox, None);
+    }
+}

@@ -1,0 +1,54 @@
+//! What runs inside the test bed's pods, and the CNI plugin that can be told to hang.
+//!
+//! One static binary with several personalities, so that an image needs one file and nothing else:
+//!
+//! | call | does |
+//! |---|---|
+//! | `pause` | PID 1 of a sandbox: reaps, ends on SIGTERM |
+//! | `work [--ignore-term]` | a workload: runs until SIGTERM (or SIGKILL only) |
+//! | `fail-while PATH` | exits 1 after a second while `PATH` exists, else works |
+//! | `reach` | exits 0 when the API server's port answers |
+//! | named `nrh-gate`, or with `CNI_COMMAND` set | a CNI plugin in front of another one |
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod gate;
+mod json;
+mod process;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: pause | work [--ignore-term] | fail-while PATH | reach";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let own_name = arguments.next().unwrap_or_default();
+    let arguments: Vec<String> = arguments.collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+
+    if Path::new(&own_name)
+        .file_name()
+        .is_some_and(|name| name == "nrh-gate")
+    {
+        return gate::main();
+    }
+    let done = match arguments.as_slice() {
+        ["pause"] => process::pause(),
+        ["work"] => process::work(process::OnTerm::Exit),
+        ["work", "--ignore-term"] => process::work(process::OnTerm::Ignore),
+        ["fail-while", path] => process::fail_while(Path::new(path)),
+        ["reach"] => process::reach(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", arguments.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
