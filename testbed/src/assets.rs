@@ -32,10 +32,7 @@ const fn tool(name: &'static str, package: &'static str) -> Tool {
 pub const CONTROL_PLANE: &[Tool] = &[
     tool("etcd", "go.etcd.io/etcd/server/v3"),
     tool("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    tool(
-        "kube-controller-manager",
-        "k8s.io/kubernetes/cmd/kube-controller-manager",
-    ),
+    tool("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     tool("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     tool("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
@@ -51,9 +48,7 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
     let folders: Vec<PathBuf> = given.into_iter().chain([cache.join("bin")]).collect();
     let missing = || -> Vec<Tool> {
         let wanted = tools.iter().flat_map(|group| group.iter().copied());
-        wanted
-            .filter(|t| !folders.iter().any(|f| f.join(t.name).is_file()))
-            .collect()
+        wanted.filter(|t| !folders.iter().any(|f| f.join(t.name).is_file())).collect()
     };
     if missing().is_empty() {
         return Ok(folders);
@@ -68,11 +63,7 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
 
 /// `NRH_TESTBED_CACHE`, or a folder of the user's cache; below it one folder per set of versions.
 fn cache_dir() -> Result<PathBuf> {
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let root = variable("NRH_TESTBED_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|d| d.join("nrh-testbed")))
         .or_else(|| variable("HOME").map(|d| d.join(".cache/nrh-testbed")))
@@ -92,11 +83,8 @@ pub fn kubernetes_version() -> &'static str {
 }
 
 fn version(module: &str) -> &'static str {
-    let line = GO_MOD
-        .lines()
-        .find_map(|l| l.trim().strip_prefix(module)?.strip_prefix(" v"));
-    line.and_then(|l| l.split_ascii_whitespace().next())
-        .unwrap_or("unknown")
+    let line = GO_MOD.lines().find_map(|l| l.trim().strip_prefix(module)?.strip_prefix(" v"));
+    line.and_then(|l| l.split_ascii_whitespace().next()).unwrap_or("unknown")
 }
 
 fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
@@ -118,22 +106,13 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
     for tool in tools {
         let started = Instant::now();
         if progress {
-            eprintln!(
-                "testbed: building {} {} (once; the first takes minutes)",
-                tool.name,
-                module_version(*tool)
-            );
+            eprintln!("testbed: building {} {} (once; the first takes minutes)", tool.name, module_version(*tool));
         }
         let target = source.path().join(tool.name);
         let mut go = Command::new("go");
-        go.args(["build", "-trimpath", "-ldflags", &link_flags(), "-o"])
-            .arg(&target)
-            .arg(tool.package);
+        go.args(["build", "-trimpath", "-ldflags", &link_flags(), "-o"]).arg(&target).arg(tool.package);
         // A static program runs in any mount namespace; flags of the surroundings must not change what is built.
-        go.current_dir(source.path())
-            .env("CGO_ENABLED", "0")
-            .env("GOFLAGS", "-mod=readonly")
-            .env("GOWORK", "off");
+        go.current_dir(source.path()).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly").env("GOWORK", "off");
         output(&mut go).with_context(|| format!("build {}", tool.name))?;
         // By rename: whoever finds the file finds all of it.
         fs::rename(&target, cache.join("bin").join(tool.name))?;
@@ -156,10 +135,7 @@ fn module_version(tool: Tool) -> &'static str {
 fn link_flags() -> String {
     let version = kubernetes_version();
     let mut parts = version.split('.');
-    let (major, minor) = (
-        parts.next().unwrap_or_default(),
-        parts.next().unwrap_or_default(),
-    );
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let base = "-X k8s.io/component-base/version";
     format!(
         "-s -w {base}.gitVersion=v{version} {base}.gitMajor={major} {base}.gitMinor={minor} {base}.gitTreeState=clean"
@@ -174,11 +150,7 @@ mod tests {
     fn versions_come_from_the_module_file_and_every_tool_is_in_it() {
         for group in [CONTROL_PLANE, NODE, KWOK] {
             for tool in group {
-                assert!(
-                    GO_MOD.contains(&format!("\t{}\n", tool.package)),
-                    "{}",
-                    tool.name
-                );
+                assert!(GO_MOD.contains(&format!("\t{}\n", tool.package)), "{}", tool.name);
                 assert_ne!(module_version(*tool), "unknown", "{}", tool.name);
             }
         }

@@ -135,22 +135,11 @@ mod tests {
         };
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("audit.log");
-        std::fs::write(
-            &path,
-            format!(
-                "{}\n{}\n{{\"kind\":",
-                entry("ResponseStarted"),
-                entry("ResponseComplete")
-            ),
-        )?;
+        std::fs::write(&path, format!("{}\n{}\n{{\"kind\":", entry("ResponseStarted"), entry("ResponseComplete")))?;
         let entries = read(&path)?;
         assert_eq!(entries.len(), 1);
         assert_eq!(
-            (
-                entries[0].stage.as_str(),
-                entries[0].code(),
-                entries[0].is_write()
-            ),
+            (entries[0].stage.as_str(), entries[0].code(), entries[0].is_write()),
             ("ResponseComplete", 200, false)
         );
         Ok(())

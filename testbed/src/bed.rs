@@ -44,13 +44,7 @@ impl Bed {
         if !state.realm.alive() {
             bail!("bed {name:?} has ended");
         }
-        Ok(Self {
-            name: name.into(),
-            state,
-            tether: None,
-            mark: None,
-            down: false,
-        })
+        Ok(Self { name: name.into(), state, tether: None, mark: None, down: false })
     }
 
     /// Full name of the bed.
@@ -65,10 +59,7 @@ impl Bed {
 
     /// The real node with a name.
     pub fn node(&self, name: &str) -> Result<&Node> {
-        self.nodes()
-            .iter()
-            .find(|n| n.name == name)
-            .with_context(|| format!("no node {name:?}"))
+        self.nodes().iter().find(|n| n.name == name).with_context(|| format!("no node {name:?}"))
     }
 
     /// The bed's outer realm, where the control plane lives.
@@ -113,18 +104,11 @@ impl Bed {
         let path = tempfile::NamedTempFile::new()?;
         fs::write(path.path(), input)?;
         let mut command = self.command("kubectl");
-        let result = command
-            .args(args)
-            .stdin(Stdio::from(File::open(path.path())?))
-            .output()?;
+        let result = command.args(args).stdin(Stdio::from(File::open(path.path())?)).output()?;
         if result.status.success() {
             return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
         }
-        bail!(
-            "kubectl {}: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&result.stderr).trim()
-        )
+        bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&result.stderr).trim())
     }
 
     /// All requests to the API server so far, in the order of arrival.
@@ -140,17 +124,11 @@ impl Bed {
             let kubeconfig = self.dir().join("pki/kwok.kubeconfig");
             let stages = self.dir().join("kwok-stages.yaml");
             fs::write(&stages, kwok::STAGES)?;
-            self.state
-                .realm
-                .daemon(&log, &kwok::argv(&kubeconfig, &stages))?;
+            self.state.realm.daemon(&log, &kwok::argv(&kubeconfig, &stages))?;
         }
         self.run(async move |client| {
             let nodes: Api<ApiNode> = Api::all(client.clone());
-            let present = nodes
-                .list_metadata(&ListParams::default().labels("type=kwok"))
-                .await?
-                .items
-                .len();
+            let present = nodes.list_metadata(&ListParams::default().labels("type=kwok")).await?.items.len();
             kwok::create(client, present + 1, count).await
         })
     }
@@ -201,22 +179,15 @@ impl Bed {
             return Ok(());
         }
         // Held open, its identity cannot pass on to a new one; an init that is gone has taken everything along already.
-        let pinned = File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid))
-            .ok()
-            .filter(|_| self.state.realm.alive());
-        let network = if pinned.is_some() {
-            self.state.network.as_str()
-        } else {
-            ""
-        };
+        let pinned =
+            File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).ok().filter(|_| self.state.realm.alive());
+        let network = if pinned.is_some() { self.state.network.as_str() } else { "" };
         self.state.realm.kill()?;
         if let Some(tether) = self.tether.take() {
             tether.cut();
         }
         // The kernel ends them all at once, but not in no time.
-        wait_until(Duration::from_secs(20), || {
-            process::members("net", network).is_empty()
-        });
+        wait_until(Duration::from_secs(20), || process::members("net", network).is_empty());
         cgroup::remove(&self.name)?;
         let left = state::leftovers(&self.name, network);
         if !left.is_empty() {
@@ -230,18 +201,13 @@ impl Bed {
     /// The kernel gives the identity of a network to a new one once nobody holds it open.
     pub fn leftovers(name: &str, network: &str) -> Vec<String> {
         let mut found = state::leftovers(name, network);
-        found.extend(
-            state::folder(name)
-                .exists()
-                .then(|| format!("folder {}", state::folder(name).display())),
-        );
+        found.extend(state::folder(name).exists().then(|| format!("folder {}", state::folder(name).display())));
         found
     }
 
     /// The bed's network; as long as it is open its identity is not given to another.
     pub fn network(&self) -> Result<File> {
-        File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid))
-            .context("the bed has ended")
+        File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).context("the bed has ended")
     }
 
     /// Identity of the bed's network, such as `net:[4026532201]`.
@@ -269,11 +235,7 @@ impl Drop for Bed {
         if std::thread::panicking()
             && let Ok(path) = self.save_logs()
         {
-            eprintln!(
-                "testbed: logs of bed {} are in {}",
-                self.name,
-                path.display()
-            );
+            eprintln!("testbed: logs of bed {} are in {}", self.name, path.display());
         }
         if let Err(error) = self.end() {
             eprintln!("testbed: {error:#}");

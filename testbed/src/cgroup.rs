@@ -58,19 +58,12 @@ fi
 fn hierarchies() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let fields = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    fields
-        .filter(|f| f.len() > 2 && f[2].starts_with("cgroup"))
-        .map(|f| PathBuf::from(f[1]))
-        .collect()
+    fields.filter(|f| f.len() > 2 && f[2].starts_with("cgroup")).map(|f| PathBuf::from(f[1])).collect()
 }
 
 /// The groups of a bed that exist.
 pub(crate) fn leftovers(bed: &str) -> Vec<PathBuf> {
-    hierarchies()
-        .into_iter()
-        .map(|h| h.join(ROOT).join(bed))
-        .filter(|p| p.exists())
-        .collect()
+    hierarchies().into_iter().map(|h| h.join(ROOT).join(bed)).filter(|p| p.exists()).collect()
 }
 
 /// Removes the groups of a bed whose processes have ended.

@@ -28,9 +28,7 @@ pub(crate) fn on_network<T: Send>(
     let entered = move || -> Result<T> {
         // Only this thread moves; it ends with the work, so nothing has to move back.
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async { work(Client::try_from(config(kubeconfig).await?)?).await })
     };
     let result = std::thread::scope(|scope| scope.spawn(entered).join());

@@ -38,9 +38,7 @@ pub(crate) struct ControlPlane<'a> {
 impl ControlPlane<'_> {
     /// Starts it and returns the admin's kubeconfig once the API server is ready.
     pub(crate) fn start(&self) -> Result<PathBuf> {
-        let admin = self
-            .pki
-            .kubeconfig("admin", "admin", Some("system:masters"))?;
+        let admin = self.pki.kubeconfig("admin", "admin", Some("system:masters"))?;
         std::fs::write(self.dir.join("audit-policy.yaml"), audit::POLICY)?;
         let etcd = self.daemon("etcd", self.etcd())?;
         let api = self.daemon("kube-apiserver", self.api_server())?;
@@ -52,8 +50,7 @@ impl ControlPlane<'_> {
 
     fn daemon(&self, name: &str, flags: Vec<String>) -> Result<Identity> {
         let argv: Vec<String> = std::iter::once(name.to_owned()).chain(flags).collect();
-        self.realm
-            .daemon(&self.dir.join("logs").join(format!("{name}.log")), &argv)
+        self.realm.daemon(&self.dir.join("logs").join(format!("{name}.log")), &argv)
     }
 
     fn path(&self, name: &str) -> String {
@@ -91,10 +88,7 @@ impl ControlPlane<'_> {
             ("kubelet-client-key", &pki("apiserver-kubelet.key")),
             // Node names do not resolve here.
             ("kubelet-preferred-address-types", "InternalIP"),
-            (
-                "service-account-issuer",
-                "https://kubernetes.default.svc.cluster.local",
-            ),
+            ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
             ("service-account-key-file", &pki("sa.pub")),
             ("service-account-signing-key-file", &pki("sa.key")),
             ("authorization-mode", "Node,RBAC"),
@@ -108,11 +102,7 @@ impl ControlPlane<'_> {
     }
 
     fn controller_manager(&self) -> Result<Vec<String>> {
-        let config = self
-            .pki
-            .kubeconfig("controller-manager", CONTROLLER_MANAGER, None)?
-            .display()
-            .to_string();
+        let config = self.pki.kubeconfig("controller-manager", CONTROLLER_MANAGER, None)?.display().to_string();
         let grace = self.node_monitor_grace.map(|g| format!("{}s", g.as_secs()));
         let mut pairs = vec![
             ("kubeconfig", config.as_str()),
@@ -125,11 +115,7 @@ impl ControlPlane<'_> {
             ("kube-api-qps", "500"),
             ("kube-api-burst", "1000"),
         ];
-        let (key, ca, ca_key) = (
-            self.pki.path("sa.key"),
-            self.pki.path("ca.crt"),
-            self.pki.path("ca.key"),
-        );
+        let (key, ca, ca_key) = (self.pki.path("sa.key"), self.pki.path("ca.crt"), self.pki.path("ca.key"));
         pairs.extend([
             ("service-account-private-key-file", key.as_str()),
             ("root-ca-file", &ca),
@@ -141,11 +127,7 @@ impl ControlPlane<'_> {
     }
 
     fn scheduler(&self) -> Result<Vec<String>> {
-        let config = self
-            .pki
-            .kubeconfig("scheduler", SCHEDULER, None)?
-            .display()
-            .to_string();
+        let config = self.pki.kubeconfig("scheduler", SCHEDULER, None)?.display().to_string();
         Ok(flags(&[
             ("kubeconfig", &config),
             ("authentication-kubeconfig", &config),
@@ -164,15 +146,10 @@ impl ControlPlane<'_> {
                     break;
                 };
                 if let Some((name, _)) = needed.iter().find(|(_, process)| !process.alive()) {
-                    bail!(
-                        "{name} has ended, see {}",
-                        self.path(&format!("logs/{name}.log"))
-                    );
+                    bail!("{name} has ended, see {}", self.path(&format!("logs/{name}.log")));
                 }
                 if Instant::now() > end {
-                    return Err(error).context(format!(
-                        "API server at {SERVICE_IP} not ready after {API_READY:?}"
-                    ));
+                    return Err(error).context(format!("API server at {SERVICE_IP} not ready after {API_READY:?}"));
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -181,9 +158,7 @@ impl ControlPlane<'_> {
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
                 "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver"}],
             }))?;
-            Api::<ClusterRoleBinding>::all(client)
-                .create(&PostParams::default(), &binding)
-                .await?;
+            Api::<ClusterRoleBinding>::all(client).create(&PostParams::default(), &binding).await?;
             Ok(())
         })
     }
@@ -195,8 +170,5 @@ fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
 
 /// `--name=value` for each pair.
 pub(crate) fn flags(pairs: &[(&str, &str)]) -> Vec<String> {
-    pairs
-        .iter()
-        .map(|(name, value)| format!("--{name}={value}"))
-        .collect()
+    pairs.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }

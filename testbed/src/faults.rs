@@ -82,13 +82,7 @@ pub struct Injection {
 impl Injection {
     /// Takes the time; the system call comes next.
     fn now(fault: Fault, node: &Node, victim: Victim) -> Self {
-        Self {
-            fault,
-            node: node.name.clone(),
-            victim,
-            at: Timestamp::now(),
-            instant: Instant::now(),
-        }
+        Self { fault, node: node.name.clone(), victim, at: Timestamp::now(), instant: Instant::now() }
     }
 
     /// Time since the fault was made.
@@ -105,43 +99,27 @@ impl Injection {
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::LostSandbox => {
                 let socket = view::socket(node);
-                let orphans = orphans_of(
-                    &view::lists(&socket, view::LIMIT)?,
-                    self.victim.pod_uid.as_deref(),
-                );
-                orphans
-                    .iter()
-                    .try_for_each(|id| view::remove_container(&socket, id, SETTLE))
+                let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, self.victim.pod_uid.as_deref());
+                orphans.iter().try_for_each(|id| view::remove_container(&socket, id, SETTLE))
             }
             Fault::StoppedContainers => Ok(()),
             Fault::HungNetworkPlugin => gate::open(node),
-            Fault::FailingWorkload => self
-                .victim
-                .path
-                .as_ref()
-                .map_or(Ok(()), |path| remove(&node.root_path(path))),
+            Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        self.victim
-            .process
-            .map_or(Ok(()), |process| process.signal(signal).map(drop))
+        self.victim.process.map_or(Ok(()), |process| process.signal(signal).map(drop))
     }
 }
 
 /// Stops (SIGSTOP) the shim of a pod's sandbox: everything that asks this shim hangs, lists go on answering.
 pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let lists = view::lists(&view::socket(node), view::LIMIT)?;
-    let sandbox = lists
-        .sandbox_of(pod_uid)
-        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let sandbox = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let shim = view::shim(node.init_pid(), &sandbox.id)?;
     let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
-    let process = Identity {
-        pid: shim.host_pid,
-        started: shim.started,
-    };
+    let process = Identity { pid: shim.host_pid, started: shim.started };
     let victim = Victim {
         pod_uid: Some(pod_uid.to_owned()),
         sandbox: Some(sandbox.id.clone()),
@@ -151,16 +129,8 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
         path: None,
     };
     let injection = Injection::now(Fault::FrozenShim, node, victim);
-    ensure!(
-        process.signal(Signal::STOP)?,
-        "the shim of sandbox {} ended",
-        sandbox.id
-    );
-    ensure!(
-        wait_until(SETTLE, || process::state(process.pid) == Some('T')),
-        "shim {} does not stop",
-        process.pid
-    );
+    ensure!(process.signal(Signal::STOP)?, "the shim of sandbox {} ended", sandbox.id);
+    ensure!(wait_until(SETTLE, || process::state(process.pid) == Some('T')), "shim {} does not stop", process.pid);
     Ok(injection)
 }
 
@@ -169,14 +139,8 @@ pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
     restart_containerd(node)?;
-    let left = injection
-        .victim
-        .process
-        .is_some_and(|process| process.alive());
-    ensure!(
-        left,
-        "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked"
-    );
+    let left = injection.victim.process.is_some_and(|process| process.alive());
+    ensure!(left, "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked");
     Ok(injection)
 }
 
@@ -186,65 +150,44 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     // A running kubelet would build a new sandbox within seconds.
     node.stop_kubelet()?;
     let lists = view::lists(&socket, view::LIMIT)?;
-    let sandbox = lists
-        .sandbox_of(pod_uid)
-        .with_context(|| format!("pod {pod_uid} has no sandbox"))?;
+    let sandbox = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let victim = Victim {
         pod_uid: Some(pod_uid.to_owned()),
         sandbox: Some(sandbox.id.clone()),
         containers: running(&lists, |container| container.sandbox == sandbox.id),
         ..Victim::default()
     };
-    ensure!(
-        !victim.containers.is_empty(),
-        "pod {pod_uid} has no running container that could be an orphan"
-    );
+    ensure!(!victim.containers.is_empty(), "pod {pod_uid} has no running container that could be an orphan");
     let injection = Injection::now(Fault::LostSandbox, node, victim);
     ctr(node, &["tasks", "kill", "--signal", "SIGKILL", &sandbox.id])?;
     // containerd itself may be quicker with the ended task, and a task that is not gone yet cannot lose its container.
     let mut last = Ok(());
     let removed = wait_until(SETTLE, || {
-        last = ctr(node, &["tasks", "rm", &sandbox.id])
-            .and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
+        last = ctr(node, &["tasks", "rm", &sandbox.id]).and_then(|()| ctr(node, &["containers", "rm", &sandbox.id]));
         last.is_ok()
     });
     if !removed {
         last?;
     }
     let orphans = orphans_of(&restart_containerd(node)?, Some(pod_uid));
-    ensure!(
-        !orphans.is_empty(),
-        "pod {pod_uid} has no orphan after the loss of its sandbox"
-    );
+    ensure!(!orphans.is_empty(), "pod {pod_uid} has no orphan after the loss of its sandbox");
     Ok(injection)
 }
 
 /// Kills every container and every sandbox of a node. The kubelet has to be stopped, or it starts them again.
 pub fn stop_all_containers(node: &Node) -> Result<Injection> {
-    ensure!(
-        node.daemon("kubelet").is_none(),
-        "the kubelet of {} runs and would start the containers again",
-        node.name
-    );
+    ensure!(node.daemon("kubelet").is_none(), "the kubelet of {} runs and would start the containers again", node.name);
     let socket = view::socket(node);
     let lists = view::lists(&socket, view::LIMIT)?;
-    let victim = Victim {
-        containers: running(&lists, |_| true),
-        ..Victim::default()
-    };
+    let victim = Victim { containers: running(&lists, |_| true), ..Victim::default() };
     let injection = Injection::now(Fault::StoppedContainers, node, victim);
-    let sandboxes = lists
-        .sandboxes
-        .iter()
-        .filter(|sandbox| sandbox.ready)
-        .map(|sandbox| &sandbox.id);
+    let sandboxes = lists.sandboxes.iter().filter(|sandbox| sandbox.ready).map(|sandbox| &sandbox.id);
     for id in injection.victim.containers.iter().chain(sandboxes) {
         ctr(node, &["tasks", "kill", "--signal", "SIGKILL", id])?;
     }
     let quiet = wait_until(SETTLE, || {
         view::lists(&socket, view::LIMIT).is_ok_and(|lists| {
-            !lists.containers.iter().any(view::Container::running)
-                && !lists.sandboxes.iter().any(|s| s.ready)
+            !lists.containers.iter().any(view::Container::running) && !lists.sandboxes.iter().any(|s| s.ready)
         })
     });
     ensure!(quiet, "containers of {} still run", node.name);
@@ -253,10 +196,7 @@ pub fn stop_all_containers(node: &Node) -> Result<Injection> {
 
 /// Gives a `fail-while PATH` workload its cause; the path is one of the node that the pod mounts.
 pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
-    let victim = Victim {
-        path: Some(path.into()),
-        ..Victim::default()
-    };
+    let victim = Victim { path: Some(path.into()), ..Victim::default() };
     let injection = Injection::now(Fault::FailingWorkload, node, victim);
     create(&node.root_path(path))?;
     Ok(injection)
@@ -267,9 +207,7 @@ fn create(path: &Path) -> Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         File::create(path)
     };
-    make()
-        .map(drop)
-        .with_context(|| format!("create {}", path.display()))
+    make().map(drop).with_context(|| format!("create {}", path.display()))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -282,20 +220,11 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 fn running(lists: &Lists, wanted: impl Fn(&view::Container) -> bool) -> Vec<String> {
-    lists
-        .containers
-        .iter()
-        .filter(|c| c.running() && wanted(c))
-        .map(|c| c.id.clone())
-        .collect()
+    lists.containers.iter().filter(|c| c.running() && wanted(c)).map(|c| c.id.clone()).collect()
 }
 
 fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
-    lists
-        .orphans()
-        .filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid)
-        .map(|orphan| orphan.id.clone())
-        .collect()
+    lists.orphans().filter(|orphan| Some(orphan.pod.uid.as_str()) == pod_uid).map(|orphan| orphan.id.clone()).collect()
 }
 
 /// Restarts containerd and waits until it has loaded what was there: before that its lists are errors.

@@ -27,24 +27,12 @@ pub fn workload_binary(workspace: &Path) -> Result<PathBuf> {
 /// The target is named although it is the host's own: only then does cargo keep the flags away from build scripts.
 pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<PathBuf> {
     let triple = host_triple()?;
-    let flags = format!(
-        "CARGO_TARGET_{}_RUSTFLAGS",
-        triple.to_uppercase().replace('-', "_")
-    );
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace.join("target"), PathBuf::from);
+    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", triple.to_uppercase().replace('-', "_"));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace)
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            package,
-            "--bin",
-            binary,
-        ])
+        .args(["build", "--release", "--locked", "--package", package, "--bin", binary])
         .args(["--target", &triple])
         .arg("--target-dir")
         .arg(&target)
@@ -56,10 +44,7 @@ pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<Pa
 }
 
 fn host_triple() -> Result<String> {
-    let output = Command::new("rustc")
-        .arg("-vV")
-        .output()
-        .context("run rustc -vV")?;
+    let output = Command::new("rustc").arg("-vV").output().context("run rustc -vV")?;
     let text = String::from_utf8(output.stdout).context("rustc -vV")?;
     let triple = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(triple.context("rustc -vV names no host")?.to_owned())
@@ -69,10 +54,7 @@ fn host_triple() -> Result<String> {
 pub fn bed_images(binary: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let program = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
-    let images = [
-        (PAUSE_IMAGE, "pause.tar", "pause"),
-        (WORK_IMAGE, "work.tar", "work"),
-    ];
+    let images = [(PAUSE_IMAGE, "pause.tar", "pause"), (WORK_IMAGE, "work.tar", "work")];
     let write = |(reference, file, personality): &(&str, &str, &str)| {
         let archive = dir.join(file);
         write_archive(&archive, reference, &program, personality)?;
@@ -99,49 +81,31 @@ fn write_archive(archive: &Path, reference: &str, program: &[u8], argument: &str
     })
     .to_string();
     let config_name = format!("{}.json", sha256(config.as_bytes()));
-    let manifest: Value =
-        json!([{"Config": config_name, "RepoTags": [reference], "Layers": [layer_name]}]);
+    let manifest: Value = json!([{"Config": config_name, "RepoTags": [reference], "Layers": [layer_name]}]);
 
     let file = File::create(archive).with_context(|| format!("create {}", archive.display()))?;
     let mut image = tar::Builder::new(file);
     append(&mut image, &layer_name, 0o644, &layer)?;
     append(&mut image, &config_name, 0o644, config.as_bytes())?;
-    append(
-        &mut image,
-        "manifest.json",
-        0o644,
-        manifest.to_string().as_bytes(),
-    )?;
-    image
-        .finish()
-        .with_context(|| format!("finish {}", archive.display()))
+    append(&mut image, "manifest.json", 0o644, manifest.to_string().as_bytes())?;
+    image.finish().with_context(|| format!("finish {}", archive.display()))
 }
 
-fn append<W: std::io::Write>(
-    archive: &mut tar::Builder<W>,
-    name: &str,
-    mode: u32,
-    data: &[u8],
-) -> Result<()> {
+fn append<W: std::io::Write>(archive: &mut tar::Builder<W>, name: &str, mode: u32, data: &[u8]) -> Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_mode(mode);
     header.set_size(data.len() as u64);
-    archive
-        .append_data(&mut header, name, data)
-        .with_context(|| format!("archive {name}"))
+    archive.append_data(&mut header, name, data).with_context(|| format!("archive {name}"))
 }
 
 fn sha256(data: &[u8]) -> String {
     use std::fmt::Write;
     let digest = ring::digest::digest(&ring::digest::SHA256, data);
-    digest
-        .as_ref()
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            // Writing into a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The machine's architecture in the words of container images.
@@ -158,8 +122,7 @@ pub fn import(node: &Node, archive: &Path) -> Result<()> {
     // By stdin: the node's own mounts may cover the archive's path.
     let file = File::open(archive).with_context(|| format!("open {}", archive.display()))?;
     let mut ctr = node.command("ctr");
-    ctr.args(["-n", "k8s.io", "images", "import", "-"])
-        .stdin(file);
+    ctr.args(["-n", "k8s.io", "images", "import", "-"]).stdin(file);
     run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), node.name))
 }
 
@@ -167,43 +130,23 @@ pub fn import(node: &Node, archive: &Path) -> Result<()> {
 ///
 /// So what runs in the bed has the user, labels and entry point that users get; only the compiler stage, which wants
 /// a registry, is replaced by `binary`.
-pub fn operator_image(
-    workspace: &Path,
-    binary: &Path,
-    reference: &str,
-    archive: &Path,
-) -> Result<()> {
+pub fn operator_image(workspace: &Path, binary: &Path, reference: &str, archive: &Path) -> Result<()> {
     let path = workspace.join("Dockerfile");
-    let dockerfile =
-        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let dockerfile = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let stage = final_stage(&dockerfile).with_context(|| format!("in {}", path.display()))?;
 
     let scratch = tempfile::tempdir().context("make a scratch folder")?;
     let program_folder = scratch.path().join("build/out");
-    fs::create_dir_all(&program_folder)
-        .with_context(|| format!("create {}", program_folder.display()))?;
-    fs::copy(binary, program_folder.join("nrh"))
-        .with_context(|| format!("copy {}", binary.display()))?;
+    fs::create_dir_all(&program_folder).with_context(|| format!("create {}", program_folder.display()))?;
+    fs::copy(binary, program_folder.join("nrh")).with_context(|| format!("copy {}", binary.display()))?;
     let own = scratch.path().join("Dockerfile");
     fs::write(&own, stage).with_context(|| format!("write {}", own.display()))?;
 
     let mut context = std::ffi::OsString::from("build=");
     context.push(scratch.path().join("build"));
     let mut build = buildah(scratch.path());
-    build.args([
-        "bud",
-        "--isolation",
-        "chroot",
-        "--pull-never",
-        "--tag",
-        reference,
-    ]);
-    build
-        .arg("--build-context")
-        .arg(context)
-        .arg("--file")
-        .arg(&own)
-        .arg(workspace);
+    build.args(["bud", "--isolation", "chroot", "--pull-never", "--tag", reference]);
+    build.arg("--build-context").arg(context).arg("--file").arg(&own).arg(workspace);
     run(&mut build)?;
 
     // buildah does not replace an archive.
@@ -214,22 +157,14 @@ pub fn operator_image(
         _ => {}
     }
     let mut push = buildah(scratch.path());
-    push.args([
-        "push",
-        reference,
-        &format!("docker-archive:{}:{reference}", archive.display()),
-    ]);
+    push.args(["push", reference, &format!("docker-archive:{}:{reference}", archive.display())]);
     run(&mut push)
 }
 
 /// buildah with a store of its own that goes with the scratch folder: nothing of the machine's images is touched.
 fn buildah(scratch: &Path) -> Command {
     let mut command = Command::new("buildah");
-    command
-        .arg("--root")
-        .arg(scratch.join("root"))
-        .arg("--runroot")
-        .arg(scratch.join("run"));
+    command.arg("--root").arg(scratch.join("root")).arg("--runroot").arg(scratch.join("run"));
     command.args(["--storage-driver", "vfs"]);
     command
 }
@@ -237,27 +172,13 @@ fn buildah(scratch: &Path) -> Command {
 /// The last stage of a Dockerfile with the arguments declared before the first one.
 fn final_stage(dockerfile: &str) -> Result<String> {
     let lines: Vec<&str> = dockerfile.lines().collect();
-    let word = |line: &str| {
-        line.split_whitespace()
-            .next()
-            .unwrap_or_default()
-            .to_uppercase()
-    };
-    let starts: Vec<usize> = (0..lines.len())
-        .filter(|at| word(lines[*at]) == "FROM")
-        .collect();
-    let (Some(first), Some(last)) = (starts.first(), starts.last()) else {
-        bail!("no FROM line")
-    };
+    let word = |line: &str| line.split_whitespace().next().unwrap_or_default().to_uppercase();
+    let starts: Vec<usize> = (0..lines.len()).filter(|at| word(lines[*at]) == "FROM").collect();
+    let (Some(first), Some(last)) = (starts.first(), starts.last()) else { bail!("no FROM line") };
     let base = lines[*last].split_whitespace().nth(1).unwrap_or_default();
+    ensure!(base == "scratch", "the final stage is FROM {base}, which needs a registry, not FROM scratch");
     ensure!(
-        base == "scratch",
-        "the final stage is FROM {base}, which needs a registry, not FROM scratch"
-    );
-    ensure!(
-        lines[*last..]
-            .iter()
-            .any(|line| line.contains("--from=build ") && line.contains("/out/nrh")),
+        lines[*last..].iter().any(|line| line.contains("--from=build ") && line.contains("/out/nrh")),
         "the final stage does not COPY --from=build /out/nrh"
     );
     let arguments = lines[..*first].iter().filter(|line| word(line) == "ARG");
@@ -310,14 +231,8 @@ mod tests {
         let config = &image[manifest[0]["Config"].as_str().unwrap()].1;
         let config: Value = serde_json::from_slice(config).unwrap();
         let layer = &image[manifest[0]["Layers"][0].as_str().unwrap()].1;
-        assert_eq!(
-            config["rootfs"]["diff_ids"][0],
-            format!("sha256:{}", sha256(layer))
-        );
-        assert_eq!(
-            config["config"],
-            json!({"Entrypoint": ["/workload"], "Cmd": ["pause"]})
-        );
+        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", sha256(layer)));
+        assert_eq!(config["config"], json!({"Entrypoint": ["/workload"], "Cmd": ["pause"]}));
         assert_eq!(entries(layer)["workload"], (0o755, b"not really".to_vec()));
 
         // Equal input, equal bytes: an import that is repeated changes nothing.
@@ -327,10 +242,7 @@ mod tests {
 
     #[test]
     fn sha256_is_the_known_one() {
-        assert_eq!(
-            sha256(b"abc"),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]
@@ -339,10 +251,7 @@ mod tests {
             "# x\nARG V=1\nFROM rust:1 AS build\nARG W\nRUN cargo build\n\nfrom scratch\nARG V\nCOPY --from=build /out/nrh /nrh\n",
         )
         .unwrap();
-        assert_eq!(
-            stage,
-            "ARG V=1\nfrom scratch\nARG V\nCOPY --from=build /out/nrh /nrh\n"
-        );
+        assert_eq!(stage, "ARG V=1\nfrom scratch\nARG V\nCOPY --from=build /out/nrh /nrh\n");
         let refused = |text| final_stage(text).unwrap_err().to_string();
         assert_eq!(refused("RUN x"), "no FROM line");
         assert!(refused("FROM debian\nCOPY --from=build /out/nrh /nrh").contains("FROM debian"));
@@ -351,9 +260,7 @@ mod tests {
 
     #[test]
     fn the_operator_image_keeps_the_shipped_final_stage() {
-        if Command::new("buildah").arg("--version").output().is_err()
-            || !rustix::process::geteuid().is_root()
-        {
+        if Command::new("buildah").arg("--version").output().is_err() || !rustix::process::geteuid().is_root() {
             println!("SKIPPED: needs buildah and root");
             return;
         }
@@ -363,19 +270,12 @@ mod tests {
         fs::write(dir.path().join("binary"), "program").unwrap();
         let archive = dir.path().join("nrh.tar");
         for _ in 0..2 {
-            operator_image(
-                dir.path(),
-                &dir.path().join("binary"),
-                "runtimehealth.io/nrh:dev",
-                &archive,
-            )
-            .unwrap();
+            operator_image(dir.path(), &dir.path().join("binary"), "runtimehealth.io/nrh:dev", &archive).unwrap();
         }
         let image = entries(&fs::read(&archive).unwrap());
         let manifest: Value = serde_json::from_slice(&image["manifest.json"].1).unwrap();
         assert_eq!(manifest[0]["RepoTags"], json!(["runtimehealth.io/nrh:dev"]));
-        let config: Value =
-            serde_json::from_slice(&image[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
+        let config: Value = serde_json::from_slice(&image[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
         assert_eq!(config["config"]["User"], "65532:65532");
         assert_eq!(config["config"]["Entrypoint"], json!(["/nrh"]));
     }

@@ -23,10 +23,7 @@ pub(crate) fn argv(kubeconfig: &Path, stages: &Path) -> Vec<String> {
         ("config", &stages.display().to_string()),
         ("kubeconfig", &kubeconfig.display().to_string()),
         ("manage-all-nodes", "false"),
-        (
-            "manage-nodes-with-annotation-selector",
-            "kwok.x-k8s.io/node=fake",
-        ),
+        ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake"),
         ("node-lease-duration-seconds", "40"),
         ("server-address", "127.0.0.1:10247"),
     ]);

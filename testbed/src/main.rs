@@ -67,12 +67,9 @@ enum Sub {
 
 fn main() -> std::process::ExitCode {
     // The client calls each refused connection of a starting server an error.
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| "warn,kube_client=off".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,kube_client=off".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match run(Cli::parse()) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
@@ -89,24 +86,16 @@ fn run(cli: Cli) -> Result<()> {
         Sub::Assets => {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;
-            let folders =
-                assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
+            let folders = assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
             for folder in folders {
                 println!("{}", folder.display());
             }
             Ok(())
         }
-        Sub::Kubectl { args } => {
-            become_command(Bed::attach(&cli.name)?.command("kubectl").args(args))
-        }
+        Sub::Kubectl { args } => become_command(Bed::attach(&cli.name)?.command("kubectl").args(args)),
         Sub::Node { node, command } => {
             let (program, args) = command.split_first().context("no command")?;
-            become_command(
-                Bed::attach(&cli.name)?
-                    .node(&node)?
-                    .command(program)
-                    .args(args),
-            )
+            become_command(Bed::attach(&cli.name)?.node(&node)?.command(program).args(args))
         }
         Sub::Logs => logs(&Bed::attach(&cli.name)?),
         Sub::Status => {
@@ -122,28 +111,16 @@ fn run(cli: Cli) -> Result<()> {
 fn up(name: String, nodes: usize, kwok: usize, keep: bool) -> Result<()> {
     // Heartbeats of thousands of nodes come late on a small machine.
     let node_monitor_grace = (kwok > 500).then_some(Duration::from_mins(15));
-    let bed = Bed::up(BedOptions {
-        name,
-        nodes,
-        keep,
-        node_monitor_grace,
-        ..BedOptions::default()
-    })?;
+    let bed = Bed::up(BedOptions { name, nodes, keep, node_monitor_grace, ..BedOptions::default() })?;
     if kwok > 0 {
         bed.add_kwok_nodes(kwok)?;
     }
-    println!(
-        "bed {} is up: testbed --name {0} kubectl get nodes",
-        bed.name()
-    );
+    println!("bed {} is up: testbed --name {0} kubectl get nodes", bed.name());
     if !keep {
         println!("Ctrl-C ends it");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut terminate =
-                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+            let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
             tokio::select! {
                 result = tokio::signal::ctrl_c() => result,
                 _ = terminate.recv() => Ok(()),
@@ -158,41 +135,20 @@ fn become_command(command: &mut Command) -> Result<()> {
 }
 
 fn logs(bed: &Bed) -> Result<()> {
-    let mut files: Vec<_> = std::fs::read_dir(bed.dir().join("logs"))?
-        .flatten()
-        .map(|e| e.path())
-        .collect();
-    files.extend(
-        bed.nodes()
-            .iter()
-            .flat_map(|n| ["containerd", "kubelet"].map(|name| n.log(name))),
-    );
+    let mut files: Vec<_> = std::fs::read_dir(bed.dir().join("logs"))?.flatten().map(|e| e.path()).collect();
+    files.extend(bed.nodes().iter().flat_map(|n| ["containerd", "kubelet"].map(|name| n.log(name))));
     files.sort_unstable();
-    let status = Command::new("tail")
-        .args(["-n", "5"])
-        .args(files)
-        .status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        bail!("tail ended with {status}")
-    }
+    let status = Command::new("tail").args(["-n", "5"]).args(files).status()?;
+    if status.success() { Ok(()) } else { bail!("tail ended with {status}") }
 }
 
 fn status() {
     for name in Bed::names() {
         match Bed::attach(&name) {
             Ok(bed) => {
-                println!(
-                    "{name}: up, init {}, {}",
-                    bed.realm().init.pid,
-                    bed.dir().display()
-                );
+                println!("{name}: up, init {}, {}", bed.realm().init.pid, bed.dir().display());
                 for node in bed.nodes() {
-                    let state = |name| {
-                        node.daemon(name)
-                            .map_or("down".into(), |d| format!("pid {}", d.pid))
-                    };
+                    let state = |name| node.daemon(name).map_or("down".into(), |d| format!("pid {}", d.pid));
                     println!(
                         "  {} {} init {} containerd {} kubelet {}",
                         node.name,

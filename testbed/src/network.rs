@@ -27,11 +27,8 @@ pub(crate) fn pod_subnet(number: u8) -> String {
 /// machine's address find one. The service address needs no kube-proxy, since the API server listens on it.
 pub(crate) fn set_up(realm: &Realm, nodes: u8) -> Result<()> {
     let own = (1..=nodes).map(node_ip);
-    let addresses: Vec<String> = [SERVICE_IP, CONTROL_PLANE_IP]
-        .into_iter()
-        .chain(own)
-        .map(|ip| format!("{ip}/32"))
-        .collect();
+    let addresses: Vec<String> =
+        [SERVICE_IP, CONTROL_PLANE_IP].into_iter().chain(own).map(|ip| format!("{ip}/32")).collect();
     let script = "
 ip link set lo up
 for address in \"$@\"; do ip address add \"$address\" dev lo; done

@@ -81,12 +81,9 @@ impl Node {
         for plugin in fs::read_dir(&plugins)?.flatten() {
             fs::copy(plugin.path(), dir.join("cni-bin").join(plugin.file_name()))?;
         }
-        fs::copy(parts.workload, dir.join("cni-bin/nrh-gate"))
-            .context("the network plugin with the gate")?;
+        fs::copy(parts.workload, dir.join("cni-bin/nrh-gate")).context("the network plugin with the gate")?;
         let group = cgroup::path(parts.bed, &name);
-        let realm = parts
-            .outer
-            .nest(cgroup::JOIN, &[&group], &dir.join("init.log"))?;
+        let realm = parts.outer.nest(cgroup::JOIN, &[&group], &dir.join("init.log"))?;
         let node = Self {
             ip: network::node_ip(parts.number),
             number: parts.number,
@@ -95,15 +92,10 @@ impl Node {
             testbed: parts.testbed.to_owned(),
             name,
         };
-        node.realm
-            .script(cgroup::REMOUNT, &[])
-            .context("control groups of a node")?;
+        node.realm.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();
         node.realm
-            .script(
-                MOUNTS,
-                &[&folder, &node.name, &plugins.display().to_string()],
-            )
+            .script(MOUNTS, &[&folder, &node.name, &plugins.display().to_string()])
             .context("mounts of a node")?;
         node.write_files(parts, &plugins)?;
         Ok(node)
@@ -111,15 +103,9 @@ impl Node {
 
     fn write_files(&self, parts: &Parts<'_>, plugins: &Path) -> Result<()> {
         let subnet = network::pod_subnet(self.number);
-        self.write(
-            "/etc/containerd/config.toml",
-            &node_config::containerd(images::PAUSE_IMAGE, plugins),
-        )?;
+        self.write("/etc/containerd/config.toml", &node_config::containerd(images::PAUSE_IMAGE, plugins))?;
         self.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&subnet))?;
-        self.write(
-            KUBELET_CONFIG,
-            &node_config::kubelet(self.ip, self.healthz_port()),
-        )?;
+        self.write(KUBELET_CONFIG, &node_config::kubelet(self.ip, self.healthz_port()))?;
         self.write("/etc/kubernetes/pki/ca.crt", parts.ca)?;
         self.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)
     }
@@ -168,18 +154,11 @@ impl Node {
     /// Starts containerd and waits until it answers.
     pub fn start_containerd(&self) -> Result<()> {
         self.start("containerd", &["containerd".into()])?;
-        let answers = || {
-            self.run("ctr", &["--connect-timeout", "1s", "version"])
-                .is_ok()
-        };
+        let answers = || self.run("ctr", &["--connect-timeout", "1s", "version"]).is_ok();
         if wait_until(RUNTIME_READY, answers) {
             return Ok(());
         }
-        bail!(
-            "containerd of {} does not answer, see {}",
-            self.name,
-            self.log("containerd").display()
-        )
+        bail!("containerd of {} does not answer, see {}", self.name, self.log("containerd").display())
     }
 
     /// Stops containerd as systemd does (SIGTERM, then SIGKILL to it alone); shims and containers live on.
@@ -199,20 +178,9 @@ impl Node {
         if start.start_check {
             argv.push("--start-check".into());
         }
-        argv.extend([
-            "--log".into(),
-            "/var/log/kubelet-starts.log".into(),
-            "--".into(),
-            "kubelet".into(),
-        ]);
-        argv.extend([
-            format!("--config={KUBELET_CONFIG}"),
-            format!("--kubeconfig={KUBELET_KUBECONFIG}"),
-        ]);
-        argv.extend([
-            format!("--node-ip={}", self.ip),
-            format!("--hostname-override={}", self.name),
-        ]);
+        argv.extend(["--log".into(), "/var/log/kubelet-starts.log".into(), "--".into(), "kubelet".into()]);
+        argv.extend([format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")]);
+        argv.extend([format!("--node-ip={}", self.ip), format!("--hostname-override={}", self.name)]);
         self.start("kubelet", &argv).map(drop)
     }
 
@@ -224,9 +192,7 @@ impl Node {
     /// The process that was started under a name (for the kubelet: its supervisor), if it runs.
     pub fn daemon(&self, name: &str) -> Option<Identity> {
         let text = fs::read_to_string(self.dir.join(format!("{name}.process"))).ok()?;
-        serde_json::from_str::<Identity>(&text)
-            .ok()
-            .filter(Identity::alive)
+        serde_json::from_str::<Identity>(&text).ok().filter(Identity::alive)
     }
 
     /// What a program of the node has printed.
@@ -238,13 +204,8 @@ impl Node {
         if let Some(running) = self.daemon(name) {
             bail!("{name} of {} runs already as {}", self.name, running.pid);
         }
-        let identity = self
-            .realm
-            .daemon(&Path::new("/var/log").join(format!("{name}.log")), argv)?;
-        fs::write(
-            self.dir.join(format!("{name}.process")),
-            serde_json::to_string(&identity)?,
-        )?;
+        let identity = self.realm.daemon(&Path::new("/var/log").join(format!("{name}.log")), argv)?;
+        fs::write(self.dir.join(format!("{name}.process")), serde_json::to_string(&identity)?)?;
         Ok(identity)
     }
 
@@ -253,15 +214,8 @@ impl Node {
             return Ok(());
         };
         // The supervisor's child must not survive it: a second kubelet would be started beside it.
-        let below: Vec<_> = if name == "kubelet" {
-            process::children(daemon.pid)
-        } else {
-            Vec::new()
-        };
-        let below: Vec<Identity> = below
-            .into_iter()
-            .filter_map(|pid| Identity::of(pid).ok())
-            .collect();
+        let below: Vec<_> = if name == "kubelet" { process::children(daemon.pid) } else { Vec::new() };
+        let below: Vec<Identity> = below.into_iter().filter_map(|pid| Identity::of(pid).ok()).collect();
         daemon.signal(Signal::TERM)?;
         if !daemon.wait_gone(Duration::from_secs(20)) {
             daemon.signal(Signal::KILL)?;

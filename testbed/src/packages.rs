@@ -42,10 +42,7 @@ pub const NODE: &[Program] = &[
     program("host-local", "containernetworking-plugins"),
 ];
 /// What building the project's own image needs.
-pub const BUILD: &[Program] = &[
-    program("buildah", "buildah"),
-    program("protoc", "protobuf-compiler"),
-];
+pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 
 /// Folders with network plugins: the upstream's, then Debian's.
 const CNI: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
@@ -53,21 +50,14 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Makes sure that the programs are there. A machine that has them, from wherever, is left alone.
 pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
-    let mut packages: Vec<_> = programs
-        .iter()
-        .filter(|p| find(p.name).is_none())
-        .map(|p| p.package)
-        .collect();
+    let mut packages: Vec<_> = programs.iter().filter(|p| find(p.name).is_none()).map(|p| p.package).collect();
     packages.sort_unstable();
     packages.dedup();
     if packages.is_empty() {
         return Ok(());
     }
     if find("apt-get").is_none() {
-        bail!(
-            "missing programs, to be installed by hand (names of Debian packages): {}",
-            packages.join(" ")
-        );
+        bail!("missing programs, to be installed by hand (names of Debian packages): {}", packages.join(" "));
     }
     if progress {
         eprintln!("testbed: installing {}", packages.join(" "));
@@ -75,14 +65,7 @@ pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
     let _forbidden = NoServices::forbid()?;
     let install = || {
         let mut apt = Command::new("apt-get");
-        apt.args([
-            "install",
-            "-y",
-            "--no-install-recommends",
-            "-o",
-            "DPkg::Lock::Timeout=120",
-        ])
-        .args(&packages);
+        apt.args(["install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120"]).args(&packages);
         output(apt.env("DEBIAN_FRONTEND", "noninteractive"))
     };
     if install().is_err() {
@@ -95,18 +78,9 @@ pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
 /// Where a program is.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let folders = path.split(':').chain([
-        "/usr/local/sbin",
-        "/usr/local/bin",
-        "/usr/sbin",
-        "/usr/bin",
-        "/sbin",
-        "/bin",
-    ]);
-    folders
-        .chain(CNI)
-        .map(|d| Path::new(d).join(name))
-        .find(|p| p.is_file())
+    let folders =
+        path.split(':').chain(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]);
+    folders.chain(CNI).map(|d| Path::new(d).join(name)).find(|p| p.is_file())
 }
 
 /// Folder with the stock network plugins.

@@ -8,20 +8,15 @@ use std::{
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType, date_time_ymd,
 };
 
 use crate::network::{CONTROL_PLANE_IP, SERVICE_IP};
 
 /// Names under which clients reach the API server.
-const NAMES: [&str; 5] = [
-    "localhost",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-];
+const NAMES: [&str; 5] =
+    ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
 
 /// The authority of a bed and the folder that holds all its files.
 #[derive(Debug)]
@@ -36,14 +31,8 @@ impl Pki {
         fs::create_dir_all(dir)?;
         let mut params = params("nrh-testbed", None)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
-        let pki = Self {
-            dir: dir.to_owned(),
-            ca: CertifiedIssuer::self_signed(params, KeyPair::generate()?)?,
-        };
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let pki = Self { dir: dir.to_owned(), ca: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? };
         pki.write("ca.crt", &pki.ca.pem())?;
         pki.write("ca.key", &pki.ca.key().serialize_pem())?;
         let signer = KeyPair::generate()?;
@@ -66,14 +55,10 @@ impl Pki {
     fn serving(&self, file: &str) -> Result<()> {
         let mut params = params("kube-apiserver", None)?;
         for name in NAMES {
-            params
-                .subject_alt_names
-                .push(SanType::DnsName(name.try_into()?));
+            params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
         }
         for ip in [Ipv4Addr::LOCALHOST, SERVICE_IP, CONTROL_PLANE_IP] {
-            params
-                .subject_alt_names
-                .push(SanType::IpAddress(IpAddr::V4(ip)));
+            params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(ip)));
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(file, &params).map(drop)
@@ -95,12 +80,7 @@ impl Pki {
     }
 
     /// A kubeconfig that holds all it needs, so that it can be copied to wherever it is read.
-    pub(crate) fn kubeconfig(
-        &self,
-        file: &str,
-        user: &str,
-        group: Option<&str>,
-    ) -> Result<PathBuf> {
+    pub(crate) fn kubeconfig(&self, file: &str, user: &str, group: Option<&str>) -> Result<PathBuf> {
         let (certificate, key) = self.client(file, user, group)?;
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "bed",
@@ -133,9 +113,7 @@ fn params(user: &str, group: Option<&str>) -> Result<CertificateParams> {
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, user);
     if let Some(group) = group {
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, group);
+        params.distinguished_name.push(DnType::OrganizationName, group);
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.not_before = date_time_ymd(2020, 1, 1);
@@ -146,17 +124,9 @@ fn params(user: &str, group: Option<&str>) -> Result<CertificateParams> {
 fn write_private(path: &Path, text: &str) -> Result<()> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
     let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path);
-    let file = file
-        .as_mut()
-        .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-    file.write_all(text.as_bytes())
-        .with_context(|| path.display().to_string())
+    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path);
+    let file = file.as_mut().map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
 }
 
 /// Standard base64 with padding: twelve lines instead of a dependency.
@@ -164,19 +134,11 @@ fn base64(data: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in data.chunks(3) {
-        let bytes = [
-            chunk[0],
-            *chunk.get(1).unwrap_or(&0),
-            *chunk.get(2).unwrap_or(&0),
-        ];
+        let bytes = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
         let word = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
         for position in 0..4 {
             let index = (word >> (18 - 6 * position)) & 63;
-            text.push(if position > chunk.len() {
-                '='
-            } else {
-                char::from(ALPHABET[index as usize])
-            });
+            text.push(if position > chunk.len() { '=' } else { char::from(ALPHABET[index as usize]) });
         }
     }
     text
@@ -188,14 +150,8 @@ mod tests {
 
     #[test]
     fn base64_pads_as_the_standard_says() {
-        let cases = [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-        ];
+        let cases =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (plain, encoded) in cases {
             assert_eq!(base64(plain.as_bytes()), encoded);
         }

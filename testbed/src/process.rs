@@ -31,9 +31,7 @@ impl Identity {
 
     /// Sends a signal to exactly this process; false when it is gone already.
     pub fn signal(&self, signal: Signal) -> Result<bool> {
-        let Some(pid) = Pid::from_raw(self.pid) else {
-            bail!("{} is no pid", self.pid)
-        };
+        let Some(pid) = Pid::from_raw(self.pid) else { bail!("{} is no pid", self.pid) };
         // The descriptor is taken first and the identity checked after it: what passes the check is what gets the signal.
         let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
             return Ok(false);
@@ -86,30 +84,18 @@ fn stat(pid: i32) -> Option<String> {
 
 /// Name of a process as in `/proc/PID/comm`.
 pub fn comm(pid: i32) -> Option<String> {
-    Some(
-        fs::read_to_string(format!("/proc/{pid}/comm"))
-            .ok()?
-            .trim_end()
-            .to_owned(),
-    )
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
 /// Direct children of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_ascii_whitespace()
-        .filter_map(|p| p.parse().ok())
-        .collect()
+    text.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect()
 }
 
 /// Identity of a namespace of a process (`pid`, `net`, `mnt`, …), such as `net:[4026531840]`.
 pub fn namespace(pid: i32, kind: &str) -> Option<String> {
-    Some(
-        fs::read_link(format!("/proc/{pid}/ns/{kind}"))
-            .ok()?
-            .to_string_lossy()
-            .into_owned(),
-    )
+    Some(fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok()?.to_string_lossy().into_owned())
 }
 
 /// All pids of the machine.
@@ -117,30 +103,19 @@ pub fn all() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .collect()
+    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// All processes that are in a given namespace.
 pub fn members(kind: &str, namespace_id: &str) -> Vec<i32> {
-    all()
-        .into_iter()
-        .filter(|&pid| namespace(pid, kind).as_deref() == Some(namespace_id))
-        .collect()
+    all().into_iter().filter(|&pid| namespace(pid, kind).as_deref() == Some(namespace_id)).collect()
 }
 
 /// Pids of one process from the outermost namespace that is visible here to its own innermost one.
 fn ns_pids(pid: i32) -> Vec<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|l| l.strip_prefix("NSpid:"))
-        .unwrap_or_default();
-    line.split_ascii_whitespace()
-        .filter_map(|p| p.parse().ok())
-        .collect()
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap_or_default();
+    line.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect()
 }
 
 /// The pid a process has in the pid namespace of `init`, however deep below it lives.
@@ -157,8 +132,7 @@ pub fn namespace_to_host(init: i32, pid: i32) -> Option<i32> {
     let depth = ns_pids(init).len().checked_sub(1)?;
     let own = namespace(init, "pid")?;
     all().into_iter().find(|&host| {
-        ns_pids(host).get(depth) == Some(&pid)
-            && (namespace(host, "pid").as_ref() == Some(&own) || below(init, host))
+        ns_pids(host).get(depth) == Some(&pid) && (namespace(host, "pid").as_ref() == Some(&own) || below(init, host))
     })
 }
 
@@ -194,13 +168,7 @@ mod tests {
         let me = i32::try_from(std::process::id())?;
         let identity = Identity::of(me)?;
         assert!(identity.alive());
-        assert!(
-            !Identity {
-                started: identity.started + 1,
-                ..identity
-            }
-            .alive()
-        );
+        assert!(!Identity { started: identity.started + 1, ..identity }.alive());
         assert_eq!(host_to_namespace(me, me), namespace_to_host(me, me));
         Ok(())
     }

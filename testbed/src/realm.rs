@@ -52,23 +52,9 @@ impl Tether {
 /// Starts the outer realm of a bed: network, mounts, host name and pids of its own.
 pub(crate) fn launch(keep: bool, log: &Path, path: &[PathBuf]) -> Result<(Realm, Tether)> {
     let mut command = Command::new("unshare");
-    command.args([
-        "--net",
-        "--mount",
-        "--uts",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-        "tini",
-        "--",
-    ]);
+    command.args(["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "--"]);
     // `cat` ends at the end of its input, and tini with it: the owner's death is the end of the bed, without anybody watching.
-    command.args(if keep {
-        &["sleep", "infinity"][..]
-    } else {
-        &["cat"][..]
-    });
+    command.args(if keep { &["sleep", "infinity"][..] } else { &["cat"][..] });
     command.stdin(if keep { Stdio::null() } else { Stdio::piped() });
     let (realm, mut child) = start(command, log, path)?;
     let stdin = child.stdin.take();
@@ -79,10 +65,7 @@ impl Realm {
     /// Starts a realm inside this one; it shares the network and ends with this one.
     pub(crate) fn nest(&self, setup: &str, args: &[&str], log: &Path) -> Result<Self> {
         let mut command = self.command("sh");
-        command
-            .args(["-ec", &format!("{setup}\nexec {INNER}"), "sh"])
-            .args(args)
-            .stdin(Stdio::null());
+        command.args(["-ec", &format!("{setup}\nexec {INNER}"), "sh"]).args(args).stdin(Stdio::null());
         let (realm, mut child) = start(command, log, &self.path)?;
         // Somebody has to take its exit status, or the ended process stays in the owner's table.
         std::thread::spawn(move || child.wait());
@@ -92,9 +75,7 @@ impl Realm {
     /// A command that runs inside all namespaces of the realm, with a clean environment.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--target={}", self.init.pid))
-            .args(["--all", "--", "env", "-i"]);
+        command.arg(format!("--target={}", self.init.pid)).args(["--all", "--", "env", "-i"]);
         command.args(self.environment()).arg(program);
         command
     }
@@ -102,20 +83,10 @@ impl Realm {
     /// A command that enters only the realm's network, with the caller's files and environment.
     pub fn network_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--net=/proc/{}/ns/net", self.init.pid))
-            .arg("--")
-            .arg(program);
+        command.arg(format!("--net=/proc/{}/ns/net", self.init.pid)).arg("--").arg(program);
         command.env("PATH", self.search_path());
         // The bed has no way out, so a proxy of the surroundings can only break things.
-        for name in [
-            "HTTP_PROXY",
-            "HTTPS_PROXY",
-            "ALL_PROXY",
-            "http_proxy",
-            "https_proxy",
-            "all_proxy",
-        ] {
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
             command.env_remove(name);
         }
         command
@@ -129,11 +100,7 @@ impl Realm {
     }
 
     fn environment(&self) -> [String; 3] {
-        [
-            format!("PATH={}", self.search_path()),
-            "HOME=/root".into(),
-            "LANG=C.UTF-8".into(),
-        ]
+        [format!("PATH={}", self.search_path()), "HOME=/root".into(), "LANG=C.UTF-8".into()]
     }
 
     /// Runs a command to its end; its output is part of the error.
@@ -150,10 +117,7 @@ impl Realm {
     pub fn root_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         let inner = path.strip_prefix("/").unwrap_or(path);
-        Path::new("/proc")
-            .join(self.init.pid.to_string())
-            .join("root")
-            .join(inner)
+        Path::new("/proc").join(self.init.pid.to_string()).join("root").join(inner)
     }
 
     /// Starts a program that goes on by itself, with its output appended to `log` (a path inside), and returns it.
@@ -167,14 +131,8 @@ mkdir -p "$(dirname "$log")"
 setsid "$@" </dev/null >>"$log" 2>&1 &
 echo $!"#;
         let log = log.display().to_string();
-        let argv: Vec<&str> = std::iter::once(log.as_str())
-            .chain(argv.iter().map(String::as_str))
-            .collect();
-        let inner: i32 = self
-            .script(script, &argv)?
-            .trim()
-            .parse()
-            .context("pid of a started program")?;
+        let argv: Vec<&str> = std::iter::once(log.as_str()).chain(argv.iter().map(String::as_str)).collect();
+        let inner: i32 = self.script(script, &argv)?.trim().parse().context("pid of a started program")?;
         let name = argv.get(1).copied().unwrap_or_default();
         let host = process::namespace_to_host(self.init.pid, inner)
             .with_context(|| format!("{name} ended at once, see {log}"))?;
@@ -197,25 +155,15 @@ echo $!"#;
 }
 
 /// The inner unshare; tini reaps what daemons leave behind.
-const INNER: &str =
-    "unshare --cgroup --mount --uts --pid --fork --kill-child --mount-proc tini -- sleep infinity";
+const INNER: &str = "unshare --cgroup --mount --uts --pid --fork --kill-child --mount-proc tini -- sleep infinity";
 
 /// Starts a chain of wrappers that ends in tini and finds that tini.
 fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, Child)> {
     use std::os::unix::process::CommandExt;
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
-        .with_context(|| log.display().to_string())?;
+    let file = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
     // A group of its own: Ctrl-C reaches the owner only, and the owner's end is what ends the bed.
-    command
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .process_group(0);
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("start {}", command.get_program().display()))?;
+    command.stdout(file.try_clone()?).stderr(file).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("start {}", command.get_program().display()))?;
     let first = i32::try_from(child.id())?;
     let mut init = None;
     wait_until(START, || {
@@ -226,18 +174,9 @@ fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, C
     let Some(pid) = init else {
         let _ = child.kill();
         let _ = child.wait();
-        bail!(
-            "no init process: {}",
-            fs::read_to_string(log).unwrap_or_default().trim()
-        );
+        bail!("no init process: {}", fs::read_to_string(log).unwrap_or_default().trim());
     };
-    Ok((
-        Realm {
-            init: Identity::of(pid)?,
-            path: path.to_vec(),
-        },
-        child,
-    ))
+    Ok((Realm { init: Identity::of(pid)?, path: path.to_vec() }, child))
 }
 
 /// The end of the chain of first children; the init's own child is none of the chain.
@@ -251,27 +190,17 @@ fn last_descendant(pid: i32) -> Option<i32> {
 
 /// Runs a command, returns what it prints, and makes its messages part of the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let result = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("start {}", command.get_program().display()))?;
+    let result =
+        command.stdin(Stdio::null()).output().with_context(|| format!("start {}", command.get_program().display()))?;
     if result.status.success() {
         return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
     }
-    let said = [&result.stderr[..], &result.stdout[..]]
-        .map(|b| String::from_utf8_lossy(b).trim().to_owned())
-        .join(" ");
+    let said = [&result.stderr[..], &result.stdout[..]].map(|b| String::from_utf8_lossy(b).trim().to_owned()).join(" ");
     bail!("{} ended with {}: {said}", describe(command), result.status)
 }
 
 fn describe(command: &Command) -> String {
-    let words: Vec<_> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .collect();
-    let text = words
-        .iter()
-        .map(|w| w.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ");
+    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
+    let text = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
     text.chars().take(400).collect()
 }

@@ -40,10 +40,7 @@ impl MissingSandbox {
     /// The line those kubelets wrote last.
     pub fn log_line(&self, at: Timestamp) -> String {
         let at = at.strftime("%m%d %H:%M:%S%.6f");
-        format!(
-            r#"E{at} {:7} start_check.rs] "Failed to start ContainerManager" err="{self}""#,
-            std::process::id()
-        )
+        format!(r#"E{at} {:7} start_check.rs] "Failed to start ContainerManager" err="{self}""#, std::process::id())
     }
 }
 
@@ -56,24 +53,15 @@ pub fn run(socket: &Path) -> anyhow::Result<()> {
 pub(crate) fn ask(socket: &Path) -> Result<(), MissingSandbox> {
     // Both errors are thrown away, as those kubelets did: a failed sandbox list made every container an orphan, and a
     // failed container list none.
-    let sandboxes =
-        bounded::block_on("ListPodSandbox", LIMIT, view::sandboxes(socket)).unwrap_or_default();
-    let containers =
-        bounded::block_on("ListContainers", LIMIT, view::containers(socket)).unwrap_or_default();
+    let sandboxes = bounded::block_on("ListPodSandbox", LIMIT, view::sandboxes(socket)).unwrap_or_default();
+    let containers = bounded::block_on("ListContainers", LIMIT, view::containers(socket)).unwrap_or_default();
     check(&sandboxes, &containers)
 }
 
 fn check(sandboxes: &[Sandbox], containers: &[Container]) -> Result<(), MissingSandbox> {
-    match containers.iter().find(|container| {
-        !sandboxes
-            .iter()
-            .any(|sandbox| sandbox.id == container.sandbox)
-    }) {
+    match containers.iter().find(|container| !sandboxes.iter().any(|sandbox| sandbox.id == container.sandbox)) {
         None => Ok(()),
-        Some(orphan) => Err(MissingSandbox {
-            container: orphan.id.clone(),
-            sandbox: orphan.sandbox.clone(),
-        }),
+        Some(orphan) => Err(MissingSandbox { container: orphan.id.clone(), sandbox: orphan.sandbox.clone() }),
     }
 }
 
@@ -85,17 +73,8 @@ mod tests {
 
     #[test]
     fn the_message_is_the_kubelets() {
-        let pod = PodName {
-            namespace: "n".into(),
-            name: "p".into(),
-            uid: "u".into(),
-        };
-        let sandbox = Sandbox {
-            id: "s1".into(),
-            pod: pod.clone(),
-            ready: false,
-            created: 0,
-        };
+        let pod = PodName { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let sandbox = Sandbox { id: "s1".into(), pod: pod.clone(), ready: false, created: 0 };
         let container = |sandbox: &str| Container {
             id: "c".into(),
             sandbox: sandbox.into(),
@@ -113,10 +92,7 @@ mod tests {
         );
         let line = missing.log_line(Timestamp::UNIX_EPOCH);
         assert!(line.starts_with("E0101 00:00:00.000000 "), "{line}");
-        assert!(
-            line.contains(r#""Failed to start ContainerManager" err="failed to build map"#),
-            "{line}"
-        );
+        assert!(line.contains(r#""Failed to start ContainerManager" err="failed to build map"#), "{line}");
     }
 
     #[test]

@@ -52,8 +52,7 @@ pub(crate) fn logs(name: &str) -> PathBuf {
 impl State {
     pub(crate) fn load(name: &str) -> Result<Self> {
         let path = folder(name).join(STATE);
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("no bed {name:?}: {}", path.display()))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("no bed {name:?}: {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
 
@@ -111,23 +110,15 @@ pub(crate) fn remove_folder(dir: &Path) -> Result<()> {
     if fs::remove_dir_all(dir).is_ok() || !dir.exists() {
         return Ok(());
     }
-    let _ = std::process::Command::new("chattr")
-        .args(["-R", "-f", "-i"])
-        .arg(dir)
-        .status();
+    let _ = std::process::Command::new("chattr").args(["-R", "-f", "-i"]).arg(dir).status();
     fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))
 }
 
 /// Names of all beds that have a folder.
 pub(crate) fn names() -> Vec<String> {
-    let entries = fs::read_dir(root().join("run"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut names: Vec<_> = entries
-        .filter(|e| e.path().is_dir())
-        .filter_map(|e| e.file_name().into_string().ok())
-        .collect();
+    let entries = fs::read_dir(root().join("run")).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter(|e| e.path().is_dir()).filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort_unstable();
     names
 }
@@ -135,21 +126,11 @@ pub(crate) fn names() -> Vec<String> {
 /// What of a bed is still there: one line each, empty when nothing is.
 pub(crate) fn leftovers(name: &str, network: &str) -> Vec<String> {
     let processes = process::members("net", network).into_iter();
-    let mut found: Vec<_> = processes
-        .map(|p| format!("process {p} ({})", process::comm(p).unwrap_or_default()))
-        .collect();
+    let mut found: Vec<_> =
+        processes.map(|p| format!("process {p} ({})", process::comm(p).unwrap_or_default())).collect();
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let dir = folder(name).display().to_string();
-    found.extend(
-        mounts
-            .lines()
-            .filter(|l| l.contains(&dir))
-            .map(|l| format!("mount {l}")),
-    );
-    found.extend(
-        cgroup::leftovers(name)
-            .iter()
-            .map(|g| format!("control group {}", g.display())),
-    );
+    found.extend(mounts.lines().filter(|l| l.contains(&dir)).map(|l| format!("mount {l}")));
+    found.extend(cgroup::leftovers(name).iter().map(|g| format!("control group {}", g.display())));
     found
 }

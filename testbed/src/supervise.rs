@@ -99,20 +99,13 @@ async fn check(args: &Args) -> Result<Option<start_check::MissingSandbox>> {
 
 fn start(command: &[String]) -> Result<Child> {
     let (program, arguments) = command.split_first().context("no program")?;
-    Command::new(program)
-        .args(arguments)
-        .spawn()
-        .with_context(|| format!("start {program}"))
+    Command::new(program).args(arguments).spawn().with_context(|| format!("start {program}"))
 }
 
 /// SIGTERM, and SIGKILL to that process alone when its time is over: containers live on.
 async fn end(child: &mut Child) -> Result<ExitStatus> {
     // A child that has just ended has no pid any more, and needs no signal.
-    if let Some(pid) = child
-        .id()
-        .and_then(|id| i32::try_from(id).ok())
-        .and_then(Pid::from_raw)
-    {
+    if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
         kill_process(pid, Signal::TERM).context("forward SIGTERM")?;
     }
     if let Ok(status) = timeout(GRACE, child.wait()).await {
@@ -143,9 +136,6 @@ impl Log {
     }
 
     fn exit(&mut self, attempt: u64, status: ExitStatus, started: Instant) -> Result<()> {
-        self.line(&format!(
-            "attempt {attempt} ended after {:.1} s: {status}",
-            started.elapsed().as_secs_f64()
-        ))
+        self.line(&format!("attempt {attempt} ended after {:.1} s: {status}", started.elapsed().as_secs_f64()))
     }
 }

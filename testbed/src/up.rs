@@ -59,15 +59,10 @@ impl Default for BedOptions {
 impl Bed {
     /// Brings a bed up: builds and installs what is missing, starts everything, waits until the nodes are Ready.
     pub fn up(options: BedOptions) -> Result<Self> {
-        let nodes = if options.control_plane_only {
-            0
-        } else {
-            u8::try_from(options.nodes).context("too many nodes")?
-        };
+        let nodes =
+            if options.control_plane_only { 0 } else { u8::try_from(options.nodes).context("too many nodes")? };
         if !rustix::process::geteuid().is_root() {
-            bail!(
-                "a bed needs root: it makes network, mount and pid namespaces and runs a container runtime"
-            );
+            bail!("a bed needs root: it makes network, mount and pid namespaces and runs a container runtime");
         }
         let said = Progress::new(options.progress);
         packages::ensure(packages::BED, options.progress)?;
@@ -79,39 +74,20 @@ impl Bed {
         let path = assets::ensure(&tools, options.progress)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
         let programs = if nodes > 0 {
-            Some(Programs {
-                workload: images::workload_binary(&state::workspace())?,
-                testbed: program()?,
-            })
+            Some(Programs { workload: images::workload_binary(&state::workspace())?, testbed: program()? })
         } else {
             None
         };
         said.step("programs");
 
-        let name = if options.keep {
-            options.name
-        } else {
-            format!("{}-{}", options.name, std::process::id())
-        };
+        let name = if options.keep { options.name } else { format!("{}-{}", options.name, std::process::id()) };
         let mark = state::claim(&name)?;
         let dir = state::folder(&name);
         let (realm, tether) = realm::launch(options.keep, &dir.join("logs/init.log"), &path)?;
         let network = process::namespace(realm.init.pid, "net").context("the bed's network")?;
-        let state = State {
-            realm,
-            network,
-            keep: options.keep,
-            nodes: Vec::new(),
-            kubeconfig: PathBuf::new(),
-        };
+        let state = State { realm, network, keep: options.keep, nodes: Vec::new(), kubeconfig: PathBuf::new() };
         // From here on an error or a panic takes down what is there.
-        let mut bed = Self {
-            name,
-            state,
-            tether: Some(tether),
-            mark: Some(mark),
-            down: false,
-        };
+        let mut bed = Self { name, state, tether: Some(tether), mark: Some(mark), down: false };
         if let Err(error) = bed.start(options.node_monitor_grace, nodes, programs.as_ref(), &said) {
             let error = bed.failed(error);
             // Half a bed is of no use to anybody.
@@ -133,16 +109,9 @@ impl Bed {
         network::set_up(&self.state.realm, nodes)?;
         let pki = Pki::create(&dir.join("pki"))?;
         pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
-        let kubeconfigs: Vec<_> = (1..=nodes)
-            .map(|n| pki.node_kubeconfig(&Node::name_of(n)))
-            .collect::<Result<_>>()?;
+        let kubeconfigs: Vec<_> = (1..=nodes).map(|n| pki.node_kubeconfig(&Node::name_of(n))).collect::<Result<_>>()?;
         let realm = &self.state.realm;
-        let control_plane = ControlPlane {
-            realm,
-            dir: &dir,
-            pki: &pki,
-            node_monitor_grace,
-        };
+        let control_plane = ControlPlane { realm, dir: &dir, pki: &pki, node_monitor_grace };
         let make = |number: u8, kubeconfig: &Path, made: &Made<'_>| {
             let name = &self.name;
             let node = Node::create(&Parts {
@@ -156,37 +125,27 @@ impl Bed {
                 testbed: &made.testbed,
             })?;
             node.start_containerd()?;
-            made.archives
-                .iter()
-                .try_for_each(|archive| images::import(&node, archive))?;
+            made.archives.iter().try_for_each(|archive| images::import(&node, archive))?;
             Ok::<_, anyhow::Error>(node)
         };
-        let parts = programs
-            .map(|programs| Made::new(programs, &dir, &pki))
-            .transpose()?;
+        let parts = programs.map(|programs| Made::new(programs, &dir, &pki)).transpose()?;
         // Runtimes start beside the control plane: it waits more than it works.
         let (control_plane, nodes) = std::thread::scope(|scope| {
             let nodes: Vec<_> = parts
                 .iter()
                 .flat_map(|parts| (1..).zip(&kubeconfigs).map(move |(n, k)| (n, k, parts)))
-                .map(|(number, kubeconfig, parts)| {
-                    scope.spawn(move || make(number, kubeconfig, parts))
-                })
+                .map(|(number, kubeconfig, parts)| scope.spawn(move || make(number, kubeconfig, parts)))
                 .collect();
             let control_plane = control_plane.start();
             said.step("control plane");
-            let nodes = nodes.into_iter().map(|node| {
-                node.join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
+            let nodes =
+                nodes.into_iter().map(|node| node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             (control_plane, nodes.collect::<Result<Vec<_>>>())
         });
         self.state.kubeconfig = control_plane?;
         self.state.nodes = nodes?;
         self.state.save(&self.name)?;
-        self.nodes()
-            .iter()
-            .try_for_each(|node| node.start_kubelet(KubeletStart::default()))?;
+        self.nodes().iter().try_for_each(|node| node.start_kubelet(KubeletStart::default()))?;
         self.wait_ready(self.nodes().len(), NODES_READY)?;
         if !self.nodes().is_empty() {
             said.step("nodes");
@@ -197,11 +156,7 @@ impl Bed {
     /// Keeps the logs of a bed that did not come up and says where they are.
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
         match self.save_logs() {
-            Ok(path) => error.context(format!(
-                "bed {} did not come up, its logs are in {}",
-                self.name,
-                path.display()
-            )),
+            Ok(path) => error.context(format!("bed {} did not come up, its logs are in {}", self.name, path.display())),
             Err(_) => error,
         }
     }
@@ -227,12 +182,7 @@ impl<'a> Made<'a> {
         // A copy: the original may be built anew while a kept bed runs.
         fs::copy(&programs.testbed, &testbed)?;
         let archives = images::bed_images(&programs.workload, &dir.join("images"))?;
-        Ok(Self {
-            workload: &programs.workload,
-            testbed,
-            ca: fs::read_to_string(pki.path("ca.crt"))?,
-            archives,
-        })
+        Ok(Self { workload: &programs.workload, testbed, ca: fs::read_to_string(pki.path("ca.crt"))?, archives })
     }
 }
 
@@ -246,14 +196,7 @@ fn program() -> Result<PathBuf> {
         return Ok(own);
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(state::workspace()).args([
-        "build",
-        "--locked",
-        "--package",
-        "nrh-testbed",
-        "--bin",
-        "testbed",
-    ]);
+    cargo.current_dir(state::workspace()).args(["build", "--locked", "--package", "nrh-testbed", "--bin", "testbed"]);
     output(&mut cargo).context("build the test bed's own program")?;
     Ok(state::target().join("debug/testbed"))
 }
@@ -266,10 +209,7 @@ struct Progress {
 
 impl Progress {
     fn new(shown: bool) -> Self {
-        Self {
-            shown,
-            last: std::cell::Cell::new(Instant::now()),
-        }
+        Self { shown, last: std::cell::Cell::new(Instant::now()) }
     }
 
     fn step(&self, what: &str) {

@@ -60,15 +60,9 @@ pub struct NodeView {
 impl Snapshot {
     /// Looks at everything.
     pub fn take(kubectl: Kubectl, nodes: &[&Node]) -> Result<Self> {
-        let nodes = nodes
-            .iter()
-            .map(|node| Ok((node.name.clone(), node_view(node)?)));
+        let nodes = nodes.iter().map(|node| Ok((node.name.clone(), node_view(node)?)));
         let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
-        Ok(Self {
-            cluster: Cluster::look(kubectl)?,
-            nodes,
-            taken: Timestamp::now(),
-        })
+        Ok(Self { cluster: Cluster::look(kubectl)?, nodes, taken: Timestamp::now() })
     }
 }
 
@@ -104,20 +98,14 @@ impl Runs {
 /// Tells whether a pod is Ready by the API *and* the runtime answers for its sandbox and each of its containers.
 pub fn pod_runs(kubectl: Kubectl, node: &Node, uid: &str) -> Result<Runs> {
     let no = |why: String| Ok(Runs::No(why));
-    let Some(pod) = pods(kubectl, Some(&node.name))?
-        .into_iter()
-        .find(|pod| pod.uid == uid)
-    else {
+    let Some(pod) = pods(kubectl, Some(&node.name))?.into_iter().find(|pod| pod.uid == uid) else {
         return no(format!("no pod {uid} on {}", node.name));
     };
     if pod.deleting {
         return no(format!("{} is being deleted", pod.name));
     }
     if pod.phase != "Running" || !pod.ready {
-        return no(format!(
-            "{} is {}, ready: {}",
-            pod.name, pod.phase, pod.ready
-        ));
+        return no(format!("{} is {}, ready: {}", pod.name, pod.phase, pod.ready));
     }
     let socket = socket(node);
     let lists = lists(&socket, LIMIT)?;
@@ -127,15 +115,9 @@ pub fn pod_runs(kubectl: Kubectl, node: &Node, uid: &str) -> Result<Runs> {
     let mut ids = vec![sandbox.id.clone()];
     for wanted in &pod.containers {
         // The API may still name the container of an earlier attempt; only what the runtime lists as running counts.
-        let Some(id) = wanted
-            .id
-            .as_ref()
-            .filter(|id| lists.containers.iter().any(|c| c.id == **id && c.running()))
+        let Some(id) = wanted.id.as_ref().filter(|id| lists.containers.iter().any(|c| c.id == **id && c.running()))
         else {
-            return no(format!(
-                "container {} of {} is not in the runtime's list as running",
-                wanted.name, pod.name
-            ));
+            return no(format!("container {} of {} is not in the runtime's list as running", wanted.name, pod.name));
         };
         ids.push(id.clone());
     }

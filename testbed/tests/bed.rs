@@ -17,19 +17,13 @@ use serde_json::{Value, json};
 fn root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!(
-            "SKIP not root: a bed makes network, mount and pid namespaces and runs a container runtime"
-        );
+        eprintln!("SKIP not root: a bed makes network, mount and pid namespaces and runs a container runtime");
     }
     root
 }
 
 /// Asks again until the answer satisfies; fails with the last answer.
-fn eventually<T: std::fmt::Debug>(
-    limit: Duration,
-    mut ask: impl FnMut() -> T,
-    good: impl Fn(&T) -> bool,
-) -> T {
+fn eventually<T: std::fmt::Debug>(limit: Duration, mut ask: impl FnMut() -> T, good: impl Fn(&T) -> bool) -> T {
     let end = Instant::now() + limit;
     loop {
         let answer = ask();
@@ -64,22 +58,12 @@ fn daemon_set(name: &str, host_network: bool) -> String {
 
 /// Node and state of each pod with a label: `real-1 Running true 0`.
 fn pods(bed: &Bed, app: &str) -> Vec<String> {
-    let text = bed
-        .kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", "json"])
-        .unwrap();
+    let text = bed.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", "json"]).unwrap();
     let list: Value = serde_json::from_str(&text).unwrap();
     let line = |pod: &Value| {
         let status = &pod["status"];
-        let (node, phase) = (
-            pod["spec"]["nodeName"].as_str().unwrap_or("-"),
-            status["phase"].as_str().unwrap_or("-"),
-        );
-        format!(
-            "{node} {phase} {}",
-            status["containerStatuses"][0]["ready"]
-                .as_bool()
-                .unwrap_or(false)
-        )
+        let (node, phase) = (pod["spec"]["nodeName"].as_str().unwrap_or("-"), status["phase"].as_str().unwrap_or("-"));
+        format!("{node} {phase} {}", status["containerStatuses"][0]["ready"].as_bool().unwrap_or(false))
     };
     let mut lines: Vec<_> = list["items"].as_array().unwrap().iter().map(line).collect();
     lines.sort();
@@ -94,45 +78,24 @@ fn two_real_nodes_run_pods_and_leave_nothing() {
         return;
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let bed = Bed::up(BedOptions {
-        name: "two".into(),
-        ..BedOptions::default()
-    })
-    .unwrap();
+    let bed = Bed::up(BedOptions { name: "two".into(), ..BedOptions::default() }).unwrap();
     let names: Vec<_> = bed.nodes().iter().map(|n| n.name.as_str()).collect();
     assert_eq!(names, ["real-1", "real-2"]);
-    assert!(
-        bed.kubectl(&["version"])
-            .unwrap()
-            .contains("Server Version: v1.36.3")
-    );
+    assert!(bed.kubectl(&["version"]).unwrap().contains("Server Version: v1.36.3"));
 
     for (name, host_network) in [("pod-network", false), ("host-network", true)] {
-        bed.kubectl_input(&["apply", "-f", "-"], &daemon_set(name, host_network))
-            .unwrap();
+        bed.kubectl_input(&["apply", "-f", "-"], &daemon_set(name, host_network)).unwrap();
     }
     for name in ["pod-network", "host-network"] {
-        eventually(
-            Duration::from_mins(1),
-            || pods(&bed, name),
-            |pods| *pods == BOTH_RUN,
-        );
+        eventually(Duration::from_mins(1), || pods(&bed, name), |pods| *pods == BOTH_RUN);
     }
-    assert!(
-        bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"])
-            .unwrap()
-            .contains("10.0.0.1:443 answers")
-    );
+    assert!(bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"]).unwrap().contains("10.0.0.1:443 answers"));
 
     default_paths_hold(&bed);
     programs_stop_and_start(&bed);
     requests_are_recorded(&bed);
 
-    let (name, network, _held) = (
-        bed.name().to_owned(),
-        bed.network_id().to_owned(),
-        bed.network().unwrap(),
-    );
+    let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
     assert!(!process::members("net", &network).is_empty());
     bed.down().unwrap();
     assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());
@@ -143,15 +106,9 @@ fn two_real_nodes_run_pods_and_leave_nothing() {
 
 /// What a node finds at the paths where everybody looks, and that nothing of it is the machine's.
 fn default_paths_hold(bed: &Bed) {
-    let [one, two] = bed.nodes() else {
-        panic!("two nodes")
-    };
+    let [one, two] = bed.nodes() else { panic!("two nodes") };
     assert_eq!(one.run("hostname", &[]).unwrap().trim(), "real-1");
-    for path in [
-        "/run/containerd/containerd.sock",
-        "/etc/kubernetes/kubelet.conf",
-        "/var/lib/kubelet/config.yaml",
-    ] {
+    for path in ["/run/containerd/containerd.sock", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/config.yaml"] {
         assert!(one.root_path(path).exists(), "{path}");
         assert_ne!(
             fs::metadata(one.root_path(path)).unwrap().ino(),
@@ -162,52 +119,27 @@ fn default_paths_hold(bed: &Bed) {
     // The kubelet's own credentials are what a probe outside of any pod uses.
     let kubeconfig = "--kubeconfig=/etc/kubernetes/kubelet.conf";
     assert_eq!(
-        two.run(
-            "kubectl",
-            &[
-                kubeconfig,
-                "auth",
-                "whoami",
-                "-o",
-                "jsonpath={.status.userInfo.username}"
-            ]
-        )
-        .unwrap(),
+        two.run("kubectl", &[kubeconfig, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]).unwrap(),
         "system:node:real-2"
     );
     // Each node sees its own processes only, under pids of its own.
-    let shims: Vec<_> =
-        process::members("pid", &process::namespace(one.init_pid(), "pid").unwrap())
-            .into_iter()
-            .filter(|&pid| process::comm(pid).is_some_and(|c| c.starts_with("containerd-shim")))
-            .collect();
+    let shims: Vec<_> = process::members("pid", &process::namespace(one.init_pid(), "pid").unwrap())
+        .into_iter()
+        .filter(|&pid| process::comm(pid).is_some_and(|c| c.starts_with("containerd-shim")))
+        .collect();
     assert_eq!(shims.len(), 2);
     let inside = one.host_to_node(shims[0]).unwrap();
     assert_eq!(one.pid_to_host(inside), Some(shims[0]));
-    assert!(
-        one.run("cat", &[&format!("/proc/{inside}/comm")])
-            .unwrap()
-            .starts_with("containerd-shim")
-    );
+    assert!(one.run("cat", &[&format!("/proc/{inside}/comm")]).unwrap().starts_with("containerd-shim"));
     assert_eq!(two.host_to_node(shims[0]), None);
     // Control groups as well, or the runtime of one node would touch the other's.
     let groups = |node: &nrh_testbed::Node| {
         node.run("sh", &["-c", "for g in /sys/fs/cgroup/*/k8s.io/*/ /sys/fs/cgroup/k8s.io/*/; do [ -d $g ] && basename $g; done | sort -u"])
     };
-    let (first, second) = (
-        groups(one).unwrap_or_default(),
-        groups(two).unwrap_or_default(),
-    );
-    assert!(
-        first.lines().all(|g| !second.contains(g)),
-        "{first} {second}"
-    );
+    let (first, second) = (groups(one).unwrap_or_default(), groups(two).unwrap_or_default());
+    assert!(first.lines().all(|g| !second.contains(g)), "{first} {second}");
     // Nothing leaves: every address is a local one or unreachable.
-    assert!(
-        one.run("ip", &["route", "get", "192.0.2.1"])
-            .unwrap()
-            .contains("dev lo")
-    );
+    assert!(one.run("ip", &["route", "get", "192.0.2.1"]).unwrap().contains("dev lo"));
 }
 
 fn programs_stop_and_start(bed: &Bed) {
@@ -219,19 +151,12 @@ fn programs_stop_and_start(bed: &Bed) {
     node.stop_kubelet().unwrap();
     let kubelets = || {
         let members = process::members("pid", &process::namespace(node.init_pid(), "pid").unwrap());
-        members
-            .into_iter()
-            .filter(|&pid| process::comm(pid).as_deref() == Some("kubelet"))
-            .count()
+        members.into_iter().filter(|&pid| process::comm(pid).as_deref() == Some("kubelet")).count()
     };
     assert_eq!(kubelets(), 0);
     node.start_kubelet(KubeletStart::default()).unwrap();
     eventually(Duration::from_secs(20), kubelets, |&n| n == 1);
-    eventually(
-        Duration::from_mins(1),
-        || pods(bed, "pod-network"),
-        |pods| *pods == BOTH_RUN,
-    );
+    eventually(Duration::from_mins(1), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
 }
 
 fn requests_are_recorded(bed: &Bed) {
@@ -239,23 +164,13 @@ fn requests_are_recorded(bed: &Bed) {
     let created: Vec<_> = audit
         .iter()
         .filter(|e| {
-            e.is_write()
-                && e.code() == 201
-                && e.object_ref
-                    .as_ref()
-                    .is_some_and(|o| o.resource == "daemonsets")
+            e.is_write() && e.code() == 201 && e.object_ref.as_ref().is_some_and(|o| o.resource == "daemonsets")
         })
         .map(|e| e.user.username.as_str())
         .collect();
     assert_eq!(created, ["admin", "admin"]);
-    assert!(
-        audit
-            .iter()
-            .any(|e| e.user.username == "system:node:real-1" && e.verb == "patch")
-    );
-    let version = bed
-        .run(async |client| Ok(client.apiserver_version().await?))
-        .unwrap();
+    assert!(audit.iter().any(|e| e.user.username == "system:node:real-1" && e.verb == "patch"));
+    let version = bed.run(async |client| Ok(client.apiserver_version().await?)).unwrap();
     assert_eq!(version.git_version, "v1.36.3");
 }
 
@@ -275,9 +190,7 @@ fn a_killed_owner_leaves_nothing_running() {
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_testbed"));
-    command
-        .args(["--name", "killed", "up", "--nodes", "1", "--kwok", "20"])
-        .stdout(Stdio::piped());
+    command.args(["--name", "killed", "up", "--nodes", "1", "--kwok", "20"]).stdout(Stdio::piped());
     let mut owner = Owner(command.spawn().unwrap());
     let mut lines = BufReader::new(owner.0.stdout.take().unwrap()).lines();
     let first = lines.next().expect("the bed did not come up").unwrap();
@@ -289,20 +202,12 @@ fn a_killed_owner_leaves_nothing_running() {
     assert!(process::members("net", &network).len() > 8);
 
     drop(owner);
-    eventually(
-        Duration::from_secs(20),
-        || process::members("net", &network),
-        Vec::is_empty,
-    );
+    eventually(Duration::from_secs(20), || process::members("net", &network), Vec::is_empty);
     assert!(!bed.realm().alive());
     drop(bed);
     // Folders cannot remove themselves: the next bed does it.
-    let options = BedOptions {
-        name: "next".into(),
-        control_plane_only: true,
-        progress: false,
-        ..BedOptions::default()
-    };
+    let options =
+        BedOptions { name: "next".into(), control_plane_only: true, progress: false, ..BedOptions::default() };
     let next = Bed::up(options).unwrap();
     assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());
     next.down().unwrap();

@@ -39,13 +39,8 @@ fn what_ends_is_started_again() {
     let log = dir.path().join("log");
     let mut child = supervise(&log, &["--restart-sec", "0"], "exit 3");
     let text = until(&log, "attempt 3 ended");
-    assert!(
-        text.contains("attempt 1 ended after 0.0 s: exit status: 3"),
-        "{text}"
-    );
-    let mut times = text
-        .lines()
-        .map(|line| line.split(' ').next().unwrap().parse::<jiff::Timestamp>());
+    assert!(text.contains("attempt 1 ended after 0.0 s: exit status: 3"), "{text}");
+    let mut times = text.lines().map(|line| line.split(' ').next().unwrap().parse::<jiff::Timestamp>());
     assert!(times.all(|time| time.is_ok()), "{text}");
     terminate(&mut child);
 }
@@ -55,10 +50,7 @@ fn the_order_to_end_is_passed_on() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let ready = dir.path().join("ready");
-    let script = format!(
-        "trap 'exit 7' TERM; : >{}; while :; do sleep 0.05; done",
-        ready.display()
-    );
+    let script = format!("trap 'exit 7' TERM; : >{}; while :; do sleep 0.05; done", ready.display());
     let mut child = supervise(&log, &[], &script);
     let end = Instant::now() + Duration::from_secs(10);
     while !ready.exists() {
@@ -67,10 +59,7 @@ fn the_order_to_end_is_passed_on() {
     }
     terminate(&mut child);
     let text = fs::read_to_string(&log).unwrap();
-    assert!(
-        text.contains("exit status: 7") && text.ends_with("told to end\n"),
-        "{text}"
-    );
+    assert!(text.contains("exit status: 7") && text.ends_with("told to end\n"), "{text}");
     assert_eq!(text.matches("started").count(), 1, "{text}");
 }
 

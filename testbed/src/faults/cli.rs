@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{
-    Injection, await_gate_holder, freeze_shim, hang_cni_add, hang_cni_del, leaked_shim,
-    lose_sandbox, set_cause, stop_all_containers,
+    Injection, await_gate_holder, freeze_shim, hang_cni_add, hang_cni_del, leaked_shim, lose_sandbox, set_cause,
+    stop_all_containers,
 };
 use crate::Bed;
 use crate::view;
@@ -69,8 +69,7 @@ pub fn run(bed: &Bed, args: &Args) -> Result<()> {
     let uid = |name: &str| {
         let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
         let pod = view::pod(&|| bed.command("kubectl"), namespace, name)?;
-        pod.map(|pod| pod.uid)
-            .with_context(|| format!("no pod {namespace}/{name}"))
+        pod.map(|pod| pod.uid).with_context(|| format!("no pod {namespace}/{name}"))
     };
     let hang = |gate: Injection, wait: Option<u64>| match wait {
         Some(seconds) => await_gate_holder(node, &gate, Duration::from_secs(seconds)),
@@ -86,11 +85,8 @@ pub fn run(bed: &Bed, args: &Args) -> Result<()> {
         Sub::Cause { path } => set_cause(node, path)?,
         Sub::Lift => {
             let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("read the injection")?;
-            let injection: Injection =
-                serde_json::from_str(&text).context("what the injection printed")?;
+            std::io::stdin().read_to_string(&mut text).context("read the injection")?;
+            let injection: Injection = serde_json::from_str(&text).context("what the injection printed")?;
             return injection.lift(node);
         }
         Sub::View => {

@@ -30,10 +30,7 @@ fn hang(node: &Node, gate: &str) -> Result<Injection> {
     // Records of an earlier injection would be mistaken for this one's.
     open(node)?;
     let path = PathBuf::from(GATES).join(gate);
-    let victim = Victim {
-        path: Some(path.clone()),
-        ..Victim::default()
-    };
+    let victim = Victim { path: Some(path.clone()), ..Victim::default() };
     let injection = Injection::now(Fault::HungNetworkPlugin, node, victim);
     create(&node.root_path(path))?;
     Ok(injection)
@@ -43,27 +40,18 @@ fn hang(node: &Node, gate: &str) -> Result<Injection> {
 pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Result<Injection> {
     let mut holder = None;
     let taken = wait_until(limit, || {
-        holder = held_gates(node)
-            .ok()
-            .and_then(|held| held.into_iter().next());
+        holder = held_gates(node).ok().and_then(|held| held.into_iter().next());
         holder.is_some()
     });
     let (true, Some((path, node_pid))) = (taken, holder) else {
-        bail!(
-            "no network plugin of {} took the gate within {limit:?}",
-            node.name
-        )
+        bail!("no network plugin of {} took the gate within {limit:?}", node.name)
     };
-    let host = node
-        .pid_to_host(node_pid)
-        .with_context(|| format!("plugin {node_pid} of {} is gone", node.name))?;
+    let host = node.pid_to_host(node_pid).with_context(|| format!("plugin {node_pid} of {} is gone", node.name))?;
     let mut victim = gate.victim.clone();
     victim.process = Some(Identity::of(host)?);
     victim.node_pid = Some(node_pid);
     // The rename set the file's change time, which is the instant of the fault; the poll is a little later.
-    let late = changed(&path)
-        .and_then(|at| at.elapsed().ok())
-        .unwrap_or_default();
+    let late = changed(&path).and_then(|at| at.elapsed().ok()).unwrap_or_default();
     let (now, instant) = (Timestamp::now(), Instant::now());
     Ok(Injection {
         victim,
@@ -79,9 +67,7 @@ pub(super) fn open(node: &Node) -> Result<()> {
         remove(&node.root_path(GATES).join(gate))?;
     }
     // The hanging process waits for the end of this file.
-    held_gates(node)?
-        .into_iter()
-        .try_for_each(|(path, _)| remove(&path))
+    held_gates(node)?.into_iter().try_for_each(|(path, _)| remove(&path))
 }
 
 /// Gates that a process has taken, with that process's pid inside the node.
@@ -95,18 +81,12 @@ fn held_gates(node: &Node) -> Result<Vec<(PathBuf, i32)>> {
         let (_, pid) = path.file_name()?.to_str()?.split_once(".held.")?;
         pid.parse().ok()
     };
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| Some((entry.path(), pid(&entry.path())?)))
-        .collect())
+    Ok(entries.flatten().filter_map(|entry| Some((entry.path(), pid(&entry.path())?))).collect())
 }
 
 fn changed(path: &Path) -> Option<std::time::SystemTime> {
     use std::os::unix::fs::MetadataExt;
     let data = fs::metadata(path).ok()?;
-    let (seconds, nanoseconds) = (
-        u64::try_from(data.ctime()).ok()?,
-        u32::try_from(data.ctime_nsec()).ok()?,
-    );
+    let (seconds, nanoseconds) = (u64::try_from(data.ctime()).ok()?, u32::try_from(data.ctime_nsec()).ok()?);
     Some(std::time::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
 }

@@ -21,8 +21,7 @@ fn parse(log: &str, pod_uid: &str) -> Option<Duration> {
     log.lines().rev().find_map(|line| {
         let (_, rest) = line.split_once("back-off ")?;
         let (length, rest) = rest.split_once(" restarting failed container=")?;
-        rest.contains(&uid)
-            .then(|| length.parse::<SignedDuration>().ok()?.try_into().ok())?
+        rest.contains(&uid).then(|| length.parse::<SignedDuration>().ok()?.try_into().ok())?
     })
 }
 
@@ -37,13 +36,7 @@ mod tests {
                 r#"E1121 10:05:29.716452 111 pod_workers.go:1338] "Error syncing pod, skipping" err="failed to \"StartContainer\" for \"work\" with CrashLoopBackOff: \"back-off {length} restarting failed container=work pod=agent_default({uid})\"" "#
             )
         };
-        let log = [
-            line("2m40s", "a"),
-            line("5m0s", "a"),
-            line("10s", "b"),
-            "other".into(),
-        ]
-        .join("\n");
+        let log = [line("2m40s", "a"), line("5m0s", "a"), line("10s", "b"), "other".into()].join("\n");
         assert_eq!(parse(&log, "a"), Some(Duration::from_mins(5)));
         assert_eq!(parse(&log, "b"), Some(Duration::from_secs(10)));
         assert_eq!(parse(&log, "c"), None);

@@ -13,56 +13,37 @@ use rustix::process::{Pid, Signal, kill_process_group};
 pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     // A group of its own: entering namespaces puts a wrapper in front of the program, and both have to go.
-    command
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {name}"))?;
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
 
     let end = Instant::now() + limit;
     let status = loop {
-        if let Some(status) = child
-            .try_wait()
-            .with_context(|| format!("wait for {name}"))?
-        {
+        if let Some(status) = child.try_wait().with_context(|| format!("wait for {name}"))? {
             break status;
         }
         if Instant::now() > end {
             // An error means that the group has just ended by itself.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             child.wait().with_context(|| format!("wait for {name}"))?;
-            bail!(
-                "{name} {} did not answer within {limit:?}",
-                arguments(command)
-            );
+            bail!("{name} {} did not answer within {limit:?}", arguments(command));
         }
         thread::sleep(Duration::from_millis(5));
     };
     let text = |reader: thread::JoinHandle<Vec<u8>>| {
-        let bytes = reader
-            .join()
-            .map_err(|_| anyhow!("the reader of {name} failed"))?;
+        let bytes = reader.join().map_err(|_| anyhow!("the reader of {name} failed"))?;
         Ok::<_, anyhow::Error>(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (stdout, stderr) = (text(stdout)?, text(stderr)?);
     if !status.success() {
-        bail!(
-            "{name} {} ended with {status}: {}",
-            arguments(command),
-            stderr.trim()
-        );
+        bail!("{name} {} ended with {status}: {}", arguments(command), stderr.trim());
     }
     Ok(stdout)
 }
 
 fn arguments(command: &Command) -> String {
-    let all: Vec<_> = command
-        .get_args()
-        .map(|argument| argument.to_string_lossy())
-        .collect();
+    let all: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
     all.join(" ")
 }
 
@@ -85,10 +66,7 @@ pub(crate) fn block_on<T: Send>(
     future: impl Future<Output = Result<T>> + Send,
 ) -> Result<T> {
     let run = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("start a runtime")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
         runtime.block_on(async {
             tokio::time::timeout(limit, future)
                 .await
@@ -96,12 +74,7 @@ pub(crate) fn block_on<T: Send>(
                 .with_context(|| what.to_owned())
         })
     };
-    thread::scope(|scope| {
-        scope
-            .spawn(run)
-            .join()
-            .map_err(|_| anyhow!("the thread for {what} failed"))?
-    })
+    thread::scope(|scope| scope.spawn(run).join().map_err(|_| anyhow!("the thread for {what} failed"))?)
 }
 
 #[cfg(test)]
@@ -116,10 +89,7 @@ mod tests {
         // The inner shell holds the pipe; if it lived on, reading would wait for it.
         command.args(["-c", "sh -c 'sleep 60; true'; true"]);
         let error = output(&mut command, Duration::from_millis(200)).unwrap_err();
-        assert!(
-            error.to_string().contains("did not answer within 200ms"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("did not answer within 200ms"), "{error}");
         assert!(before.elapsed() < Duration::from_secs(5));
     }
 
@@ -128,15 +98,8 @@ mod tests {
         let limit = Duration::from_secs(10);
         let text = output(Command::new("seq").arg("100000"), limit).unwrap();
         assert!(text.ends_with("100000\n"));
-        let error = output(
-            Command::new("sh").args(["-c", "echo why >&2; exit 3"]),
-            limit,
-        )
-        .unwrap_err();
-        assert!(
-            error.to_string().ends_with("exit status: 3: why"),
-            "{error}"
-        );
+        let error = output(Command::new("sh").args(["-c", "echo why >&2; exit 3"]), limit).unwrap_err();
+        assert!(error.to_string().ends_with("exit status: 3: why"), "{error}");
     }
 
     #[test]

@@ -68,14 +68,10 @@ impl Cluster {
     pub(super) fn look(kubectl: Kubectl) -> Result<Self> {
         let nodes: Items<core::Node> = get(kubectl(), &["nodes"])?;
         let spec = |node: core::Node| {
-            let spec = serde_json::to_value(node.spec.unwrap_or_default())
-                .context("the spec of a node")?;
+            let spec = serde_json::to_value(node.spec.unwrap_or_default()).context("the spec of a node")?;
             Ok((node.metadata.name.unwrap_or_default(), spec))
         };
-        Ok(Self {
-            nodes: nodes.items.into_iter().map(spec).collect::<Result<_>>()?,
-            pods: pods(kubectl, None)?,
-        })
+        Ok(Self { nodes: nodes.items.into_iter().map(spec).collect::<Result<_>>()?, pods: pods(kubectl, None)? })
     }
 }
 
@@ -102,23 +98,15 @@ struct Items<T> {
 }
 
 fn get<T: DeserializeOwned>(mut kubectl: Command, arguments: &[&str]) -> Result<T> {
-    kubectl
-        .arg("get")
-        .args(arguments)
-        .args(["--output", "json", "--request-timeout", "10s"]);
+    kubectl.arg("get").args(arguments).args(["--output", "json", "--request-timeout", "10s"]);
     let text = bounded::output(&mut kubectl, LIMIT)?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("the answer to get {}", arguments.join(" ")))
+    serde_json::from_str(&text).with_context(|| format!("the answer to get {}", arguments.join(" ")))
 }
 
 impl From<core::Pod> for Pod {
     fn from(pod: core::Pod) -> Self {
         let status = pod.status.unwrap_or_default();
-        let ready = status
-            .conditions
-            .iter()
-            .flatten()
-            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let owners = pod.metadata.owner_references.unwrap_or_default();
         // Init containers come and go by design; what has to run are the others.
         let containers = status.container_statuses.unwrap_or_default();
@@ -142,10 +130,7 @@ impl From<core::Pod> for Pod {
             name: pod.metadata.name.unwrap_or_default(),
             uid: pod.metadata.uid.unwrap_or_default(),
             node: pod.spec.and_then(|spec| spec.node_name),
-            owner: owners
-                .into_iter()
-                .find(|owner| owner.controller == Some(true))
-                .map(|owner| owner.name),
+            owner: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.name),
             phase: status.phase.unwrap_or_default(),
             ready,
             deleting: pod.metadata.deletion_timestamp.is_some(),

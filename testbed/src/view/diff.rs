@@ -46,9 +46,7 @@ impl Allowed {
     }
 
     fn pod(&self, namespace: &str, name: &str) -> bool {
-        self.pods
-            .iter()
-            .any(|(own, prefix)| own == namespace && name.starts_with(prefix.as_str()))
+        self.pods.iter().any(|(own, prefix)| own == namespace && name.starts_with(prefix.as_str()))
     }
 }
 
@@ -103,13 +101,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
 
     for (name, old, new) in pair(&before.cluster.nodes, &after.cluster.nodes) {
         if !allowed.specs.contains(name) {
-            changes.compare(
-                What::NodeSpec,
-                "",
-                name,
-                old.map(ToString::to_string),
-                new.map(ToString::to_string),
-            );
+            changes.compare(What::NodeSpec, "", name, old.map(ToString::to_string), new.map(ToString::to_string));
         }
     }
     let (old, new) = (pods(before, allowed), pods(after, allowed));
@@ -118,10 +110,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
         let uid = |pod: Option<&&Pod>| pod.map(|pod| pod.uid.clone());
         changes.compare(What::Pod, namespace, name, uid(old), uid(new));
         if let (Some(old), Some(new)) = (old, new)
-            && !old
-                .node
-                .as_ref()
-                .is_some_and(|node| allowed.stopped.contains(node))
+            && !old.node.as_ref().is_some_and(|node| allowed.stopped.contains(node))
         {
             for (container, old, new) in pair(&restarts(old), &restarts(new)) {
                 let subject = format!("{name}/{container}");
@@ -131,10 +120,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
     }
     let (missing_before, missing_after) = (NodeView::default(), NodeView::default());
     for (node, old, new) in pair(&before.nodes, &after.nodes) {
-        let (old, new) = (
-            old.unwrap_or(&missing_before),
-            new.unwrap_or(&missing_after),
-        );
+        let (old, new) = (old.unwrap_or(&missing_before), new.unwrap_or(&missing_after));
         compare_node(node, old, new, allowed, &mut changes, &mut counts);
     }
     (changes.0, counts)
@@ -149,86 +135,39 @@ fn compare_node(
     counts: &mut Counts,
 ) {
     // A leaked shim's sandbox may be in one list only, or its pod already gone from it.
-    let owners: BTreeMap<&str, &PodName> = [before, after]
-        .iter()
-        .flat_map(|view| &view.lists.sandboxes)
-        .map(|s| (s.id.as_str(), &s.pod))
-        .collect();
-    let orphan_owners: BTreeMap<&str, &PodName> = [before, after]
-        .iter()
-        .flat_map(|view| &view.lists.containers)
-        .map(|c| (c.sandbox.as_str(), &c.pod))
-        .collect();
+    let owners: BTreeMap<&str, &PodName> =
+        [before, after].iter().flat_map(|view| &view.lists.sandboxes).map(|s| (s.id.as_str(), &s.pod)).collect();
+    let orphan_owners: BTreeMap<&str, &PodName> =
+        [before, after].iter().flat_map(|view| &view.lists.containers).map(|c| (c.sandbox.as_str(), &c.pod)).collect();
     let free = |pod: &PodName| allowed.pod(&pod.namespace, &pod.name);
     let stopped = allowed.stopped.contains(node);
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view
-            .lists
-            .sandboxes
-            .iter()
-            .filter(|sandbox| !stopped && !free(&sandbox.pod));
-        let entry = |s: &super::Sandbox| {
-            (
-                (s.pod.name.clone(), s.id.clone()),
-                format!("ready: {}", s.ready),
-            )
-        };
+        let lists = view.lists.sandboxes.iter().filter(|sandbox| !stopped && !free(&sandbox.pod));
+        let entry = |s: &super::Sandbox| ((s.pod.name.clone(), s.id.clone()), format!("ready: {}", s.ready));
         lists.map(entry).collect()
     };
     for ((pod, id), old, new) in pair(&sandboxes(before), &sandboxes(after)) {
-        changes.compare(
-            What::Sandbox,
-            node,
-            &format!("{pod} {id}"),
-            old.cloned(),
-            new.cloned(),
-        );
+        changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view
-            .lists
-            .containers
-            .iter()
-            .filter(|container| !stopped && !free(&container.pod));
-        lists
-            .map(|c| {
-                (
-                    (format!("{}/{}", c.pod.name, c.name), c.id.clone()),
-                    c.state.clone(),
-                )
-            })
-            .collect()
+        let lists = view.lists.containers.iter().filter(|container| !stopped && !free(&container.pod));
+        lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()
     };
     let (old, new) = (containers(before), containers(after));
     counts.containers += old.len();
     for ((name, id), old, new) in pair(&old, &new) {
-        changes.compare(
-            What::Container,
-            node,
-            &format!("{name} {id}"),
-            old.cloned(),
-            new.cloned(),
-        );
+        changes.compare(What::Container, node, &format!("{name} {id}"), old.cloned(), new.cloned());
     }
     let processes = |view: &NodeView| -> BTreeMap<(i32, u64), String> {
-        let other = view
-            .processes
-            .iter()
-            .filter(|process| match &process.sandbox {
-                Some(id) => {
-                    let owner = owners
-                        .get(id.as_str())
-                        .or_else(|| orphan_owners.get(id.as_str()));
-                    !stopped && !owner.is_some_and(|pod| free(pod))
-                }
-                None => !allowed
-                    .programs
-                    .contains(&(node.to_owned(), process.comm.clone())),
-            });
-        other
-            .map(|process| ((process.host_pid, process.started), process.comm.clone()))
-            .collect()
+        let other = view.processes.iter().filter(|process| match &process.sandbox {
+            Some(id) => {
+                let owner = owners.get(id.as_str()).or_else(|| orphan_owners.get(id.as_str()));
+                !stopped && !owner.is_some_and(|pod| free(pod))
+            }
+            None => !allowed.programs.contains(&(node.to_owned(), process.comm.clone())),
+        });
+        other.map(|process| ((process.host_pid, process.started), process.comm.clone())).collect()
     };
     let (old, new) = (processes(before), processes(after));
     counts.processes += old.len();
@@ -242,21 +181,12 @@ fn compare_node(
 }
 
 fn pods<'a>(snapshot: &'a Snapshot, allowed: &Allowed) -> BTreeMap<(&'a str, &'a str), &'a Pod> {
-    let other = snapshot
-        .cluster
-        .pods
-        .iter()
-        .filter(|pod| !allowed.pod(&pod.namespace, &pod.name));
-    other
-        .map(|pod| ((pod.namespace.as_str(), pod.name.as_str()), pod))
-        .collect()
+    let other = snapshot.cluster.pods.iter().filter(|pod| !allowed.pod(&pod.namespace, &pod.name));
+    other.map(|pod| ((pod.namespace.as_str(), pod.name.as_str()), pod)).collect()
 }
 
 fn restarts(pod: &Pod) -> BTreeMap<&str, i32> {
-    pod.containers
-        .iter()
-        .map(|container| (container.name.as_str(), container.restarts))
-        .collect()
+    pod.containers.iter().map(|container| (container.name.as_str(), container.restarts)).collect()
 }
 
 fn text(value: Option<&i32>) -> Option<String> {
@@ -269,30 +199,16 @@ fn pair<'a, K: Ord, V>(
     after: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = (&'a K, Option<&'a V>, Option<&'a V>)> {
     let keys: BTreeSet<&K> = before.keys().chain(after.keys()).collect();
-    keys.into_iter()
-        .map(|key| (key, before.get(key), after.get(key)))
+    keys.into_iter().map(|key| (key, before.get(key), after.get(key)))
 }
 
 #[derive(Debug, Default)]
 struct Changes(Vec<Change>);
 
 impl Changes {
-    fn compare(
-        &mut self,
-        what: What,
-        place: &str,
-        subject: &str,
-        before: Option<String>,
-        after: Option<String>,
-    ) {
+    fn compare(&mut self, what: What, place: &str, subject: &str, before: Option<String>, after: Option<String>) {
         if before != after {
-            self.0.push(Change {
-                what,
-                place: place.to_owned(),
-                subject: subject.to_owned(),
-                before,
-                after,
-            });
+            self.0.push(Change { what, place: place.to_owned(), subject: subject.to_owned(), before, after });
         }
     }
 }

@@ -7,11 +7,7 @@ use super::super::{Cluster, Container, Lists, PodContainer, Process, Sandbox};
 use super::*;
 
 fn name(pod: &str) -> PodName {
-    PodName {
-        namespace: "demo".into(),
-        name: pod.into(),
-        uid: format!("uid-{pod}"),
-    }
+    PodName { namespace: "demo".into(), name: pod.into(), uid: format!("uid-{pod}") }
 }
 
 fn process(pid: i32, comm: &str, sandbox: Option<&str>) -> Process {
@@ -33,19 +29,10 @@ fn snapshot() -> Snapshot {
         name: pod.into(),
         uid: format!("uid-{pod}"),
         node: Some("real-1".into()),
-        containers: vec![PodContainer {
-            name: "work".into(),
-            restarts: 1,
-            ..PodContainer::default()
-        }],
+        containers: vec![PodContainer { name: "work".into(), restarts: 1, ..PodContainer::default() }],
         ..Pod::default()
     };
-    let sandbox = |pod: &str| Sandbox {
-        id: format!("s-{pod}"),
-        pod: name(pod),
-        ready: true,
-        created: 1,
-    };
+    let sandbox = |pod: &str| Sandbox { id: format!("s-{pod}"), pod: name(pod), ready: true, created: 1 };
     let container = |pod: &str| Container {
         id: format!("c-{pod}"),
         sandbox: format!("s-{pod}"),
@@ -79,10 +66,7 @@ fn snapshot() -> Snapshot {
 
 fn kinds(after: &Snapshot, allowed: &Allowed) -> Vec<(What, String)> {
     let (changes, _) = diff(&snapshot(), after, allowed);
-    changes
-        .into_iter()
-        .map(|change| (change.what, change.subject))
-        .collect()
+    changes.into_iter().map(|change| (change.what, change.subject)).collect()
 }
 
 /// The snapshot after `agent-x` was replaced by `agent-y`.
@@ -105,14 +89,7 @@ fn replaced() -> Snapshot {
 fn nothing_changed_is_said_with_how_much_was_compared() {
     let (changes, counts) = diff(&snapshot(), &snapshot(), &Allowed::default());
     assert_eq!(changes, []);
-    assert_eq!(
-        counts,
-        Counts {
-            pods: 2,
-            containers: 2,
-            processes: 5
-        }
-    );
+    assert_eq!(counts, Counts { pods: 2, containers: 2, processes: 5 });
 }
 
 #[test]
@@ -120,18 +97,8 @@ fn the_victim_and_its_successor_may_change_and_do_not_count() {
     let allowed = Allowed::default().pods("demo", "agent-");
     let (changes, counts) = diff(&snapshot(), &replaced(), &allowed);
     assert_eq!(changes, []);
-    assert_eq!(
-        counts,
-        Counts {
-            pods: 1,
-            containers: 1,
-            processes: 3
-        }
-    );
-    assert_eq!(
-        kinds(&replaced(), &Allowed::default().pods("elsewhere", "agent-")).len(),
-        10
-    );
+    assert_eq!(counts, Counts { pods: 1, containers: 1, processes: 3 });
+    assert_eq!(kinds(&replaced(), &Allowed::default().pods("elsewhere", "agent-")).len(), 10);
 }
 
 #[test]
@@ -139,10 +106,7 @@ fn each_other_change_is_named() {
     let allowed = Allowed::default().pods("demo", "agent-");
     let mut after = replaced();
     after.cluster.pods[1].containers[0].restarts = 2;
-    assert_eq!(
-        kinds(&after, &allowed),
-        [(What::Restarts, "other/work".into())]
-    );
+    assert_eq!(kinds(&after, &allowed), [(What::Restarts, "other/work".into())]);
 
     let mut after = replaced();
     after.cluster.pods[1].uid = "new".into();
@@ -150,24 +114,15 @@ fn each_other_change_is_named() {
 
     let mut after = replaced();
     after.nodes.get_mut("real-1").unwrap().lists.containers[1].state = "EXITED".into();
-    assert_eq!(
-        kinds(&after, &allowed),
-        [(What::Container, "other/work c-other".into())]
-    );
+    assert_eq!(kinds(&after, &allowed), [(What::Container, "other/work c-other".into())]);
 
     // The same pid with another start is another process.
     let mut after = replaced();
     after.nodes.get_mut("real-1").unwrap().processes[4].started = 8;
-    assert_eq!(
-        kinds(&after, &allowed),
-        [(What::Process, "30".into()), (What::Process, "30".into())]
-    );
+    assert_eq!(kinds(&after, &allowed), [(What::Process, "30".into()), (What::Process, "30".into())]);
 
     let mut after = replaced();
-    after
-        .cluster
-        .nodes
-        .insert("real-1".into(), json!({"unschedulable": true}));
+    after.cluster.nodes.insert("real-1".into(), json!({"unschedulable": true}));
     assert_eq!(kinds(&after, &allowed), [(What::NodeSpec, "real-1".into())]);
     assert_eq!(kinds(&after, &allowed.node_spec("real-1")), []);
 
@@ -181,18 +136,9 @@ fn a_restarted_program_is_allowed_by_name_only() {
     let mut after = snapshot();
     after.nodes.get_mut("real-1").unwrap().processes[0].host_pid = 99;
     assert_eq!(kinds(&after, &Allowed::default()).len(), 2);
-    assert_eq!(
-        kinds(&after, &Allowed::default().program("real-1", "kubelet")).len(),
-        2
-    );
-    assert_eq!(
-        kinds(&after, &Allowed::default().program("real-2", "containerd")).len(),
-        2
-    );
-    assert_eq!(
-        kinds(&after, &Allowed::default().program("real-1", "containerd")),
-        []
-    );
+    assert_eq!(kinds(&after, &Allowed::default().program("real-1", "kubelet")).len(), 2);
+    assert_eq!(kinds(&after, &Allowed::default().program("real-2", "containerd")).len(), 2);
+    assert_eq!(kinds(&after, &Allowed::default().program("real-1", "containerd")), []);
 }
 
 #[test]
@@ -213,19 +159,7 @@ fn on_a_stopped_node_pods_restart_but_stay_the_same() {
 #[test]
 fn a_leaked_shim_belongs_to_its_pod_although_only_the_first_look_lists_its_sandbox() {
     let mut after = replaced();
-    after
-        .nodes
-        .get_mut("real-1")
-        .unwrap()
-        .processes
-        .push(process(20, "containerd-shim", Some("s-agent-x")));
-    assert_eq!(
-        kinds(&after, &Allowed::default().pods("demo", "agent-")),
-        []
-    );
-    assert!(
-        kinds(&after, &Allowed::default())
-            .iter()
-            .all(|(_, subject)| subject != "20")
-    );
+    after.nodes.get_mut("real-1").unwrap().processes.push(process(20, "containerd-shim", Some("s-agent-x")));
+    assert_eq!(kinds(&after, &Allowed::default().pods("demo", "agent-")), []);
+    assert!(kinds(&after, &Allowed::default()).iter().all(|(_, subject)| subject != "20"));
 }

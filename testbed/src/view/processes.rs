@@ -47,12 +47,7 @@ impl Stat {
         let ppid = rest.next()?.parse().ok()?;
         // Field 22 of the line; state was field 3, the parent field 4.
         let started = rest.nth(17)?.parse().ok()?;
-        Some(Self {
-            comm,
-            state,
-            ppid,
-            started,
-        })
+        Some(Self { comm, state, ppid, started })
     }
 
     fn read(pid: i32) -> Option<Self> {
@@ -64,10 +59,7 @@ impl Stat {
 ///
 /// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two looks have in common.
 pub fn standing(init: i32) -> Result<Vec<Process>> {
-    let first: BTreeSet<(i32, u64)> = all(init)?
-        .iter()
-        .map(|process| (process.host_pid, process.started))
-        .collect();
+    let first: BTreeSet<(i32, u64)> = all(init)?.iter().map(|process| (process.host_pid, process.started)).collect();
     std::thread::sleep(Duration::from_millis(700));
     let mut second = all(init)?;
     second.retain(|process| first.contains(&(process.host_pid, process.started)));
@@ -93,17 +85,9 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
 
     // Containers have namespaces of their own below the node's: they belong to it by their ancestors. What was
     // started from outside has an ancestor outside, but is in the namespace itself.
-    let inside: BTreeSet<i32> = table
-        .keys()
-        .copied()
-        .filter(|pid| namespace(*pid).as_ref() == Some(&own))
-        .collect();
-    let ancestors = |pid: i32| {
-        std::iter::successors(Some(pid), |pid| table.get(pid).map(|stat| stat.ppid)).take(64)
-    };
-    let members = table
-        .iter()
-        .filter(|(pid, _)| ancestors(**pid).any(|ancestor| inside.contains(&ancestor)));
+    let inside: BTreeSet<i32> = table.keys().copied().filter(|pid| namespace(*pid).as_ref() == Some(&own)).collect();
+    let ancestors = |pid: i32| std::iter::successors(Some(pid), |pid| table.get(pid).map(|stat| stat.ppid)).take(64);
+    let members = table.iter().filter(|(pid, _)| ancestors(**pid).any(|ancestor| inside.contains(&ancestor)));
     Ok(members
         .map(|(pid, stat)| Process {
             host_pid: *pid,
@@ -112,17 +96,11 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
             started: stat.started,
             comm: stat.comm.clone(),
             state: stat.state,
-            sandbox: ancestors(*pid)
-                .filter(|ancestor| inside.contains(ancestor))
-                .find_map(|pid| {
-                    // The kernel cuts names at 15 characters.
-                    let is_shim = table
-                        .get(&pid)
-                        .is_some_and(|stat| stat.comm.starts_with("containerd-shim"));
-                    is_shim
-                        .then(|| shim_sandbox(&fs::read(format!("/proc/{pid}/cmdline")).ok()?))
-                        .flatten()
-                }),
+            sandbox: ancestors(*pid).filter(|ancestor| inside.contains(ancestor)).find_map(|pid| {
+                // The kernel cuts names at 15 characters.
+                let is_shim = table.get(&pid).is_some_and(|stat| stat.comm.starts_with("containerd-shim"));
+                is_shim.then(|| shim_sandbox(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)).flatten()
+            }),
         })
         .collect())
 }
@@ -130,11 +108,7 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
 /// The shim of a sandbox: the process that was started for it, not one of its children.
 pub fn shim(init: i32, sandbox: &str) -> Result<Option<Process>> {
     let mut found = all(init)?;
-    found.retain(|p| {
-        p.sandbox.as_deref() == Some(sandbox)
-            && p.comm.starts_with("containerd-shim")
-            && p.state != 'Z'
-    });
+    found.retain(|p| p.sandbox.as_deref() == Some(sandbox) && p.comm.starts_with("containerd-shim") && p.state != 'Z');
     // A shim's own start helper has the same arguments for a moment; the oldest is the shim.
     found.sort_by_key(|process| process.started);
     Ok(found.into_iter().next())
@@ -144,21 +118,14 @@ pub fn shim(init: i32, sandbox: &str) -> Result<Option<Process>> {
 fn shim_sandbox(cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|byte| *byte == 0);
     words.find(|word| *word == b"-id")?;
-    words
-        .next()
-        .map(|id| String::from_utf8_lossy(id).into_owned())
+    words.next().map(|id| String::from_utf8_lossy(id).into_owned())
 }
 
 /// The pids of a process from the outermost namespace to its own.
 fn nested_pids(pid: i32) -> Vec<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))
-        .unwrap_or_default();
-    line.split_ascii_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    line.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Who holds and who waits for the locks of one file, by pids of the bed's owner.
@@ -172,13 +139,8 @@ pub struct Locks {
 
 /// Reads the kernel's list of locks for one file.
 pub fn locks(path: &Path) -> Result<Locks> {
-    let inode = fs::metadata(path)
-        .with_context(|| format!("look at {}", path.display()))?
-        .ino();
-    Ok(parse_locks(
-        &fs::read_to_string("/proc/locks").context("read /proc/locks")?,
-        inode,
-    ))
+    let inode = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?.ino();
+    Ok(parse_locks(&fs::read_to_string("/proc/locks").context("read /proc/locks")?, inode))
 }
 
 fn parse_locks(table: &str, inode: u64) -> Locks {
@@ -190,8 +152,7 @@ fn parse_locks(table: &str, inode: u64) -> Locks {
             words.remove(0);
         }
         // FLOCK ADVISORY WRITE pid major:minor:inode start end
-        let of_file = words.get(4).and_then(|file| file.rsplit(':').next())
-            == Some(inode.to_string().as_str());
+        let of_file = words.get(4).and_then(|file| file.rsplit(':').next()) == Some(inode.to_string().as_str());
         if let (true, Some(pid)) = (of_file, words.get(3).and_then(|pid| pid.parse().ok())) {
             if waits {
                 found.waiters.push(pid);
@@ -212,15 +173,7 @@ mod tests {
     fn a_stat_line_with_a_hostile_name_is_read() {
         let line = "4242 (a) S 1 (b c)) T 17 4242 4242 0 -1 4194560 226 0 0 0 3 4 0 0 20 0 11 0 987654 1234 5 6\n";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!(
-            stat,
-            Stat {
-                comm: "a) S 1 (b c)".into(),
-                state: 'T',
-                ppid: 17,
-                started: 987_654
-            }
-        );
+        assert_eq!(stat, Stat { comm: "a) S 1 (b c)".into(), state: 'T', ppid: 17, started: 987_654 });
         assert_eq!(Stat::parse("4242 (x"), None);
         assert_eq!(Stat::parse(""), None);
     }
@@ -236,13 +189,7 @@ mod tests {
     fn locks_tell_holders_from_waiters() {
         let table = "1: FLOCK  ADVISORY  WRITE 700 fe:00:4711 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 701 fe:00:4711 0 EOF\n\
             1: -> FLOCK  ADVISORY  WRITE 702 fe:00:4711 0 EOF\n2: POSIX  ADVISORY  READ 703 fe:00:47110 0 EOF\n";
-        assert_eq!(
-            parse_locks(table, 4711),
-            Locks {
-                holders: vec![700],
-                waiters: vec![701, 702]
-            }
-        );
+        assert_eq!(parse_locks(table, 4711), Locks { holders: vec![700], waiters: vec![701, 702] });
     }
 
     #[test]

@@ -83,36 +83,26 @@ pub struct Lists {
 impl Lists {
     /// Containers whose sandbox is not listed.
     pub fn orphans(&self) -> impl Iterator<Item = &Container> {
-        self.containers
-            .iter()
-            .filter(|container| !self.sandboxes.iter().any(|s| s.id == container.sandbox))
+        self.containers.iter().filter(|container| !self.sandboxes.iter().any(|s| s.id == container.sandbox))
     }
 
     /// The newest sandbox of a pod.
     pub fn sandbox_of(&self, pod_uid: &str) -> Option<&Sandbox> {
-        self.sandboxes
-            .iter()
-            .filter(|sandbox| sandbox.pod.uid == pod_uid)
-            .max_by_key(|s| (s.ready, s.created))
+        self.sandboxes.iter().filter(|sandbox| sandbox.pod.uid == pod_uid).max_by_key(|s| (s.ready, s.created))
     }
 }
 
 /// Asks both lists.
 pub fn lists(socket: &Path, limit: Duration) -> Result<Lists> {
     block_on("CRI lists", limit, async {
-        Ok(Lists {
-            sandboxes: sandboxes(socket).await?,
-            containers: containers(socket).await?,
-        })
+        Ok(Lists { sandboxes: sandboxes(socket).await?, containers: containers(socket).await? })
     })
 }
 
 /// `ListPodSandbox` without a filter.
 pub(crate) async fn sandboxes(socket: &Path) -> Result<Vec<Sandbox>> {
     let mut client = RuntimeServiceClient::new(connect(socket).await?);
-    let answer = client
-        .list_pod_sandbox(cri::ListPodSandboxRequest { filter: None })
-        .await;
+    let answer = client.list_pod_sandbox(cri::ListPodSandboxRequest { filter: None }).await;
     let items = answer.context("ListPodSandbox")?.into_inner().items;
     let mut found: Vec<Sandbox> = items.into_iter().map(sandbox).collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
@@ -123,11 +113,7 @@ fn sandbox(item: cri::PodSandbox) -> Sandbox {
     let metadata = item.metadata.unwrap_or_default();
     Sandbox {
         id: item.id,
-        pod: PodName {
-            namespace: metadata.namespace,
-            name: metadata.name,
-            uid: metadata.uid,
-        },
+        pod: PodName { namespace: metadata.namespace, name: metadata.name, uid: metadata.uid },
         ready: item.state == cri::PodSandboxState::SandboxReady as i32,
         created: item.created_at,
     }
@@ -136,9 +122,7 @@ fn sandbox(item: cri::PodSandbox) -> Sandbox {
 /// `ListContainers` without a filter.
 pub(crate) async fn containers(socket: &Path) -> Result<Vec<Container>> {
     let mut client = RuntimeServiceClient::new(connect(socket).await?);
-    let answer = client
-        .list_containers(cri::ListContainersRequest { filter: None })
-        .await;
+    let answer = client.list_containers(cri::ListContainersRequest { filter: None }).await;
     let items = answer.context("ListContainers")?.into_inner().containers;
     let mut found: Vec<Container> = items.into_iter().map(container).collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
@@ -146,19 +130,11 @@ pub(crate) async fn containers(socket: &Path) -> Result<Vec<Container>> {
 }
 
 fn container(mut item: cri::Container) -> Container {
-    let state = item
-        .state()
-        .as_str_name()
-        .trim_start_matches("CONTAINER_")
-        .to_owned();
+    let state = item.state().as_str_name().trim_start_matches("CONTAINER_").to_owned();
     let metadata = item.metadata.take().unwrap_or_default();
     let mut label = |name: &str| item.labels.remove(name).unwrap_or_default();
     Container {
-        pod: PodName {
-            namespace: label(POD_NAMESPACE),
-            name: label(POD_NAME),
-            uid: label(POD_UID),
-        },
+        pod: PodName { namespace: label(POD_NAMESPACE), name: label(POD_NAME), uid: label(POD_UID) },
         id: item.id,
         sandbox: item.pod_sandbox_id,
         name: metadata.name,
@@ -170,21 +146,11 @@ fn container(mut item: cri::Container) -> Container {
 /// Tells by containerd's native `Tasks/Get` which of the named tasks run; each has the whole limit, all are asked at once.
 ///
 /// The answer comes from the task's own shim, so a frozen shim shows here and nowhere in the lists.
-pub fn tasks_running(
-    socket: &Path,
-    ids: &[String],
-    limit: Duration,
-) -> Result<BTreeMap<String, Result<bool, String>>> {
+pub fn tasks_running(socket: &Path, ids: &[String], limit: Duration) -> Result<BTreeMap<String, Result<bool, String>>> {
     let one = |channel: Channel, id: String| async move {
         let mut client = TasksClient::new(channel);
-        let mut request = tonic::Request::new(GetRequest {
-            container_id: id.clone(),
-            exec_id: String::new(),
-        });
-        request.metadata_mut().insert(
-            "containerd-namespace",
-            tonic::metadata::MetadataValue::from_static("k8s.io"),
-        );
+        let mut request = tonic::Request::new(GetRequest { container_id: id.clone(), exec_id: String::new() });
+        request.metadata_mut().insert("containerd-namespace", tonic::metadata::MetadataValue::from_static("k8s.io"));
         let answer = match tokio::time::timeout(limit, client.get(request)).await {
             Err(_) => Err(format!("Tasks/Get did not answer within {limit:?}")),
             Ok(Err(status)) => Err(format!("Tasks/Get: {}", status.message())),
@@ -211,24 +177,14 @@ pub fn tasks_running(
 pub(crate) fn remove_container(socket: &Path, id: &str, limit: Duration) -> Result<()> {
     block_on("RemoveContainer", limit, async {
         let mut client = RuntimeServiceClient::new(connect(socket).await?);
-        let request = cri::RemoveContainerRequest {
-            container_id: id.to_owned(),
-        };
-        client
-            .remove_container(request)
-            .await
-            .map(drop)
-            .with_context(|| format!("container {id}"))
+        let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
+        client.remove_container(request).await.map(drop).with_context(|| format!("container {id}"))
     })
 }
 
 async fn connect(socket: &Path) -> Result<Channel> {
-    let endpoint =
-        Endpoint::from_shared(format!("unix://{}", socket.display())).context("socket address")?;
-    endpoint
-        .connect()
-        .await
-        .with_context(|| format!("connect to {}", socket.display()))
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).context("socket address")?;
+    endpoint.connect().await.with_context(|| format!("connect to {}", socket.display()))
 }
 
 #[cfg(test)]
@@ -236,11 +192,7 @@ mod tests {
     use super::*;
 
     fn pod(uid: &str) -> PodName {
-        PodName {
-            namespace: "ns".into(),
-            name: "pod".into(),
-            uid: uid.into(),
-        }
+        PodName { namespace: "ns".into(), name: "pod".into(), uid: uid.into() }
     }
 
     #[test]
@@ -253,23 +205,12 @@ mod tests {
             state: "EXITED".into(),
             attempt: 0,
         };
-        let sandbox = |id: &str, ready, created| Sandbox {
-            id: id.into(),
-            pod: pod("u"),
-            ready,
-            created,
-        };
+        let sandbox = |id: &str, ready, created| Sandbox { id: id.into(), pod: pod("u"), ready, created };
         let lists = Lists {
             sandboxes: vec![sandbox("s1", true, 1), sandbox("s2", false, 2)],
             containers: vec![container("c1", "s1"), container("c2", "s3")],
         };
-        assert_eq!(
-            lists
-                .orphans()
-                .map(|orphan| orphan.id.as_str())
-                .collect::<Vec<_>>(),
-            ["c2"]
-        );
+        assert_eq!(lists.orphans().map(|orphan| orphan.id.as_str()).collect::<Vec<_>>(), ["c2"]);
         assert_eq!(lists.sandbox_of("u").map(|s| s.id.as_str()), Some("s1"));
     }
 }

@@ -32,10 +32,7 @@ pub(crate) fn main() -> ExitCode {
         }
         Err(reason) => {
             // CNI errors go to stdout; 100 and above belong to the plugin.
-            println!(
-                r#"{{"cniVersion":"0.4.0","code":100,"msg":{}}}"#,
-                json::quote(&reason)
-            );
+            println!(r#"{{"cniVersion":"0.4.0","code":100,"msg":{}}}"#, json::quote(&reason));
             ExitCode::FAILURE
         }
     }
@@ -44,14 +41,9 @@ pub(crate) fn main() -> ExitCode {
 fn call() -> Result<String, String> {
     let command = std::env::var("CNI_COMMAND").map_err(|_| "CNI_COMMAND is not set")?;
     let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|e| format!("read the configuration: {e}"))?;
+    std::io::stdin().read_to_string(&mut text).map_err(|e| format!("read the configuration: {e}"))?;
     if command == "VERSION" {
-        return Ok(
-            r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0"]}"#
-                .into(),
-        );
+        return Ok(r#"{"cniVersion":"1.0.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0"]}"#.into());
     }
     let configuration = Configuration::parse(&text)?;
     match command.as_str() {
@@ -76,16 +68,11 @@ impl Configuration {
     fn parse(text: &str) -> Result<Self, String> {
         let own = json::members(text)?;
         let member = |name: &str| {
-            own.iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| *value)
-                .ok_or_else(|| format!("no {name:?}"))
+            own.iter().find(|(key, _)| *key == name).map(|(_, value)| *value).ok_or_else(|| format!("no {name:?}"))
         };
         let path = |name: &str| {
             member(name).and_then(|value| {
-                json::unquote(value)
-                    .map(PathBuf::from)
-                    .ok_or_else(|| format!("{name:?} is not a path"))
+                json::unquote(value).map(PathBuf::from).ok_or_else(|| format!("{name:?} is not a path"))
             })
         };
         let inner = json::members(member("delegate")?)?;
@@ -97,17 +84,10 @@ impl Configuration {
         // The runtime adds these to the outermost plugin only.
         let inherited = own
             .iter()
-            .filter(|(key, _)| {
-                matches!(
-                    *key,
-                    "cniVersion" | "name" | "prevResult" | "runtimeConfig" | "args"
-                )
-            })
+            .filter(|(key, _)| matches!(*key, "cniVersion" | "name" | "prevResult" | "runtimeConfig" | "args"))
             .filter(|(key, _)| !inner.iter().any(|(own_key, _)| own_key == key));
-        let delegate: Vec<String> = inherited
-            .chain(&inner)
-            .map(|(key, value)| format!("{}:{value}", json::quote(key)))
-            .collect();
+        let delegate: Vec<String> =
+            inherited.chain(&inner).map(|(key, value)| format!("{}:{value}", json::quote(key))).collect();
         Ok(Self {
             lock: path("lock")?,
             gates: path("gates")?,
@@ -137,9 +117,7 @@ fn pass_gate(configuration: &Configuration, gate: &str) -> Result<(), String> {
         }
     }
     // Removed with the lock held and by rename: of all the callers exactly one takes the gate.
-    let held = configuration
-        .gates
-        .join(format!("{gate}.held.{}", std::process::id()));
+    let held = configuration.gates.join(format!("{gate}.held.{}", std::process::id()));
     if fs::rename(configuration.gates.join(gate), &held).is_ok() {
         hang_while(&held);
     }

@@ -2,11 +2,7 @@
 
 /// The members of a JSON object in their order, each value as its own text.
 pub(crate) fn members(text: &str) -> Result<Vec<(&str, &str)>, String> {
-    let mut rest = text
-        .trim()
-        .strip_prefix('{')
-        .ok_or("not a JSON object")?
-        .trim_start();
+    let mut rest = text.trim().strip_prefix('{').ok_or("not a JSON object")?.trim_start();
     let mut found = Vec::new();
     if rest.starts_with('}') {
         return Ok(found);
@@ -14,10 +10,7 @@ pub(crate) fn members(text: &str) -> Result<Vec<(&str, &str)>, String> {
     loop {
         let (key, after) = value(rest)?;
         let key = unquote(key).ok_or_else(|| format!("not a member name: {key}"))?;
-        let after = after
-            .trim_start()
-            .strip_prefix(':')
-            .ok_or_else(|| format!("no colon after {key:?}"))?;
+        let after = after.trim_start().strip_prefix(':').ok_or_else(|| format!("no colon after {key:?}"))?;
         let (member, after) = value(after.trim_start())?;
         found.push((key, member));
         let after = after.trim_start();
@@ -33,10 +26,7 @@ pub(crate) fn members(text: &str) -> Result<Vec<(&str, &str)>, String> {
 
 /// The text of a string without its quotes; names and paths here need no escapes.
 pub(crate) fn unquote(value: &str) -> Option<&str> {
-    value
-        .strip_prefix('"')?
-        .strip_suffix('"')
-        .filter(|text| !text.contains('\\'))
+    value.strip_prefix('"')?.strip_suffix('"').filter(|text| !text.contains('\\'))
 }
 
 /// `text` as a JSON string.
@@ -92,11 +82,7 @@ fn value(text: &str) -> Result<(&str, &str), String> {
 }
 
 fn scalar(text: &str, end: usize) -> Result<(&str, &str), String> {
-    if end == 0 {
-        Err(format!("no value before {:?}", text.chars().next()))
-    } else {
-        Ok(text.split_at(end))
-    }
+    if end == 0 { Err(format!("no value before {:?}", text.chars().next())) } else { Ok(text.split_at(end)) }
 }
 
 #[cfg(test)]
@@ -107,30 +93,13 @@ mod tests {
     fn members_keep_their_values_as_written() {
         let text = r#" {"a" : "x,}y\"" , "b":{"c":[1, {"d":"]"}]},"e":null , "f": 12} "#;
         let found = members(text).unwrap();
-        assert_eq!(
-            found,
-            [
-                ("a", r#""x,}y\"""#),
-                ("b", r#"{"c":[1, {"d":"]"}]}"#),
-                ("e", "null"),
-                ("f", "12")
-            ]
-        );
+        assert_eq!(found, [("a", r#""x,}y\"""#), ("b", r#"{"c":[1, {"d":"]"}]}"#), ("e", "null"), ("f", "12")]);
         assert_eq!(members("{}").unwrap(), []);
     }
 
     #[test]
     fn broken_text_is_refused() {
-        for broken in [
-            "",
-            "[]",
-            "{",
-            r#"{"a"}"#,
-            r#"{"a":}"#,
-            r#"{"a":1 "b":2}"#,
-            r#"{"a":"x"#,
-            "{1:2}",
-        ] {
+        for broken in ["", "[]", "{", r#"{"a"}"#, r#"{"a":}"#, r#"{"a":1 "b":2}"#, r#"{"a":"x"#, "{1:2}"] {
             assert!(members(broken).is_err(), "{broken}");
         }
     }

@@ -27,10 +27,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = arguments.collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
 
-    if Path::new(&own_name)
-        .file_name()
-        .is_some_and(|name| name == "nrh-gate")
-    {
+    if Path::new(&own_name).file_name().is_some_and(|name| name == "nrh-gate") {
         return gate::main();
     }
     let done = match arguments.as_slice() {

@@ -57,16 +57,11 @@ pub(crate) fn fail_while(cause: &Path) -> Result<()> {
 
 /// Connects to the API server's port as an in-cluster client would find it.
 pub(crate) fn reach() -> Result<()> {
-    let variable =
-        |name: &str| std::env::var(name).map_err(|_| Error::other(format!("${name} is not set")));
+    let variable = |name: &str| std::env::var(name).map_err(|_| Error::other(format!("${name} is not set")));
     let host = variable("KUBERNETES_SERVICE_HOST")?;
-    let host: IpAddr = host
-        .parse()
-        .map_err(|_| Error::other(format!("no address: {host}")))?;
+    let host: IpAddr = host.parse().map_err(|_| Error::other(format!("no address: {host}")))?;
     let port = variable("KUBERNETES_SERVICE_PORT")?;
-    let port: u16 = port
-        .parse()
-        .map_err(|_| Error::other(format!("no port: {port}")))?;
+    let port: u16 = port.parse().map_err(|_| Error::other(format!("no port: {port}")))?;
     let address = SocketAddr::new(host, port);
     TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     println!("{address} answers");

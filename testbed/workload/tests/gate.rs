@@ -18,11 +18,7 @@ struct Bed {
 impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        symlink(
-            env!("CARGO_BIN_EXE_nrh-testbed-workload"),
-            dir.path().join("nrh-gate"),
-        )
-        .unwrap();
+        symlink(env!("CARGO_BIN_EXE_nrh-testbed-workload"), dir.path().join("nrh-gate")).unwrap();
         let delegate = dir.path().join("echo-plugin");
         fs::write(&delegate, "#!/bin/sh\necho \"$CNI_COMMAND $$\"\ncat\n").unwrap();
         fs::set_permissions(&delegate, fs::Permissions::from_mode(0o755)).unwrap();
@@ -47,28 +43,14 @@ impl Bed {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(configuration.as_bytes())
-            .unwrap();
+        child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();
         child
     }
 
     fn held(&self, gate: &str) -> Vec<PathBuf> {
         let prefix = format!("{gate}.held.");
-        let entries = fs::read_dir(self.path("gates"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        entries
-            .filter(|path| {
-                path.file_name()
-                    .unwrap()
-                    .to_string_lossy()
-                    .starts_with(&prefix)
-            })
-            .collect()
+        let entries = fs::read_dir(self.path("gates")).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&prefix)).collect()
     }
 }
 
@@ -93,10 +75,9 @@ fn locks(lock: &Path, of: &[u32]) -> (usize, usize) {
         return (0, 0);
     };
     let table = fs::read_to_string("/proc/locks").unwrap();
-    let ours = table.lines().filter(|line| {
-        line.contains(&format!(":{inode} "))
-            && of.iter().any(|pid| line.contains(&format!(" {pid} ")))
-    });
+    let ours = table
+        .lines()
+        .filter(|line| line.contains(&format!(":{inode} ")) && of.iter().any(|pid| line.contains(&format!(" {pid} "))));
     let (waiters, holders): (Vec<_>, Vec<_>) = ours.partition(|line| line.contains("->"));
     (holders.len(), waiters.len())
 }
@@ -108,12 +89,7 @@ fn without_a_gate_the_call_is_the_delegates() {
     let pid = child.id();
     let (output, text) = finish(child);
     assert!(output.status.success());
-    assert_eq!(
-        text,
-        format!(
-            "ADD {pid}\n{{\"cniVersion\":\"0.4.0\",\"name\":\"bed\",\"type\":\"echo-plugin\"}}"
-        )
-    );
+    assert_eq!(text, format!("ADD {pid}\n{{\"cniVersion\":\"0.4.0\",\"name\":\"bed\",\"type\":\"echo-plugin\"}}"));
 }
 
 #[test]
@@ -124,35 +100,19 @@ fn one_hangs_with_the_lock_and_killing_it_frees_the_others() {
     until("the gate is taken", || bed.held("add").len() == 1);
     let mut waiters = [bed.call("ADD"), bed.call("ADD")];
     let pids = [holder.id(), waiters[0].id(), waiters[1].id()];
-    until("one holder, two waiters", || {
-        locks(&bed.path("ipam.lock"), &pids) == (1, 2)
-    });
-    assert!(
-        bed.held("add")[0]
-            .to_string_lossy()
-            .ends_with(&format!(".{}", holder.id()))
-    );
+    until("one holder, two waiters", || locks(&bed.path("ipam.lock"), &pids) == (1, 2));
+    assert!(bed.held("add")[0].to_string_lossy().ends_with(&format!(".{}", holder.id())));
 
     // A deletion goes past the lock.
     let (output, text) = finish(bed.call("DEL"));
-    assert!(
-        output.status.success() && text.starts_with("DEL "),
-        "{text}"
-    );
-    assert!(
-        waiters
-            .iter_mut()
-            .all(|waiter| waiter.try_wait().unwrap().is_none())
-    );
+    assert!(output.status.success() && text.starts_with("DEL "), "{text}");
+    assert!(waiters.iter_mut().all(|waiter| waiter.try_wait().unwrap().is_none()));
 
     holder.kill().unwrap();
     assert!(!holder.wait().unwrap().success());
     for waiter in waiters {
         let (output, text) = finish(waiter);
-        assert!(
-            output.status.success() && text.starts_with("ADD "),
-            "{text}"
-        );
+        assert!(output.status.success() && text.starts_with("ADD "), "{text}");
     }
     // The gate was consumed: the next attempt goes through although the record of it is still there.
     assert!(finish(bed.call("ADD")).0.status.success());
@@ -166,10 +126,7 @@ fn removing_the_record_lets_the_holder_go_on() {
     until("the gate is taken", || bed.held("del").len() == 1);
     fs::remove_file(&bed.held("del")[0]).unwrap();
     let (output, text) = finish(holder);
-    assert!(
-        output.status.success() && text.starts_with("DEL "),
-        "{text}"
-    );
+    assert!(output.status.success() && text.starts_with("DEL "), "{text}");
 }
 
 #[test]
@@ -178,13 +135,7 @@ fn errors_follow_the_protocol() {
     fs::remove_file(bed.path("echo-plugin")).unwrap();
     let (output, text) = finish(bed.call("ADD"));
     assert!(!output.status.success());
-    assert!(
-        text.contains(r#""code":100,"msg":"no plugin \"echo-plugin\" in CNI_PATH""#),
-        "{text}"
-    );
+    assert!(text.contains(r#""code":100,"msg":"no plugin \"echo-plugin\" in CNI_PATH""#), "{text}");
     let (output, text) = finish(bed.call("VERSION"));
-    assert!(
-        output.status.success() && text.contains("supportedVersions"),
-        "{text}"
-    );
+    assert!(output.status.success() && text.contains("supportedVersions"), "{text}");
 }

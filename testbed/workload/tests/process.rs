@@ -11,20 +11,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nrh-testbed-workload"));
-    command
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command.args(arguments).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Waits for the first line, which comes after the handlers are set.
 fn working(child: &mut Child) {
     use std::io::{BufRead, BufReader};
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("working"), "{line}");
 }
 
@@ -57,10 +51,7 @@ fn a_stubborn_workload_needs_sigkill() {
 fn the_cause_of_a_failure_can_be_taken_away() {
     let cause = tempfile::NamedTempFile::new().unwrap();
     let path = cause.path().to_str().unwrap().to_owned();
-    assert_eq!(
-        start(&["fail-while", &path]).wait().unwrap().code(),
-        Some(1)
-    );
+    assert_eq!(start(&["fail-while", &path]).wait().unwrap().code(), Some(1));
     drop(cause);
     let mut child = start(&["fail-while", &path]);
     working(&mut child);
