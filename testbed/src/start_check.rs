@@ -84,10 +84,7 @@ mod tests {
             attempt: 0,
         };
         // A sandbox that is not ready is a sandbox all the same; an exited container dies of its loss like a running one.
-        assert_eq!(
-            check(std::slice::from_ref(&sandbox), &[container("s1")]),
-            Ok(())
-        );
+        assert_eq!(check(std::slice::from_ref(&sandbox), &[container("s1")]), Ok(()));
         let missing = check(&[sandbox], &[container("s1"), container("0abc")]).unwrap_err();
         assert_eq!(
             missing.to_string(),

@@ -32,16 +32,8 @@ impl Stage {
             println!("SKIPPED {name}: a real node needs Linux and root");
             return None;
         }
-        let bed = Bed::up(BedOptions {
-            name: name.into(),
-            nodes: 1,
-            ..BedOptions::default()
-        })
-        .unwrap();
-        Some(Self {
-            bed: Some(bed),
-            _turn: turn,
-        })
+        let bed = Bed::up(BedOptions { name: name.into(), nodes: 1, ..BedOptions::default() }).unwrap();
+        Some(Self { bed: Some(bed), _turn: turn })
     }
 
     fn bed(&self) -> &Bed {
@@ -74,9 +66,7 @@ impl Stage {
                 },
             }},
         });
-        self.bed()
-            .kubectl_input(&["apply", "-f", "-"], &text.to_string())
-            .unwrap();
+        self.bed().kubectl_input(&["apply", "-f", "-"], &text.to_string()).unwrap();
     }
 
     fn pods(&self) -> Vec<Pod> {
@@ -85,10 +75,7 @@ impl Stage {
 
     /// The newest pod of a `DaemonSet`.
     fn pod(&self, owner: &str) -> Option<Pod> {
-        self.pods()
-            .into_iter()
-            .filter(|pod| pod.owner.as_deref() == Some(owner))
-            .min_by_key(|pod| pod.deleting)
+        self.pods().into_iter().filter(|pod| pod.owner.as_deref() == Some(owner)).min_by_key(|pod| pod.deleting)
     }
 
     fn runs(&self, uid: &str) -> Runs {
@@ -119,9 +106,7 @@ impl Stage {
     }
 
     fn delete(&self, pod: &Pod) {
-        self.bed()
-            .kubectl(&["delete", "pod", &pod.name, "--wait=false"])
-            .unwrap();
+        self.bed().kubectl(&["delete", "pod", &pod.name, "--wait=false"]).unwrap();
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -134,10 +119,7 @@ impl Stage {
 
     /// Whether a kubelet, not only its supervisor, runs.
     fn kubelet_runs(&self) -> bool {
-        view::processes(self.node().init_pid())
-            .unwrap()
-            .iter()
-            .any(|process| process.comm == "kubelet")
+        view::processes(self.node().init_pid()).unwrap().iter().any(|process| process.comm == "kubelet")
     }
 }
 
@@ -175,33 +157,19 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     assert_eq!(stage.runs(&other.uid), Runs::Yes);
     assert!(stage.pod("agent").unwrap().ready);
     let lists = stage.lists();
-    assert!(
-        lists
-            .containers
-            .iter()
-            .find(|c| c.id == frozen.victim.containers[0])
-            .unwrap()
-            .running()
-    );
+    assert!(lists.containers.iter().find(|c| c.id == frozen.victim.containers[0]).unwrap().running());
 
     stage.delete(&pod);
     sleep(Duration::from_secs(20));
     let stuck = stage.pod("agent").unwrap();
-    assert!(
-        stuck.uid == pod.uid && stuck.deleting && stuck.ready,
-        "{stuck:?}"
-    );
+    assert!(stuck.uid == pod.uid && stuck.deleting && stuck.ready, "{stuck:?}");
 
     frozen.lift(stage.node()).unwrap();
     let lifted = Instant::now();
     stage.running("agent", Some(&pod.uid));
     println!("successor runs after the resume: {:.1?}", lifted.elapsed());
 
-    let (changes, counts) = view::diff(
-        &before,
-        &stage.snapshot(),
-        &Allowed::default().pods("default", "agent-"),
-    );
+    let (changes, counts) = view::diff(&before, &stage.snapshot(), &Allowed::default().pods("default", "agent-"));
     assert_eq!(changes, []);
     println!("untouched: {counts:?}");
     assert!(counts.pods > 0 && counts.containers > 0 && counts.processes > 0);
@@ -209,26 +177,12 @@ fn a_frozen_shim_keeps_its_pod_terminating_until_it_is_resumed() {
     // The judge is awake: the loss of one bystander's process is seen.
     let workload = view::processes(stage.node().init_pid()).unwrap();
     let sandbox = stage.lists().sandbox_of(&other.uid).unwrap().id.clone();
-    let workload = workload
-        .iter()
-        .find(|p| p.sandbox.as_ref() == Some(&sandbox) && p.comm == "workload")
-        .unwrap();
+    let workload = workload.iter().find(|p| p.sandbox.as_ref() == Some(&sandbox) && p.comm == "workload").unwrap();
     let own = rustix::process::Pid::from_raw(workload.host_pid).unwrap();
     rustix::process::kill_process(own, Signal::KILL).unwrap();
-    until("the bystander runs again", SOON, || {
-        stage.runs(&other.uid).yes()
-    });
-    let (changes, _) = view::diff(
-        &before,
-        &stage.snapshot(),
-        &Allowed::default().pods("default", "agent-"),
-    );
-    assert!(
-        changes
-            .iter()
-            .any(|change| change.what == view::What::Process),
-        "{changes:?}"
-    );
+    until("the bystander runs again", SOON, || stage.runs(&other.uid).yes());
+    let (changes, _) = view::diff(&before, &stage.snapshot(), &Allowed::default().pods("default", "agent-"));
+    assert!(changes.iter().any(|change| change.what == view::What::Process), "{changes:?}");
     stage.down();
 }
 
@@ -251,28 +205,18 @@ fn a_leaked_shim_stays_when_its_pod_is_long_replaced() {
     assert!(alive(&leaked));
     let shim = leaked.victim.process.unwrap().pid;
     let processes = view::processes(stage.node().init_pid()).unwrap();
-    let shim = processes
-        .iter()
-        .find(|process| process.host_pid == shim)
-        .unwrap();
+    let shim = processes.iter().find(|process| process.host_pid == shim).unwrap();
     assert_eq!(
         (shim.state, shim.host_ppid, shim.sandbox.as_ref()),
         ('T', stage.node().init_pid(), leaked.victim.sandbox.as_ref())
     );
     let lists = stage.lists();
-    assert!(
-        lists
-            .sandboxes
-            .iter()
-            .all(|s| Some(&s.id) != leaked.victim.sandbox.as_ref() || !s.ready)
-    );
+    assert!(lists.sandboxes.iter().all(|s| Some(&s.id) != leaked.victim.sandbox.as_ref() || !s.ready));
 
     leaked.lift(stage.node()).unwrap();
     until("the shim is gone", SOON, || !alive(&leaked));
     assert!(stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
-    let allowed = Allowed::default()
-        .pods("default", "agent-")
-        .program(&stage.node().name, "containerd");
+    let allowed = Allowed::default().pods("default", "agent-").program(&stage.node().name, "containerd");
     assert_eq!(view::diff(&before, &stage.snapshot(), &allowed).0, []);
     stage.down();
 }
@@ -294,59 +238,29 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
     let lists = stage.lists();
     let orphans: Vec<_> = lists.orphans().collect();
     assert_eq!(orphans.len(), 1);
-    assert!(
-        orphans[0].id == lost.victim.containers[0] && orphans[0].running(),
-        "{orphans:?}"
-    );
+    assert!(orphans[0].id == lost.victim.containers[0] && orphans[0].running(), "{orphans:?}");
 
     let stopped = faults::stop_all_containers(node).unwrap();
-    println!(
-        "{} containers stopped in {:.1?}",
-        stopped.victim.containers.len(),
-        stopped.elapsed()
-    );
-    assert!(
-        view::processes(node.init_pid())
-            .unwrap()
-            .iter()
-            .all(|process| process.comm != "workload")
-    );
+    println!("{} containers stopped in {:.1?}", stopped.victim.containers.len(), stopped.elapsed());
+    assert!(view::processes(node.init_pid()).unwrap().iter().all(|process| process.comm != "workload"));
 
-    node.start_kubelet(KubeletStart { start_check: true })
-        .unwrap();
+    node.start_kubelet(KubeletStart { start_check: true }).unwrap();
     sleep(Duration::from_secs(13));
     assert!(!stage.kubelet_runs());
     let starts = std::fs::read_to_string(node.root_path("/var/log/kubelet-starts.log")).unwrap();
-    assert!(
-        starts.matches("refused by the start check").count() >= 2,
-        "{starts}"
-    );
-    let message = format!(
-        "no PodsandBox found with Id '{}'",
-        lost.victim.sandbox.as_ref().unwrap()
-    );
-    assert!(
-        std::fs::read_to_string(node.log("kubelet"))
-            .unwrap()
-            .contains(&message)
-    );
+    assert!(starts.matches("refused by the start check").count() >= 2, "{starts}");
+    let message = format!("no PodsandBox found with Id '{}'", lost.victim.sandbox.as_ref().unwrap());
+    assert!(std::fs::read_to_string(node.log("kubelet")).unwrap().contains(&message));
 
     lost.lift(node).unwrap();
     let lifted = Instant::now();
     until("the kubelet runs", SOON, || stage.kubelet_runs());
-    until("its pods run", SOON, || {
-        stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes()
-    });
-    println!(
-        "node healed {:.1?} after the orphan's removal",
-        lifted.elapsed()
-    );
+    until("its pods run", SOON, || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
+    println!("node healed {:.1?} after the orphan's removal", lifted.elapsed());
     // Nothing of the injection may look like a fault of its own afterwards.
     let (lists, processes) = (stage.lists(), view::processes(node.init_pid()).unwrap());
     let known = |id: &String| lists.sandboxes.iter().any(|s| s.id == *id && s.ready);
-    let left = processes
-        .iter()
-        .filter(|p| p.sandbox.as_ref().is_some_and(|id| !known(id)));
+    let left = processes.iter().filter(|p| p.sandbox.as_ref().is_some_and(|id| !known(id)));
     assert_eq!(left.collect::<Vec<_>>(), Vec::<&view::Process>::new());
     let mut allowed = Allowed::default().stopped_node(&node.name);
     for program in ["containerd", "testbed", "kubelet"] {
@@ -377,10 +291,7 @@ fn a_hung_network_plugin_holds_up_every_later_pod() {
     sleep(Duration::from_secs(15));
     for name in ["first", "second", "third"] {
         let pod = stage.pod(name).unwrap();
-        assert!(
-            pod.phase == "Pending" && !stage.runs(&pod.uid).yes(),
-            "{pod:?}"
-        );
+        assert!(pod.phase == "Pending" && !stage.runs(&pod.uid).yes(), "{pod:?}");
         assert_eq!(stage.lists().sandbox_of(&pod.uid), None);
     }
 
@@ -417,24 +328,16 @@ fn a_crash_loop_goes_on_after_its_cause_and_ends_with_its_pod() {
     stage.daemon_set("agent", &["fail-while", "/run/causes/agent"]);
     let pod = stage.any_pod("agent");
     let back_off = || view::back_off(stage.node(), &pod.uid).unwrap();
-    until("a back-off of 20 s", SOON, || {
-        back_off() == Some(Duration::from_secs(20))
-    });
+    until("a back-off of 20 s", SOON, || back_off() == Some(Duration::from_secs(20)));
     cause.lift(stage.node()).unwrap();
     sleep(Duration::from_secs(5));
     let looping = stage.pod("agent").unwrap().containers.remove(0);
     println!("in back-off: {looping:?}");
-    assert!(
-        looping.restarts >= 1 && looping.finished.is_some(),
-        "{looping:?}"
-    );
+    assert!(looping.restarts >= 1 && looping.finished.is_some(), "{looping:?}");
     assert!(!stage.runs(&pod.uid).yes());
     stage.delete(&pod);
     let deleted = Instant::now();
     stage.running("agent", Some(&pod.uid));
-    println!(
-        "successor runs {:.1?} after the deletion",
-        deleted.elapsed()
-    );
+    println!("successor runs {:.1?} after the deletion", deleted.elapsed());
     stage.down();
 }

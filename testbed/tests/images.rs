@@ -17,12 +17,7 @@ fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server() {
         println!("SKIPPED: a real node needs root");
         return;
     }
-    let bed = Bed::up(BedOptions {
-        name: "images".into(),
-        nodes: 1,
-        ..BedOptions::default()
-    })
-    .unwrap();
+    let bed = Bed::up(BedOptions { name: "images".into(), nodes: 1, ..BedOptions::default() }).unwrap();
     let node = &bed.nodes()[0];
 
     // The workload stands in for the product here: what is proven is the way from a Dockerfile to a running pod.
@@ -41,8 +36,7 @@ fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server() {
             "securityContext": if image == REFERENCE { json!({"runAsNonRoot": true}) } else { json!({}) },
             "containers": [{"name": "c", "image": image, "imagePullPolicy": "Never", "args": [argument]}],
         }});
-        bed.kubectl_input(&["apply", "-f", "-"], &text.to_string())
-            .unwrap();
+        bed.kubectl_input(&["apply", "-f", "-"], &text.to_string()).unwrap();
     };
     pod("product", REFERENCE, "work", "Always");
     pod("reach", images::WORK_IMAGE, "reach", "Never");
@@ -55,12 +49,7 @@ fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server() {
         runs.yes() && look("reach").phase == "Succeeded"
     };
     while !done() {
-        assert!(
-            start.elapsed() < Duration::from_mins(1),
-            "{:?} {:?}",
-            look("product"),
-            look("reach")
-        );
+        assert!(start.elapsed() < Duration::from_mins(1), "{:?} {:?}", look("product"), look("reach"));
         sleep(Duration::from_millis(200));
     }
     bed.down().unwrap();
