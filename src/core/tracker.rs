@@ -26,6 +26,8 @@ pub const MAX_TRACKED: usize = 256;
 const LONGEST_GAP: Duration = Duration::from_secs(900);
 /// The moment of a look is reckoned back from its age, so the same look may seem to move by this much.
 const SAME_LOOK: Duration = Duration::from_millis(200);
+/// The same for the start of a process, which is reckoned back from two ages.
+const SAME_START: Duration = Duration::from_secs(2);
 
 /// What the probe keeps in mind between looks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -111,7 +113,11 @@ impl Tracker {
     ///
     /// `now` is the node's time since boot; `wall` is shown to people and used for nothing.
     pub fn step(&mut self, now: Duration, wall: Timestamp, findings: &Findings, thresholds: &Thresholds) -> Tracked {
-        self.kubelet_completed = self.kubelet_completed.max(findings.kubelet.completed);
+        if let Some(completed) = findings.kubelet.completed
+            && self.kubelet_completed.is_none_or(|known| completed > known.saturating_add(SAME_START))
+        {
+            self.kubelet_completed = Some(completed);
+        }
         self.runtime_known |= matches!(
             findings.coverage.get(&FaultType::RuntimeUnreachable).map(|coverage| &coverage.others),
             Some(Verdict::Clean { .. })

@@ -1,9 +1,248 @@
-//! The executor: claims an order, looks again, acts on exactly one object, and says what came of it.
+//! The executor: one order, one object, one act at most. The same code runs in a Job (`nrh act`) and inside the
+//! probe; the node's own look has the last word.
+//!
+//! ```text
+//! order ─► well formed, for us ─► known outcome? ─► epoch, time ─► hold + prove ─► look again ─► claim ─► act ─► verify
+//! ```
+//!
+//! The order of these steps is the safety argument and never changes:
+//! - the process is held by a pidfd *before* the last look, so what was looked at is what is signalled;
+//! - the claim is taken *after* the look and directly *before* the act, by creating a file exclusively: two
+//!   lanes, a late Job and a restart act once in all. A crash between claim and act means never;
+//! - every end is stored under the operation, also a refusal: an operation has one outcome, whoever asks.
 
-use crate::cli::ActArgs;
+use std::path::{Path, PathBuf};
 
-/// Runs `nrh act`: one order, in a Job.
-#[expect(clippy::unused_async, reason = "to come")]
-pub async fn run(_args: ActArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+use jiff::Timestamp;
+
+use crate::core::order::{Order, Outcome, OutcomeReason};
+use crate::core::thresholds::Thresholds;
+use crate::node::proc;
+use crate::node::proc::role::{CNI_FOLDERS, Prover};
+
+mod act;
+mod admission;
+mod check;
+mod claims;
+mod job;
+mod look;
+mod reader;
+mod target;
+mod verdict;
+
+pub use job::run;
+pub use look::Bounds;
+
+use claims::{Claims, Known, Moment};
+use look::Looker;
+use verdict::Refusal;
+
+/// Linux capabilities a container needs to act, each with its reason. Everything else is dropped.
+///
+/// With them go: uid 0, `hostPID: true`, `hostNetwork: true` (the Job must start where no CNI works),
+/// `allowPrivilegeEscalation: false`, a read-only root, and `appArmorProfile: Unconfined` and SELinux type
+/// `spc_t`, since default profiles forbid signals to processes outside the container.
+pub const CAPABILITIES: &[(&str, &str)] = &[
+    ("KILL", "to signal the one hung process; shims run as root too, but a plugin may have changed its user"),
+    (
+        "SYS_PTRACE",
+        "to read the executable, environment, wait channel and open files of host processes, which hold more \
+         capabilities than this container: without it no role can be proven",
+    ),
+];
+
+/// Host folders a container needs to act: path, whether it is mounted writable, reason.
+pub const MOUNTS: &[(&str, bool, &str)] = &[
+    (
+        "/run/nrh",
+        true,
+        "epoch and claims: what makes an operation happen once, whichever lane carries it out (type DirectoryOrCreate)",
+    ),
+    (
+        "/run/containerd",
+        false,
+        "the runtime's socket; the folder, not the socket, since a restarted runtime makes a new one. Connecting \
+         needs no writable mount",
+    ),
+];
+
+/// What an executor is told at its start.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// Name of this node; orders for others are refused.
+    pub node: String,
+    /// Folder for epoch and claims, shared with every other executor on the node.
+    pub state_dir: PathBuf,
+    /// Socket of the runtime.
+    pub runtime_socket: PathBuf,
+    /// Whether it may act; when not, every order is refused.
+    pub allow_actions: bool,
+    /// The process table.
+    pub proc: PathBuf,
+    /// Folders of CNI plugins.
+    pub cni_folders: Vec<PathBuf>,
+    /// Ends of its waits.
+    pub bounds: Bounds,
+    /// Ages from which something counts as hung or started.
+    pub thresholds: Thresholds,
 }
+
+impl AgentSettings {
+    /// The usual settings of an executor that may act.
+    pub fn new(node: &str, state_dir: &Path, runtime_socket: &Path) -> Self {
+        Self {
+            node: node.to_owned(),
+            state_dir: state_dir.to_owned(),
+            runtime_socket: runtime_socket.to_owned(),
+            allow_actions: true,
+            proc: PathBuf::from(proc::PROC),
+            cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
+            bounds: Bounds::default(),
+            thresholds: Thresholds::default(),
+        }
+    }
+}
+
+/// An executor.
+#[derive(Debug)]
+pub struct Agent {
+    node: String,
+    allow_actions: bool,
+    state_dir: PathBuf,
+    claims: Claims,
+    looker: Looker,
+}
+
+impl Agent {
+    /// With these settings; nothing is touched yet.
+    pub fn new(settings: AgentSettings) -> Self {
+        let prover = Prover::new(&settings.proc).with_cni_folders(settings.cni_folders);
+        Self {
+            node: settings.node,
+            allow_actions: settings.allow_actions,
+            claims: Claims::new(&settings.state_dir),
+            state_dir: settings.state_dir,
+            looker: Looker {
+                prover,
+                socket: settings.runtime_socket,
+                bounds: settings.bounds,
+                thresholds: settings.thresholds,
+                reader: reader::Reader::default(),
+            },
+        }
+    }
+
+    /// Carries out one order, at most once in the life of its operation id.
+    ///
+    /// Ends by itself: the look within `bounds.look`, the act within the sum of its own bounds. May be called again
+    /// with the same order: then it tells what came of it.
+    pub async fn execute(&self, order: &Order) -> Outcome {
+        let outcome = self.carry_out(order).await.unwrap_or_else(|refusal| refusal.outcome(order));
+        tracing::info!(
+            operation = outcome.operation_id,
+            action = ?order.action,
+            state = ?outcome.state,
+            reason = ?outcome.reason,
+            message = outcome.message,
+            "order ended"
+        );
+        outcome
+    }
+
+    /// What this executor lacks to act, one sentence each; empty when it could act.
+    pub async fn self_check(&self) -> Vec<String> {
+        let mut missing = check::check(&self.looker, &self.state_dir).await;
+        if !self.allow_actions {
+            missing.push("acting is switched off (--allow-actions)".to_owned());
+        }
+        missing
+    }
+
+    /// An error is a refusal that is not stored: the order was not admitted, or its claim is another's.
+    async fn carry_out(&self, order: &Order) -> Result<Outcome, Refusal> {
+        if !self.allow_actions {
+            return Err(Refusal::new(OutcomeReason::ActingDisabled, "acting is switched off on this node"));
+        }
+        let task = admission::task(order, &self.node)?;
+        self.claims.prepare().map_err(no_state)?;
+        if let Some(outcome) = self.known(order)? {
+            return Ok(outcome);
+        }
+        self.admit(order)?;
+        let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
+        let looked = looked.unwrap_or_else(|_| {
+            let seconds = self.looker.bounds.look.as_secs();
+            Err(Refusal::cannot_look(format!("the look took longer than {seconds}s")))
+        });
+        let allowed = match looked {
+            Ok(allowed) => allowed,
+            Err(refusal) => return self.refuse(order, refusal),
+        };
+        if !self.claims.claim(order, None).map_err(no_state)? {
+            return self.claimed_by_another(order);
+        }
+        let outcome = act::act(order, allowed, &self.looker.bounds).await;
+        if let Err(error) = self.claims.conclude(order, &outcome) {
+            // It was done; only a restart of this lane will not learn what came of it.
+            tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
+        }
+        Ok(outcome)
+    }
+
+    /// Newest leader, and in time.
+    fn admit(&self, order: &Order) -> Result<(), Refusal> {
+        if let Err(highest) = self.claims.raise_epoch(order.epoch).map_err(no_state)? {
+            let message = format!("the order is of leader term {}, this node has seen {highest}", order.epoch);
+            return Err(Refusal::new(OutcomeReason::Stale, message));
+        }
+        let now = self.now().map_err(no_state)?;
+        let first = self.claims.first_read(order, &now).map_err(no_state)?;
+        admission::in_time(order, Timestamp::now(), &first, &now)?;
+        if let Err(error) = self.claims.sweep(&now) {
+            tracing::warn!(%error, "cannot sweep old claims");
+        }
+        Ok(())
+    }
+
+    /// What is known of the operation already, if anything.
+    fn known(&self, order: &Order) -> Result<Option<Outcome>, Refusal> {
+        let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyClaimed, message));
+        match self.claims.known(order).map_err(no_state)? {
+            Known::Free => Ok(None),
+            Known::Ended(outcome) => Ok(Some(outcome)),
+            Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
+            Known::OtherOrder => claimed("another order with this operationID was carried out"),
+        }
+    }
+
+    fn claimed_by_another(&self, order: &Order) -> Result<Outcome, Refusal> {
+        let gone = || Refusal::new(OutcomeReason::AlreadyClaimed, "the operation was claimed by another lane");
+        self.known(order)?.ok_or_else(gone)
+    }
+
+    /// Ends the operation by a refusal, so that no other lane acts on it later.
+    fn refuse(&self, order: &Order, refusal: Refusal) -> Result<Outcome, Refusal> {
+        let outcome = refusal.outcome(order);
+        match self.claims.claim(order, Some(outcome.clone())) {
+            Ok(true) => Ok(outcome),
+            Ok(false) => self.claimed_by_another(order),
+            Err(error) => {
+                tracing::warn!(operation = order.operation_id, %error, "cannot store a refusal");
+                Ok(outcome)
+            }
+        }
+    }
+
+    fn now(&self) -> std::io::Result<Moment> {
+        let root = self.looker.prover.root();
+        Ok(Moment { boot: proc::boot_id(root)?, uptime: proc::uptime(root)? })
+    }
+}
+
+/// Without its memory the executor cannot keep its promise to act once.
+fn no_state(error: impl std::fmt::Display) -> Refusal {
+    Refusal::cannot_look(format!("cannot use the state folder: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -23,8 +23,13 @@ use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, Sandb
 use crate::core::text::bounded;
 
 pub mod endpoint;
+#[cfg(test)]
+pub(crate) mod fake;
+mod made;
 mod seen;
 pub mod tasks;
+#[cfg(test)]
+mod tests;
 
 /// Largest answer that is read, the limit the kubelet uses too.
 pub const MAX_ANSWER: usize = 16 << 20;

@@ -1,9 +1,310 @@
-//! Wiring of the probe.
+//! Wiring of the probe: lanes look, the judge judges, the reporter writes, orders go to the executor.
+//!
+//! ```text
+//! lanes ──► judge ──► newest draft ──► reporter ──► status of the own object
+//!   ▲                                     │
+//!   └── look asked for ◄── feedback ◄─────┘ ──► orders ──► executor (a task of its own)
+//! ```
+//! Nothing here waits for the API server, and no lane waits for another.
 
+mod judge;
+mod listen;
+mod orders;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::FutureExt;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::health::ProbeMode;
 use crate::cli::ProbeArgs;
+use crate::core::observation::{Look, Observations};
+use crate::core::thresholds::Thresholds;
+use crate::node::agent::{Agent, AgentSettings};
+use crate::node::lanes::{LaneSettings, Lanes};
+use crate::node::proc;
+use crate::node::report::Reporter;
+use crate::node::report::client::{Credentials, Feedback};
+use crate::node::report::draft::Draft;
+use crate::node::state::{OneProbe, Saved, StateFile};
+
+use judge::Judge;
+use orders::{Execute, Orders};
+use status::About;
+
+const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// Looks come in bursts: they are judged together, at most this often at rest, and while something is suspected.
+const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_URGENT: Duration = Duration::from_millis(250);
+/// Judged at least this often: ages grow although nothing new is seen.
+const TICK: Duration = Duration::from_secs(15);
+const TICK_URGENT: Duration = Duration::from_secs(5);
+/// The first report waits this long at most for every lane to have looked.
+const FIRST_LOOKS: Duration = Duration::from_secs(10);
+/// A look that was asked for is answered after this long even if a lane has not come back.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Time between two checks of whether the executor could act.
+const SELF_CHECK: Duration = Duration::from_mins(10);
+const SELF_CHECK_BOUND: Duration = Duration::from_secs(20);
 
 /// Runs the probe until it is told to end.
-#[expect(clippy::unused_async, reason = "to come")]
-pub async fn run(_args: ProbeArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+///
+/// Before it looks it takes the node's lock: a second probe on the same node waits quietly and takes over when
+/// the first ends.
+pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .context("cannot listen for SIGTERM")?;
+    tokio::select! {
+        result = probe(args) => result,
+        _ = terminated.recv() => {
+            tracing::info!("told to end");
+            Ok(())
+        }
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
+    let root = Path::new(proc::PROC);
+    let boot_id = proc::boot_id(root).context("cannot read the boot id")?;
+    let folder = || format!("cannot use the state folder {}", args.state_dir.display());
+    let _lock = OneProbe::wait(&args.state_dir).await.with_context(folder)?;
+    let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
+    let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
+    let lanes = Arc::new(Lanes::start(LaneSettings {
+        runtime_endpoint: args.runtime_endpoint.clone(),
+        ..LaneSettings::default()
+    }));
+
+    let (drafts, newest) = watch::channel(None);
+    let (feedback_sender, feedback) = watch::channel(Feedback::default());
+    let credentials = credentials(&args);
+    let reporter = Reporter {
+        connect: Box::new(move || {
+            let credentials = credentials.clone();
+            async move { credentials.connect().await }.boxed()
+        }),
+        name: args.node_name.clone(),
+        drafts: newest.clone(),
+        feedback: feedback_sender,
+        wall: Timestamp::now,
+    };
+    tokio::spawn(reporter.run());
+    if let Some(address) = args.listen {
+        tokio::spawn(listen::serve(address, Arc::clone(&lanes), newest));
+    }
+    let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
+    tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
+    Probe::new(args, mode, saved, file, lanes, drafts, feedback).run().await
+}
+
+fn credentials(args: &ProbeArgs) -> Credentials {
+    match (&args.kubeconfig, args.unit) {
+        (Some(path), _) => Credentials::Kubeconfig(path.clone()),
+        (None, true) => Credentials::Kubeconfig(PathBuf::from(KUBELET_CONF)),
+        (None, false) => Credentials::InCluster,
+    }
+}
+
+/// A look that the controller has asked for and that is under way.
+#[derive(Clone, Copy)]
+struct Asked {
+    number: u64,
+    at: Instant,
+}
+
+struct Probe {
+    args: ProbeArgs,
+    judge: Judge,
+    lanes: Arc<Lanes>,
+    orders: Orders,
+    file: StateFile,
+    about: About,
+    drafts: watch::Sender<Option<Arc<Draft>>>,
+    feedback: watch::Receiver<Feedback>,
+    /// The highest look request answered so far.
+    answered: u64,
+    asked: Option<Asked>,
+    urgent: bool,
+    checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
+    /// When the executor was checked last, and with which socket.
+    checked: Option<(Instant, PathBuf)>,
+}
+
+impl Probe {
+    fn new(
+        args: ProbeArgs,
+        mode: ProbeMode,
+        saved: Saved,
+        file: StateFile,
+        lanes: Arc<Lanes>,
+        drafts: watch::Sender<Option<Arc<Draft>>>,
+        feedback: watch::Receiver<Feedback>,
+    ) -> Self {
+        let execute = executor(agent_settings(&args), Arc::clone(&lanes));
+        Self {
+            args,
+            judge: Judge::new(Thresholds::default(), saved.tracker, saved.conditions),
+            lanes,
+            orders: Orders::new(execute, saved.agent),
+            file,
+            about: About { mode, boot_id: saved.boot_id, ..About::default() },
+            drafts,
+            feedback,
+            answered: 0,
+            asked: None,
+            urgent: false,
+            checks: mpsc::channel(1),
+            checked: None,
+        }
+    }
+
+    async fn run(mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            self.check_executor();
+            let seen = self.lanes.observations(proc::uptime(Path::new(proc::PROC)).context("cannot read the time")?);
+            if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
+                self.judge(&seen);
+            }
+            let judged = Instant::now();
+            self.wait().await?;
+            // What follows closely is judged together.
+            let settle = if self.urgent || self.asked.is_some() { SETTLE_URGENT } else { SETTLE };
+            sleep(settle.saturating_sub(judged.elapsed()).min(settle)).await;
+        }
+    }
+
+    /// Waits for anything that changes what there is to say.
+    async fn wait(&mut self) -> anyhow::Result<()> {
+        let tick = match (self.asked.is_some(), self.urgent) {
+            (true, _) => SETTLE_URGENT,
+            (false, true) => TICK_URGENT,
+            (false, false) => TICK,
+        };
+        tokio::select! {
+            () = self.lanes.changed() => {}
+            () = sleep(tick) => {}
+            () = self.orders.ended() => {}
+            Some(missing) = self.checks.1.recv() => {
+                self.about.can_act = self.args.allow_actions && missing.is_empty();
+                self.about.missing = missing;
+            }
+            changed = self.feedback.changed() => changed.context("the reporter has ended")?,
+        }
+        let feedback = self.feedback.borrow_and_update().clone();
+        if let Some(order) = &feedback.order {
+            self.orders.offer(order);
+        }
+        if feedback.node_uid.is_some() {
+            self.about.node_uid = feedback.node_uid;
+        }
+        let newest = self.asked.map_or(self.answered, |asked| asked.number.max(self.answered));
+        if feedback.look_requested > newest {
+            self.asked = Some(Asked { number: feedback.look_requested, at: Instant::now() });
+            self.lanes.refresh();
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, seen: &Observations) {
+        let (now, wall) = (Instant::now(), Timestamp::now());
+        self.about.endpoint = self.lanes.endpoint().map(|endpoint| endpoint.socket.display().to_string());
+        self.about.agent = self.orders.outcome().cloned();
+        let judged = self.judge.judge(seen, &self.about, wall, now);
+        self.urgent = judged.urgent;
+        self.lanes.set_urgent(judged.urgent);
+        self.lanes.suspects(judged.suspects);
+        if let Some(asked) = self.asked
+            && (asked.at.elapsed() >= ANSWER_WITHIN || looked_since(seen, asked.at.elapsed()))
+        {
+            (self.answered, self.asked) = (asked.number, None);
+        }
+        self.save();
+        let draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        self.drafts.send_replace(Some(Arc::new(draft)));
+    }
+
+    fn save(&mut self) {
+        let saved = Saved {
+            boot_id: self.about.boot_id.clone(),
+            tracker: self.judge.tracker.clone(),
+            conditions: self.judge.conditions.clone(),
+            agent: self.orders.outcome().cloned(),
+        };
+        if let Err(error) = self.file.save(&saved) {
+            tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
+        }
+    }
+
+    /// Starts a check of the executor where one is due: at the start, after a change of the socket, and now and
+    /// then.
+    fn check_executor(&mut self) {
+        if !self.args.allow_actions {
+            return;
+        }
+        let socket = socket(&self.args, &self.lanes);
+        let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != socket);
+        if !due {
+            return;
+        }
+        self.checked = Some((Instant::now(), socket.clone()));
+        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..agent_settings(&self.args) });
+        let sender = self.checks.0.clone();
+        tokio::spawn(async move {
+            let missing = timeout(SELF_CHECK_BOUND, agent.self_check()).await;
+            let late = || vec![format!("the self-check did not end within {} s", SELF_CHECK_BOUND.as_secs())];
+            // The receiver is gone only when the probe ends.
+            let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
+        });
+    }
+}
+
+fn agent_settings(args: &ProbeArgs) -> AgentSettings {
+    let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
+    AgentSettings { allow_actions: args.allow_actions, ..AgentSettings::new(&args.node_name, &args.state_dir, &socket) }
+}
+
+/// The runtime's socket: as the lanes found it, else as a person named it, else the usual one.
+fn socket(args: &ProbeArgs, lanes: &Lanes) -> PathBuf {
+    lanes.endpoint().map_or_else(|| agent_settings(args).runtime_socket, |endpoint| endpoint.socket)
+}
+
+fn executor(settings: AgentSettings, lanes: Arc<Lanes>) -> Execute {
+    Arc::new(move |order| {
+        let mut settings = settings.clone();
+        if let Some(endpoint) = lanes.endpoint() {
+            settings.runtime_socket = endpoint.socket;
+        }
+        async move { Agent::new(settings).execute(&order).await }.boxed()
+    })
+}
+
+fn all_have_looked(seen: &Observations) -> bool {
+    fn looked<T>(look: &Look<T>) -> bool {
+        !matches!(look, Look::Never)
+    }
+    looked(&seen.runtime) && looked(&seen.lists) && looked(&seen.processes) && looked(&seen.kubelet)
+}
+
+/// Whether every lane has looked, or hangs, within this time.
+fn looked_since(seen: &Observations, since: Duration) -> bool {
+    fn looked<T>(look: &Look<T>, since: Duration) -> bool {
+        match look {
+            Look::Done { age, .. } | Look::Failed { age, .. } => *age <= since,
+            Look::Hung { .. } | Look::Blind { .. } => true,
+            Look::Never => false,
+        }
+    }
+    looked(&seen.runtime, since)
+        && looked(&seen.lists, since)
+        && looked(&seen.processes, since)
+        && looked(&seen.kubelet, since)
 }

@@ -35,7 +35,8 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
             Group { sandbox_id: &sandbox.id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() },
         );
     }
-    for container in lists.containers.iter().filter(|container| container.state == ContainerState::Running) {
+    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
+    for container in lists.containers.iter().filter(running) {
         groups
             .entry(&container.sandbox_id)
             .or_insert_with(|| Group {
@@ -51,6 +52,9 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for group in groups.values() {
         judge(group, seen, thresholds, findings, &mut coverage);
+    }
+    if findings.unasked > 0 && seen.tasks.is_empty() {
+        coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, "no task has been asked yet");
     }
     findings.cover(FaultType::HungContainer, coverage);
 }

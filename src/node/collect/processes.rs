@@ -36,7 +36,12 @@ pub struct Processes {
 impl Processes {
     /// Looks at the `/proc` at `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), prover: Prover::new(root), proven: BTreeMap::new(), round: 0 }
+        Self::with(Prover::new(root))
+    }
+
+    /// Looks with this prover, at its `/proc`.
+    pub fn with(prover: Prover) -> Self {
+        Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), round: 0 }
     }
 
     /// One look.
@@ -177,3 +182,6 @@ fn part(process: &RawProcess, proof: &Proof) -> Option<Part> {
         Proof::Kubelet => Part::Kubelet,
     })
 }
+
+#[cfg(test)]
+mod tests;

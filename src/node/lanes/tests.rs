@@ -1,1 +1,384 @@
+//! All lanes against a runtime that behaves badly: no verdict, the lane is named, the others go on.
 
+use std::future::Future;
+
+use tonic::Code;
+
+use super::*;
+use crate::core::observation::{OrphanRecheck, TaskAnswer};
+use crate::node::cri::fake::{Fake, Say, container_status, sandbox_status, sandboxes_are, task};
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The shipped rhythm, a hundred times as fast, with deadlines that leave room for a slow machine.
+fn quick() -> Paces {
+    let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000) };
+    Paces { version: pace, lists: pace, tasks: pace, processes: Pace { deadline: ms(5000), ..pace }, kubelet: pace }
+}
+
+fn start(fake: &Fake, paces: &Paces) -> Lanes {
+    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), host: HostPaths::default(), paces: *paces })
+}
+
+fn now(lanes: &Lanes) -> Observations {
+    lanes.observations(Duration::ZERO)
+}
+
+/// Waits for a change after which `done` holds; fails loudly with what was seen last.
+async fn until(lanes: &Lanes, what: &str, mut done: impl FnMut(&Observations) -> bool) -> Observations {
+    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let seen = now(lanes);
+            if done(&seen) {
+                return seen;
+            }
+            // Ages grow without a change, too.
+            let _ = tokio::time::timeout(ms(50), lanes.changed()).await;
+        }
+    });
+    match waited.await {
+        Ok(seen) => seen,
+        Err(elapsed) => panic!("{elapsed}: waited 20 s for {what}; last seen: {:#?}", now(lanes)),
+    }
+}
+
+fn round(seen: &Observations) -> Option<u64> {
+    seen.lists.value().map(|round| round.round)
+}
+
+fn version_age(seen: &Observations) -> Option<Duration> {
+    match &seen.runtime {
+        Look::Done { age, .. } => Some(*age),
+        _ => None,
+    }
+}
+
+/// The other lanes go on: fresh answers of version and process lane, two more of each.
+async fn others_go_on(lanes: &Lanes, fake: &Fake) {
+    let versions = fake.calls("Version");
+    let before = until(lanes, "the process lane", |seen| seen.processes.value().is_some()).await;
+    let table = before.processes.value().unwrap().round;
+    until(lanes, "the other lanes to go on", |seen| {
+        fake.calls("Version") >= versions + 2
+            && version_age(seen).is_some_and(|age| age < ms(1500))
+            && seen.processes.value().is_some_and(|value| value.round >= table + 2)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_healthy_node_is_seen_whole() {
+    let fake = Fake::start();
+    fake.lists(&["s1", "s2"], &[("c1", "s1")]);
+    fake.say("Get", task(2));
+    let lanes = start(&fake, &quick());
+    let seen = until(&lanes, "all lanes", |seen| {
+        seen.tasks.len() == 2 && round(seen).is_some_and(|round| round >= 3) && seen.kubelet.value().is_some()
+    })
+    .await;
+    let lists = seen.lists.value().unwrap();
+    assert_eq!((lists.sandboxes.len(), lists.containers.len()), (2, 1));
+    assert_eq!(lists.sandboxes_again, ["s1", "s2"]);
+    assert!(lists.rechecks.is_empty());
+    // The sandbox in which nothing runs is asked for itself, the other one through its container.
+    let asked: Vec<&String> = seen.tasks.keys().collect();
+    assert_eq!(asked, ["c1", "s2"]);
+    assert_eq!(seen.tasks["c1"].value(), Some(&TaskAnswer::Answered));
+    assert_eq!(lanes.outstanding().given_up, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn a_bad_list_is_no_verdict_and_delays_nobody() {
+    for say in [
+        Say::Error(Code::Internal, "boom".to_owned()),
+        Say::Error(Code::DeadlineExceeded, "context deadline exceeded".to_owned()),
+        Say::Broken,
+        Say::Short,
+        Say::Huge,
+        Say::Garbage,
+    ] {
+        for list in ["ListContainers", "ListPodSandbox"] {
+            let fake = Fake::start();
+            fake.lists(&["s1"], &[("c1", "s1")]);
+            fake.say(list, say.clone());
+            let lanes = start(&fake, &quick());
+            let seen = until(&lanes, "a failed list", |seen| matches!(seen.lists, Look::Failed { .. })).await;
+            assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
+            others_go_on(&lanes, &fake).await;
+            fake.lists(&["s1"], &[("c1", "s1")]);
+            until(&lanes, "the lists to come back", |seen| seen.lists.value().is_some()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
+    for (list, say, sandboxes) in [
+        ("ListContainers", Say::Never, false),
+        ("ListContainers", Say::Endless, false),
+        ("ListPodSandbox", Say::Never, true),
+    ] {
+        let fake = Fake::start();
+        fake.say(list, say);
+        let lanes = start(&fake, &quick());
+        let seen = until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
+        assert_eq!(seen.sandbox_list_hung, sandboxes);
+        others_go_on(&lanes, &fake).await;
+        lanes.refresh();
+        others_go_on(&lanes, &fake).await;
+        let Look::Hung { out } = now(&lanes).lists else { panic!("{list} no longer hung") };
+        assert!(out >= ms(400), "{out:?}");
+        assert_eq!((fake.calls(list), fake.out(list)), (1, 1), "{list} was sent again");
+        assert_eq!(lanes.outstanding().out["lists"], 1);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
+    let fake = Fake::start();
+    let answer = Say::message(&k8s_cri::v1::ListContainersResponse::default());
+    fake.say("ListContainers", Say::Late(ms(1200), Box::new(answer)));
+    let lanes = start(&fake, &quick());
+    until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
+    until(&lanes, "its answer", |seen| round(seen) == Some(1)).await;
+}
+
+#[tokio::test]
+async fn after_the_bound_a_call_is_dropped_counted_and_not_repeated_soon() {
+    let fake = Fake::start();
+    fake.say("ListContainers", Say::Never);
+    let mut paces = quick();
+    paces.lists.bound = ms(900);
+    let lanes = start(&fake, &paces);
+    until(&lanes, "the bound", |seen| matches!(&seen.lists, Look::Failed { error, .. } if error.contains("given up")))
+        .await;
+    assert_eq!(lanes.outstanding().given_up.get("lists"), Some(&1));
+    others_go_on(&lanes, &fake).await;
+    lanes.refresh();
+    tokio::time::sleep(ms(1500)).await;
+    assert_eq!((fake.calls("ListContainers"), fake.out("ListContainers")), (1, 0));
+}
+
+#[tokio::test]
+async fn a_version_call_that_hangs_does_not_hold_up_the_lists() {
+    let fake = Fake::start();
+    fake.say("Version", Say::Never);
+    let lanes = start(&fake, &quick());
+    let seen = until(&lanes, "a hung version call", |seen| matches!(seen.runtime, Look::Hung { .. })).await;
+    let first = round(&seen).unwrap_or_default();
+    until(&lanes, "more rounds", |seen| round(seen).is_some_and(|round| round >= first + 3)).await;
+    assert_eq!(fake.calls("Version"), 1);
+}
+
+#[tokio::test]
+async fn a_runtime_restart_is_seen_and_survived() {
+    let mut fake = Fake::start();
+    fake.lists(&["s1"], &[("c1", "s1")]);
+    fake.say("Get", task(2));
+    let lanes = start(&fake, &quick());
+    until(&lanes, "a first answer", |seen| seen.lists.value().is_some() && seen.tasks.contains_key("c1")).await;
+    fake.stop();
+    let seen = until(&lanes, "the end", |seen| {
+        matches!(seen.runtime, Look::Failed { .. }) && matches!(seen.lists, Look::Failed { .. })
+    })
+    .await;
+    assert!(seen.tasks.contains_key("c1"), "tasks were forgotten while nobody could look");
+    fake.restart();
+    until(&lanes, "the new runtime", |seen| {
+        seen.runtime.value().is_some()
+            && seen.lists.value().is_some()
+            && matches!(seen.tasks.get("c1"), Some(Look::Done { value: TaskAnswer::Answered, age, .. }) if *age < ms(1000))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_named_socket_that_is_missing_is_a_failure_and_none_at_all_is_blindness() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
+    let named =
+        LaneSettings { runtime_endpoint: Some(folder.path().join("none.sock")), host: host.clone(), paces: quick() };
+    let lanes = Lanes::start(named);
+    until(&lanes, "a failure", |seen| matches!(seen.runtime, Look::Failed { .. })).await;
+
+    let lanes = Lanes::start(LaneSettings { runtime_endpoint: None, host, paces: quick() });
+    let seen = until(&lanes, "blindness", |seen| {
+        matches!(seen.runtime, Look::Blind { .. }) && matches!(seen.lists, Look::Blind { .. })
+    })
+    .await;
+    // There is no process table at all at that place.
+    assert!(!matches!(seen.processes, Look::Done { .. }) && !matches!(seen.kubelet, Look::Done { .. }));
+}
+
+fn orphans(fake: &Fake, containers: &[(&str, &str)]) {
+    fake.lists(&["s1"], containers);
+    fake.say("ContainerStatus", container_status());
+    fake.say("PodSandboxStatus", Say::Error(Code::NotFound, "not found".to_owned()));
+}
+
+async fn recheck(lanes: &Lanes, id: &str) -> OrphanRecheck {
+    let known = |seen: &Observations| seen.lists.value().and_then(|round| round.rechecks.get(id).copied());
+    known(&until(lanes, "a recheck", |seen| known(seen).is_some()).await).unwrap()
+}
+
+#[tokio::test]
+async fn an_orphan_is_confirmed_only_by_not_found() {
+    let gone = || Say::Error(Code::NotFound, "gone".to_owned());
+    let cases: [(&str, &str, Say, OrphanRecheck); 6] = [
+        ("as it is", "x", gone(), OrphanRecheck::Confirmed),
+        ("the container is gone", "ContainerStatus:c1", gone(), OrphanRecheck::Refuted),
+        ("the sandbox answers", "PodSandboxStatus:lost", sandbox_status(), OrphanRecheck::Refuted),
+        ("an error", "PodSandboxStatus:lost", Say::Error(Code::Unknown, "?".into()), OrphanRecheck::NoAnswer),
+        ("cut off", "PodSandboxStatus:lost", Say::Broken, OrphanRecheck::NoAnswer),
+        (
+            "its own deadline",
+            "ContainerStatus:c1",
+            Say::Error(Code::DeadlineExceeded, "?".into()),
+            OrphanRecheck::NoAnswer,
+        ),
+    ];
+    for (what, method, say, expected) in cases {
+        let fake = Fake::start();
+        orphans(&fake, &[("c1", "lost"), ("c2", "s1")]);
+        fake.say(method, say);
+        let lanes = start(&fake, &quick());
+        assert_eq!(recheck(&lanes, "c1").await, expected, "{what}");
+        assert_eq!(fake.calls("ContainerStatus:c2"), 0, "{what}: a container with a sandbox was asked for");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_in_either_of_two_lists_is_there() {
+    for (before, after, is_odd) in [(&["s1"][..], &[][..], false), (&[], &["s1"], false), (&[], &[], true)] {
+        let fake = Fake::start();
+        orphans(&fake, &[("c1", "s1")]);
+        // Each round asks for the sandboxes twice.
+        fake.say("ListPodSandbox", Say::InTurn(vec![sandboxes_are(before), sandboxes_are(after)]));
+        let lanes = start(&fake, &quick());
+        let seen = until(&lanes, "some rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
+        assert_eq!(seen.lists.value().unwrap().rechecks.contains_key("c1"), is_odd, "{before:?} {after:?}");
+        assert_eq!(fake.calls("ContainerStatus") > 0, is_odd, "{before:?} {after:?}");
+    }
+}
+
+#[tokio::test]
+async fn at_most_five_direct_questions_a_round_and_all_get_their_turn() {
+    let ids: Vec<String> = (0..12).map(|number| format!("c{number:02}")).collect();
+    let containers: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "lost")).collect();
+    let fake = Fake::start();
+    orphans(&fake, &containers);
+    let lanes = start(&fake, &quick());
+    let mut most = 0;
+    until(&lanes, "all of them", |seen| {
+        most = most.max(seen.lists.value().map_or(0, |round| round.rechecks.len()));
+        ids.iter().all(|id| fake.calls(&format!("ContainerStatus:{id}")) > 0)
+    })
+    .await;
+    assert_eq!(most, 5);
+}
+
+#[tokio::test]
+async fn a_direct_question_that_hangs_stays_out_alone() {
+    let fake = Fake::start();
+    orphans(&fake, &[("c1", "lost"), ("c2", "lost")]);
+    fake.say("ContainerStatus:c1", Say::Never);
+    let lanes = start(&fake, &quick());
+    let seen = until(&lanes, "two rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
+    let rechecks = &seen.lists.value().unwrap().rechecks;
+    assert_eq!(rechecks["c1"], OrphanRecheck::NoAnswer);
+    assert_eq!(rechecks["c2"], OrphanRecheck::Confirmed);
+    assert_eq!((fake.calls("ContainerStatus:c1"), fake.out("ContainerStatus:c1")), (1, 1));
+    assert_eq!(lanes.outstanding().out["rechecks"], 1);
+}
+
+#[tokio::test]
+async fn a_deaf_task_is_named_and_the_others_answer() {
+    let fake = Fake::start();
+    let ids = ["c1", "c2", "c3", "c4", "c5", "c6"];
+    fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
+    fake.say("Get", task(2));
+    fake.say("Get:c1", Say::Never);
+    fake.say("Get:c2", Say::Late(ms(700), Box::new(task(0))));
+    fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
+    fake.say("Get:c4", Say::Error(Code::NotFound, "no task".to_owned()));
+    fake.say("Get:c5", Say::Error(Code::Unavailable, "?".to_owned()));
+    let mut paces = quick();
+    paces.tasks.deadline = ms(2000);
+    let lanes = start(&fake, &paces);
+    let seen = until(&lanes, "all tasks", |seen| {
+        seen.tasks.len() == 6 && !seen.tasks.values().any(|look| matches!(look, Look::Never))
+    })
+    .await;
+    let said = |id: &str| seen.tasks[id].value().copied();
+    assert!(matches!(seen.tasks["c1"], Look::Hung { .. }), "{:?}", seen.tasks["c1"]);
+    assert_eq!(said("c2"), Some(TaskAnswer::NoAnswer));
+    assert_eq!(said("c3"), Some(TaskAnswer::NoAnswer));
+    assert_eq!(said("c4"), Some(TaskAnswer::NotFound));
+    assert!(matches!(seen.tasks["c5"], Look::Failed { .. }));
+    assert_eq!(said("c6"), Some(TaskAnswer::Answered));
+    let calls = fake.calls("Get:c6");
+    until(&lanes, "more questions", |_| fake.calls("Get:c6") >= calls + 2).await;
+    assert_eq!((fake.calls("Get:c1"), fake.out("Get:c1")), (1, 1));
+}
+
+#[tokio::test]
+async fn an_unknown_state_that_comes_at_once_is_no_silence() {
+    let fake = Fake::start();
+    fake.lists(&["s1"], &[("c1", "s1")]);
+    fake.say("Get:c1", task(0));
+    let lanes = start(&fake, &quick());
+    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|look| !matches!(look, Look::Never));
+    let seen = until(&lanes, "the task", asked).await;
+    assert!(matches!(seen.tasks["c1"], Look::Failed { .. }), "{:?}", seen.tasks["c1"]);
+}
+
+#[tokio::test]
+async fn other_runtimes_are_not_asked_about_tasks() {
+    let fake = Fake::start();
+    fake.name("docker");
+    fake.lists(&["s1"], &[("c1", "s1")]);
+    let lanes = start(&fake, &quick());
+    lanes.suspects(vec!["c1".to_owned()]);
+    let seen = until(&lanes, "some rounds", |seen| round(seen).is_some_and(|round| round >= 4)).await;
+    assert!(seen.tasks.is_empty());
+    assert_eq!(fake.calls("Get"), 0);
+}
+
+async fn within<T>(wait: Duration, call: impl Future<Output = T>) -> bool {
+    tokio::time::timeout(wait, call).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_refresh_does_not_wait_for_the_next_turn() {
+    let fake = Fake::start();
+    let mut paces = quick();
+    for pace in [&mut paces.version, &mut paces.lists, &mut paces.processes, &mut paces.kubelet] {
+        (pace.rest, pace.urgent) = (ms(60_000), ms(40_000));
+    }
+    let lanes = start(&fake, &paces);
+    until(&lanes, "a first look", |seen| seen.lists.value().is_some() && seen.processes.value().is_some()).await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(fake.calls("Version"), 1);
+    while within(ms(10), lanes.changed()).await {}
+    lanes.refresh();
+    until(&lanes, "second looks", |seen| {
+        round(seen) == Some(2) && seen.processes.value().is_some_and(|table| table.round == 2)
+    })
+    .await;
+    assert_eq!(fake.calls("Version"), 2);
+    tokio::time::sleep(ms(1200)).await;
+    assert_eq!(fake.calls("Version"), 2, "one refresh was served twice");
+}
+
+#[tokio::test]
+async fn urgency_shortens_the_wait_that_is_running() {
+    let fake = Fake::start();
+    let mut paces = quick();
+    paces.version.rest = ms(60_000);
+    let lanes = start(&fake, &paces);
+    until(&lanes, "a first look", |seen| seen.runtime.value().is_some()).await;
+    lanes.set_urgent(true);
+    until(&lanes, "more looks", |_| fake.calls("Version") >= 3).await;
+}

@@ -1,1 +1,152 @@
+//! Whose turn it is.
 
+use super::*;
+use crate::core::fault::PodRef;
+use crate::core::observation::{ContainerSeen, SandboxSeen};
+use crate::node::lanes::Paces;
+
+fn round(count: usize) -> ListRound {
+    let pod = || PodRef { namespace: "n".to_owned(), name: "p".to_owned(), uid: "u".to_owned() };
+    let sandbox = |number: usize| SandboxSeen { id: format!("s{number:03}"), ready: true, pod: pod(), attempt: 0 };
+    let container = |number: usize| ContainerSeen {
+        id: format!("c{number:03}"),
+        sandbox_id: format!("s{number:03}"),
+        name: "app".to_owned(),
+        pod: Some(pod()),
+        state: ContainerState::Running,
+        attempt: 0,
+    };
+    ListRound {
+        sandboxes: (0..count).map(sandbox).collect(),
+        containers: (0..count).map(container).collect(),
+        ..ListRound::default()
+    }
+}
+
+fn table(count: usize) -> Table {
+    let mut table = Table::new(Paces::default().tasks);
+    table.serve(true);
+    assert!(table.aim(&round(count)));
+    table
+}
+
+/// Answers every question at once with `answer`, for this long, and returns who was asked when.
+fn play(table: &mut Table, from: Instant, length: Duration, answer: TaskAnswer) -> Vec<(Duration, String)> {
+    let mut asked = Vec::new();
+    let mut now = from;
+    while now < from + length {
+        let Some((due, id)) = table.next(now, None) else { break };
+        now = now.max(due);
+        if now >= from + length {
+            break;
+        }
+        table.sent(&id, now);
+        table.ended(&id, now, Ok(answer), now);
+        asked.push((now.saturating_duration_since(from), id));
+    }
+    asked
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn at_rest_the_whole_node_takes_at_least_five_minutes() {
+    for count in [1, 10, 100, 250] {
+        let mut table = table(count);
+        let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::Answered);
+        assert!(asked.len() <= 2 * count, "{count} tasks: {} questions in 10 min", asked.len());
+        assert!(asked.len() >= count, "{count} tasks: only {} questions in 10 min", asked.len());
+        assert!(asked.windows(2).all(|pair| pair[1].0 >= pair[0].0 + secs(1)), "{count} tasks: too close");
+        let mut ids: Vec<&String> = asked.iter().take(count).map(|(_, id)| id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), count, "somebody was asked twice before all were asked once");
+    }
+}
+
+#[test]
+fn a_suspect_is_asked_at_once_and_then_every_twenty_seconds() {
+    let mut table = table(100);
+    let start = Instant::now();
+    play(&mut table, start, secs(30), TaskAnswer::Answered);
+    assert!(table.suspect(["c099".to_owned()].into()));
+    assert!(!table.suspect(["c099".to_owned()].into()), "the same suspects are no news");
+    let asked = play(&mut table, start + secs(30), secs(90), TaskAnswer::Answered);
+    let of: Vec<u64> = asked.iter().filter(|(_, id)| id == "c099").map(|(at, _)| at.as_secs()).collect();
+    assert_eq!(of, [0, 20, 40, 60, 80]);
+    assert!(asked.len() > 20, "the others were forgotten");
+}
+
+#[test]
+fn a_stopped_shim_makes_its_containers_suspects() {
+    let mut table = table(50);
+    let start = Instant::now();
+    play(&mut table, start, secs(10), TaskAnswer::Answered);
+    assert!(table.stopped(["s049".to_owned()].into()));
+    assert_eq!(table.next(start + secs(10), None).unwrap().1, "c049");
+}
+
+#[test]
+fn a_task_that_did_not_answer_suspects_itself_until_it_does() {
+    let mut table = table(10);
+    let start = Instant::now();
+    table.sent("c003", start);
+    table.ended("c003", start, Ok(TaskAnswer::NoAnswer), start);
+    let (due, id) = table.next(start + secs(20), None).unwrap();
+    assert_eq!((due, id.as_str()), (start + secs(20), "c003"));
+    table.sent("c003", due);
+    table.ended("c003", due, Ok(TaskAnswer::Answered), due);
+    assert_ne!(table.next(due + secs(20), None).unwrap().1, "c003");
+}
+
+#[test]
+fn a_wish_to_look_now_brings_suspects_forward_but_nobody_else() {
+    let mut table = table(2);
+    let start = Instant::now();
+    play(&mut table, start, secs(200), TaskAnswer::Answered);
+    table.suspect(["c000".to_owned()].into());
+    let later = start + secs(200);
+    table.sent("c000", later);
+    table.ended("c000", later, Ok(TaskAnswer::Answered), later);
+    let (due, id) = table.next(later, Some(later + Duration::from_millis(1))).unwrap();
+    assert_eq!((due, id.as_str()), (later + secs(1), "c000"));
+    let (due, _) = table.next(later, Some(start)).unwrap();
+    assert!(due >= later + secs(20), "an old wish was served again");
+}
+
+#[test]
+fn one_question_at_a_time_and_a_given_up_one_backs_off() {
+    let mut table = table(1);
+    let start = Instant::now();
+    table.suspect(["c000".to_owned()].into());
+    table.sent("c000", start);
+    assert_eq!(table.next(start + secs(100), None), None, "a second question while one is out");
+    table.aim(&ListRound::default());
+    assert_eq!(table.out(), 1, "a question that is out was forgotten");
+    table.aim(&round(1));
+    let end = start + secs(180);
+    table.ended("c000", start, Err(Failure::GivenUp(secs(180))), end);
+    assert_eq!(table.next(end, Some(end + secs(1))).unwrap().0, end + secs(30));
+    table.sent("c000", end + secs(30));
+    table.ended("c000", end + secs(30), Err(Failure::GivenUp(secs(180))), end + secs(210));
+    assert_eq!(table.next(end, None).unwrap().0, end + secs(210) + secs(120));
+}
+
+#[test]
+fn what_is_no_longer_listed_is_forgotten() {
+    let mut table = table(3);
+    let start = Instant::now();
+    play(&mut table, start, secs(500), TaskAnswer::Answered);
+    assert_eq!(table.looks(start).len(), 3);
+    let mut fewer = round(2);
+    fewer.containers[1].state = ContainerState::Exited;
+    table.aim(&fewer);
+    // c001 has ended: its ready sandbox is asked for instead, and has no look yet.
+    let looks = table.looks(start);
+    assert_eq!(looks.keys().collect::<Vec<_>>(), ["c000"]);
+    assert!(table.entries.contains_key("s001"));
+    table.serve(false);
+    assert!(table.looks(start).is_empty());
+}

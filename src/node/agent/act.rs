@@ -1,0 +1,111 @@
+//! The act itself, on exactly one object, and a short look at its effect.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::look::{Allowed, Bounds};
+use super::target::Held;
+use super::verdict;
+use crate::core::observation::ContainerState;
+use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
+use crate::node::cri::{Cri, CriError};
+
+/// How often the effect is looked for.
+const RHYTHM: Duration = Duration::from_millis(50);
+
+/// Does what the look allows. Called once per claim, by the one who holds it.
+pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    match allowed {
+        Allowed::Signal { held, signal } => send(order, &held, signal, bounds.verify).await,
+        Allowed::Remove { cri, container_id, state } => {
+            let removed = remove(&cri, &container_id, state, bounds).await;
+            match removed {
+                Ok(said) => verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
+                Err(said) => failed(order, &said),
+            }
+        }
+    }
+}
+
+async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
+    let pid = held.process.pid;
+    if let Err(error) = held.signal(signal) {
+        if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
+            let message = format!("process {pid} ended before the signal was sent");
+            return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message);
+        }
+        return failed(
+            order,
+            &format!(
+                "cannot signal process {pid}: {error}; the executor needs CAP_KILL and no security profile in its way"
+            ),
+        );
+    }
+    let start = Instant::now();
+    loop {
+        match effect(held, signal) {
+            Ok(Some(said)) => return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
+            Ok(None) => {}
+            Err(error) => {
+                return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
+            }
+        }
+        if start.elapsed() >= bound {
+            let (state, wchan) = (held.state().ok().flatten(), held.wchan());
+            let message = format!(
+                "signalled process {pid} ({signal:?}), {}s later it is still in state {} (waits in {})",
+                bound.as_secs(),
+                state.unwrap_or('?'),
+                wchan.as_deref().unwrap_or("nothing known")
+            );
+            return failed(order, &message);
+        }
+        tokio::time::sleep(RHYTHM).await;
+    }
+}
+
+/// What the signal did, once it can be seen. Reads `stat` only, which no process can hold up.
+fn effect(held: &Held, signal: Signal) -> io::Result<Option<String>> {
+    let pid = held.process.pid;
+    let state = held.state()?;
+    Ok(match (signal, state) {
+        (_, None) => Some(format!("sent {signal:?} to process {pid} ({}); it has ended", held.process.command)),
+        (Signal::Cont, Some(state)) if state != 'T' => {
+            Some(format!("sent {signal:?} to process {pid} ({}); it runs again (state {state})", held.process.command))
+        }
+        _ => None,
+    })
+}
+
+/// Removes exactly one container; one that may run is stopped first, and not removed when that fails.
+async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> Result<String, String> {
+    if state != ContainerState::Exited {
+        let deadline = bounds.stop_grace.saturating_add(bounds.remove);
+        match cri.stop_container(id, bounds.stop_grace, deadline).await {
+            Ok(()) | Err(CriError::NotFound) => {}
+            Err(error) => return Err(format!("cannot stop container {id}: {error}; it was not removed")),
+        }
+    }
+    match cri.remove_container(id, bounds.remove).await {
+        Ok(()) | Err(CriError::NotFound) => {}
+        Err(error) => return Err(format!("cannot remove container {id}: {error}")),
+    }
+    let start = Instant::now();
+    loop {
+        let left = bounds.verify.saturating_sub(start.elapsed());
+        match cri.container_status(id, left).await {
+            Err(CriError::NotFound) => {
+                return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));
+            }
+            answer if left.is_zero() => {
+                return Err(format!("removed container {id}, but the runtime still says {answer:?} of it"));
+            }
+            _ => tokio::time::sleep(RHYTHM).await,
+        }
+    }
+}
+
+fn failed(order: &Order, message: &str) -> Outcome {
+    verdict::outcome(order, OutcomeState::Failed, OutcomeReason::CallFailed, message)
+}

@@ -1,0 +1,124 @@
+//! Whether an order may be started at all: for this node, well formed, by the newest leader, in time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::claims::Moment;
+use super::verdict::Refusal;
+use crate::core::fault::{FaultType, ProcessRef, Role};
+use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
+use crate::node::cri::is_full_id;
+
+/// How far the node's clock may be off the leader's before an order in time is refused.
+const CLOCK_SLACK: Duration = Duration::from_hours(1);
+/// Longest text in an order that is taken.
+const MAX_TEXT: usize = 512;
+
+/// What an order asks for, with everything in place that it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// End the wait for this shim of a container that does not answer.
+    ReleaseShim { process: ProcessRef, signal: Signal },
+    /// End this CNI plugin's wait.
+    ReleasePlugin { process: ProcessRef, signal: Signal },
+    /// End this shim that serves nothing any more.
+    RemoveShim { process: ProcessRef },
+    /// Remove this container whose sandbox is gone.
+    RemoveContainer { container_id: String },
+}
+
+/// Checks the form of an order and says what it asks for.
+pub(super) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
+    if order.node != node {
+        let message = format!("the order is for node {:?}, this is {node:?}", order.node);
+        return Err(Refusal::new(OutcomeReason::WrongNode, message));
+    }
+    if !is_operation_id(&order.operation_id) {
+        return Err(malformed("operationID is not a name of 1 to 63 lower-case letters, digits and hyphens"));
+    }
+    if !(1..=3600).contains(&order.ttl_seconds) {
+        return Err(malformed("ttlSeconds is not within 1 to 3600"));
+    }
+    let target = &order.target;
+    let texts = [&target.container_id, &target.sandbox_id, &target.lock];
+    if order.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
+        return Err(malformed("a text is longer than 512 bytes"));
+    }
+    let signal = match order.action {
+        NodeAction::ReleaseCont => Some(Signal::Cont),
+        NodeAction::ReleaseKill => Some(Signal::Kill),
+        NodeAction::CleanupOrphans => None,
+    };
+    match (signal, order.fault_type) {
+        (Some(signal), FaultType::HungContainer) => {
+            Ok(Task::ReleaseShim { process: process(order, Role::Shim)?, signal })
+        }
+        (Some(signal), FaultType::NetworkPluginHung) => {
+            Ok(Task::ReleasePlugin { process: process(order, Role::NetworkPlugin)?, signal })
+        }
+        (None, FaultType::LeakedShim) => Ok(Task::RemoveShim { process: process(order, Role::Shim)? }),
+        (None, FaultType::OrphanContainer) => match &order.target.container_id {
+            Some(id) if is_full_id(id) => Ok(Task::RemoveContainer { container_id: id.clone() }),
+            _ => Err(malformed("an orphan container must be named by its full id of 64 hex digits")),
+        },
+        (_, fault) => Err(Refusal::cannot_look(format!(
+            "{:?} for {fault}: this version has no second look for it, so it does not act",
+            order.action
+        ))),
+    }
+}
+
+/// The process the order names, where it may be named at all.
+fn process(order: &Order, role: Role) -> Result<ProcessRef, Refusal> {
+    let Some(process) = &order.target.process else {
+        return Err(malformed("no process is named"));
+    };
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    if process.pid < 2 || process.pid == own {
+        let message = format!("process {} may not be named: it is init, ourselves or none", process.pid);
+        return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+    }
+    if process.role != role {
+        let message = format!("process {}: the role must be {role:?}, the order says {:?}", process.pid, process.role);
+        return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+    }
+    if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
+        return Err(malformed("a shim must be named together with the id it serves"));
+    }
+    Ok(process.clone())
+}
+
+/// Whether there is still time to start it.
+pub(super) fn in_time(order: &Order, wall: Timestamp, first_read: &Moment, now: &Moment) -> Result<(), Refusal> {
+    let ttl = Duration::from_secs(order.ttl_seconds.into());
+    let age = Duration::try_from(wall.duration_since(order.issued_at)).unwrap_or_default();
+    if age > ttl.saturating_add(CLOCK_SLACK) {
+        return Err(stale(format!(
+            "issued {}s ago by this node's clock, to be started within {}s (and an hour for clocks)",
+            age.as_secs(),
+            ttl.as_secs()
+        )));
+    }
+    if first_read.boot != now.boot {
+        return Err(stale("it was first read before the node was booted".to_owned()));
+    }
+    let waited = now.uptime.saturating_sub(first_read.uptime);
+    if waited > ttl {
+        return Err(stale(format!("first read {}s ago, to be started within {}s", waited.as_secs(), ttl.as_secs())));
+    }
+    Ok(())
+}
+
+fn is_operation_id(id: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&id.len()) && id.bytes().all(inner) && !id.starts_with('-') && !id.ends_with('-')
+}
+
+fn malformed(what: &str) -> Refusal {
+    Refusal::cannot_look(format!("the order cannot be carried out: {what}"))
+}
+
+fn stale(what: String) -> Refusal {
+    Refusal::new(OutcomeReason::Stale, format!("the order is too old: {what}"))
+}

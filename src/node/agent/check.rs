@@ -1,0 +1,97 @@
+//! Whether this process could act if it had to: every right it needs is tried, harmlessly.
+
+use std::io;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+
+use super::look::Looker;
+use crate::node::cri::Cri;
+use crate::node::proc::role::{Proof, Prover};
+use crate::node::proc::{self, Handle};
+
+/// What is missing, one sentence each; empty when everything is there.
+pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
+    let mut missing = Vec::new();
+    if let Err(error) = writes(state_dir) {
+        missing.push(format!("cannot keep claims in {}: {error}; mount it writable", state_dir.display()));
+    }
+    match Cri::connect(&looker.socket).await {
+        Err(error) => missing.push(format!("no runtime at {}: {error}", looker.socket.display())),
+        Ok(cri) => {
+            if let Err(error) = cri.version(looker.bounds.call).await {
+                missing.push(format!("the runtime at {} does not tell its version: {error}", looker.socket.display()));
+            }
+        }
+    }
+    let prover = looker.prover.clone();
+    match looker.reader.run(looker.bounds.processes, move || processes(&prover)).await {
+        Ok(Ok(found)) => missing.extend(found),
+        Ok(Err(error)) => missing.push(format!("cannot read the process table: {error}")),
+        Err(refusal) => missing.push(refusal.message),
+    }
+    missing
+}
+
+fn writes(folder: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let probe = folder.join(format!(".check-{}", std::process::id()));
+    std::fs::write(&probe, b"x")?;
+    std::fs::remove_file(&probe)
+}
+
+/// Tries the rights on one shim; where no shim runs, nothing can be said against them.
+fn processes(prover: &Prover) -> io::Result<Vec<String>> {
+    let table = proc::table(prover.root())?;
+    let mut missing = Vec::new();
+    let mut runtime_seen = false;
+    let mut shim = None;
+    for process in &table {
+        match prover.prove(&table, process) {
+            Ok(Some(Proof::Runtime { .. })) => runtime_seen = true,
+            Ok(Some(Proof::Shim { .. })) if shim.is_none() => shim = Some(process.pid),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(vec![format!(
+                    "cannot see what process {} ({}) executes: {error}; CAP_SYS_PTRACE is needed",
+                    process.pid, process.command
+                )]);
+            }
+            _ => {}
+        }
+    }
+    if !runtime_seen {
+        missing.push(
+            "no process of a container runtime is in sight: it is down, or this is not the node's process table (hostPID)"
+                .to_owned(),
+        );
+    }
+    if let Some(pid) = shim {
+        missing.extend(rights(prover.root(), pid));
+    }
+    Ok(missing)
+}
+
+fn rights(root: &Path, pid: i32) -> Vec<String> {
+    let mut missing = Vec::new();
+    let mut tried = |what: &str, result: io::Result<()>| match result {
+        Err(error) if !proc::is_gone(&error) => missing.push(format!("{what} process {pid} (a shim): {error}")),
+        _ => {}
+    };
+    tried("CAP_KILL or a security profile: cannot signal", signal_nothing(pid));
+    match Handle::open(root, pid) {
+        Err(error) => tried("cannot open", Err(error)),
+        Ok(handle) => {
+            tried("cannot read what the kernel does for", handle.wchan().map(drop));
+            tried("CAP_SYS_PTRACE: cannot see the open files of", handle.locked_files().map(drop));
+            tried("CAP_SYS_PTRACE: cannot read the environment of", handle.environ(["PATH"]).map(drop));
+        }
+    }
+    missing
+}
+
+/// Signal 0 tries the right and sends nothing; the pidfd keeps the pid from meaning another process.
+fn signal_nothing(pid: i32) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
+    let _held = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(test_kill_process(pid)?)
+}

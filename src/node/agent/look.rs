@@ -1,0 +1,342 @@
+//! The second look: the executor believes nothing it was told. Each look says yes only on fresh, complete
+//! evidence of its own; a missing answer is a no.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::admission::Task;
+use super::reader::Reader;
+use super::target::Held;
+use super::verdict::Refusal;
+use crate::core::fault::{ProcessRef, Target};
+use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::core::order::{Order, OutcomeReason, Signal};
+use crate::core::thresholds::Thresholds;
+use crate::node::collect::kubelet::Finder;
+use crate::node::cri::tasks::{TaskState, Tasks};
+use crate::node::cri::{Cri, CriError};
+use crate::node::proc;
+use crate::node::proc::role::{Proof, Prover};
+
+/// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
+const KUBELET_AT_WORK: Duration = Duration::from_secs(120);
+/// More containers than this without a sandbox, and more than half of all: that is a list with a hole.
+const MAX_ODD: usize = 8;
+
+/// Ends of the single waits.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// The whole look, from admission to claim.
+    pub look: Duration,
+    /// One list or status call.
+    pub call: Duration,
+    /// One question about a task; containerd itself gives the shim 2 s.
+    pub task: Duration,
+    /// One look at the process table.
+    pub processes: Duration,
+    /// Grace given to an orphan's process before it is killed.
+    pub stop_grace: Duration,
+    /// Removal of a container.
+    pub remove: Duration,
+    /// How long the effect is waited for.
+    pub verify: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            look: Duration::from_secs(60),
+            call: Duration::from_secs(15),
+            task: Thresholds::default().task_deadline,
+            processes: Duration::from_secs(5),
+            stop_grace: Duration::from_secs(10),
+            remove: Duration::from_secs(10),
+            verify: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What the look allows, with everything the act needs in hand.
+#[derive(Debug)]
+pub(super) enum Allowed {
+    /// This signal, to this process.
+    Signal { held: Arc<Held>, signal: Signal },
+    /// Removal of this container; it is stopped first unless it has ended.
+    Remove { cri: Cri, container_id: String, state: ContainerState },
+}
+
+/// Everything a look uses.
+#[derive(Clone, Debug)]
+pub(super) struct Looker {
+    pub(super) prover: Prover,
+    pub(super) socket: PathBuf,
+    pub(super) bounds: Bounds,
+    pub(super) thresholds: Thresholds,
+    pub(super) reader: Reader,
+}
+
+impl Looker {
+    /// Looks for what `task` is meant to heal.
+    pub(super) async fn look(&self, order: &Order, task: &Task) -> Result<Allowed, Refusal> {
+        match task {
+            Task::ReleaseShim { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                self.container_still_hung(&order.target, &held, *signal).await?;
+                if *signal == Signal::Kill && !order.allow_running_pods {
+                    let message = format!(
+                        "killing shim {} would end every container of its pod; the order does not allow that",
+                        process.pid
+                    );
+                    return Err(Refusal::new(OutcomeReason::Protected, message));
+                }
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::ReleasePlugin { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                self.plugin_still_hung(&order.target, &held).await?;
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::RemoveShim { process } => {
+                let held = self.hold(process, &order.target).await?;
+                self.shim_still_leaked(&held).await?;
+                self.allow_signal(held, process, &order.target, Signal::Kill).await
+            }
+            Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
+        }
+    }
+
+    async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<Held>, Refusal> {
+        let (prover, process, target) = (self.prover.clone(), process.clone(), target.clone());
+        let held = self.reader.run(self.bounds.processes, move || Held::open(&prover, &process, &target)).await??;
+        Ok(Arc::new(held))
+    }
+
+    /// The last check before the claim: it is still the process that was proven.
+    async fn allow_signal(
+        &self,
+        held: Arc<Held>,
+        process: &ProcessRef,
+        target: &Target,
+        signal: Signal,
+    ) -> Result<Allowed, Refusal> {
+        let (prover, process, target, again) =
+            (self.prover.clone(), process.clone(), target.clone(), Arc::clone(&held));
+        self.reader.run(self.bounds.processes, move || again.prove_again(&prover, &process, &target)).await??;
+        Ok(Allowed::Signal { held, signal })
+    }
+
+    /// The shim is stopped, or a task of it does not answer while the runtime does.
+    async fn container_still_hung(&self, target: &Target, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
+        let stopped = self.state(held).await? == Some('T');
+        // Resuming a stopped process harms nothing, whatever else is broken. A kill wants the runtime awake: it
+        // has to clean up after the shim.
+        if stopped && signal == Signal::Cont {
+            return Ok(());
+        }
+        let cri = self.runtime().await?;
+        cri.version(self.bounds.call).await.map_err(|error| asked("the runtime's version", &error))?;
+        if stopped {
+            return Ok(());
+        }
+        let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
+        for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
+            match tasks.get(id, self.bounds.task).await {
+                Ok(TaskState::Unknown) | Err(CriError::Deadline(_) | CriError::DeadlineInside) => return Ok(()),
+                Ok(TaskState::Known) | Err(CriError::NotFound) => {}
+                Err(error) => return Err(asked(&format!("task {id}"), &error)),
+            }
+        }
+        let message = format!("shim {} is not stopped and its tasks answer", held.process.pid);
+        Err(Refusal::new(OutcomeReason::Recovered, message))
+    }
+
+    /// It is as old as a hung one, and still holds the lock that others wait for, where one was named.
+    async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
+        let (prover, lock, plugin) = (self.prover.clone(), target.lock.clone(), Arc::clone(held));
+        let look = move || -> std::io::Result<(Duration, bool)> {
+            let holds = lock.as_deref().map_or(Ok(true), |path| plugin.holds(path))?;
+            Ok((plugin.age(&prover)?, holds))
+        };
+        let pid = held.process.pid;
+        let (age, holds) = self
+            .reader
+            .run(self.bounds.processes, look)
+            .await?
+            .map_err(|error| Refusal::cannot_look(format!("cannot look at plugin process {pid}: {error}")))?;
+        let bound = self.thresholds.network_plugin_age;
+        if age < bound {
+            let message =
+                format!("plugin process {pid} is {}s old, hung ones are {}s and more", age.as_secs(), bound.as_secs());
+            return Err(Refusal::new(OutcomeReason::Recovered, message));
+        }
+        if !holds {
+            let lock = target.lock.as_deref().unwrap_or_default();
+            let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
+            return Err(Refusal::new(OutcomeReason::Recovered, message));
+        }
+        Ok(())
+    }
+
+    /// No ready sandbox and no container that may run has its id, and nothing lives below it.
+    async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+        let Proof::Shim { id, .. } = &held.proof else {
+            return Err(Refusal::cannot_look("the process is no shim"));
+        };
+        let lists = self.lists(&self.runtime().await?).await?;
+        let ready = |seen: &&SandboxSeen| seen.id == *id && seen.ready;
+        if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
+            return Err(recovered(format!("sandbox {id} of shim {} is ready", held.process.pid)));
+        }
+        let lives =
+            |seen: &&ContainerSeen| (seen.sandbox_id == *id || seen.id == *id) && seen.state != ContainerState::Exited;
+        if let Some(seen) = lists.containers.iter().find(lives) {
+            let message = format!("container {} of shim {} is {:?}", seen.id, held.process.pid, seen.state);
+            return Err(recovered(message));
+        }
+        self.shim_is_alone(held.process.pid).await
+    }
+
+    async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {
+        let root = self.prover.root().to_owned();
+        let table = self.reader.run(self.bounds.processes, move || proc::table(&root)).await?;
+        let table = table.map_err(|error| Refusal::cannot_look(format!("cannot read the process table: {error}")))?;
+        let Some(shim) = proc::find(&table, pid) else {
+            return Err(Refusal::new(OutcomeReason::TargetGone, format!("shim {pid} has ended")));
+        };
+        if shim.living_children > 0 {
+            return Err(recovered(format!("{} processes live below shim {pid}", shim.living_children)));
+        }
+        if shim.parent != 1 {
+            let message = format!("shim {pid} is a child of process {}, a leaked one is a child of init", shim.parent);
+            return Err(recovered(message));
+        }
+        Ok(())
+    }
+
+    /// The container is listed, its sandbox is in neither list and unknown when asked for directly, and no kubelet
+    /// will remove it.
+    async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
+        let cri = self.runtime().await?;
+        let lists = self.lists(&cri).await?;
+        let Some(seen) = lists.containers.iter().find(|seen| seen.id == container_id) else {
+            let message = format!("the runtime does not list container {container_id}");
+            return Err(Refusal::new(OutcomeReason::TargetGone, message));
+        };
+        same_object(seen, target)?;
+        lists.sandbox_is_missing(seen)?;
+        self.kubelet_leaves_it(&cri, seen).await?;
+        match cri.sandbox_ready(&seen.sandbox_id, self.bounds.call).await {
+            Err(CriError::NotFound) => {}
+            Ok(_) => return Err(recovered(format!("the runtime knows sandbox {} when asked for it", seen.sandbox_id))),
+            Err(error) => return Err(asked(&format!("sandbox {}", seen.sandbox_id), &error)),
+        }
+        Ok(Allowed::Remove { cri, container_id: seen.id.clone(), state: seen.state })
+    }
+
+    /// With a kubelet at work, the container must be one that it does not keep and is not busy with.
+    async fn kubelet_leaves_it(&self, cri: &Cri, seen: &ContainerSeen) -> Result<(), Refusal> {
+        if !self.kubelet_at_work().await? {
+            return Ok(());
+        }
+        if seen.state == ContainerState::Exited {
+            let message =
+                format!("container {} has ended, and a living kubelet may keep it as its last dead instance", seen.id);
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        let Some(pod) = &seen.pod else { return Ok(()) };
+        let last =
+            cri.last_created(&pod.uid, self.bounds.call).await.map_err(|error| asked("what was made last", &error))?;
+        let Some(last) = last else { return Ok(()) };
+        let ago = Timestamp::now().duration_since(last);
+        if ago.as_secs() < i64::try_from(KUBELET_AT_WORK.as_secs()).unwrap_or(i64::MAX) {
+            let message =
+                format!("something of pod {pod} was made {}s ago: the kubelet is at work on it", ago.as_secs());
+            return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
+        }
+        Ok(())
+    }
+
+    /// Whether a kubelet runs that is old enough to have completed its start.
+    async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
+        let mut finder = Finder::new(self.prover.root());
+        let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
+        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
+        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.kubelet_start_age))
+    }
+
+    async fn state(&self, held: &Arc<Held>) -> Result<Option<char>, Refusal> {
+        let read = Arc::clone(held);
+        let state = self.reader.run(self.bounds.processes, move || read.state()).await?;
+        let pid = held.process.pid;
+        state.map_err(|error| Refusal::cannot_look(format!("cannot read the state of process {pid}: {error}")))
+    }
+
+    async fn runtime(&self) -> Result<Cri, Refusal> {
+        Cri::connect(&self.socket).await.map_err(|error| asked("a connection", &error))
+    }
+
+    async fn lists(&self, cri: &Cri) -> Result<Lists, Refusal> {
+        let bound = self.bounds.call;
+        let before = cri.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let containers = cri.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
+        let after = cri.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        Ok(Lists { before, containers, after })
+    }
+}
+
+/// Sandboxes, containers, sandboxes: neither making nor removing a pod meanwhile looks like an orphan.
+struct Lists {
+    before: Vec<SandboxSeen>,
+    containers: Vec<ContainerSeen>,
+    after: Vec<SandboxSeen>,
+}
+
+impl Lists {
+    fn sandbox_is_missing(&self, container: &ContainerSeen) -> Result<(), Refusal> {
+        let known: BTreeSet<&str> = self.before.iter().chain(&self.after).map(|seen| seen.id.as_str()).collect();
+        if known.contains(container.sandbox_id.as_str()) {
+            return Err(recovered(format!("the runtime lists sandbox {}", container.sandbox_id)));
+        }
+        let odd = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).count();
+        if odd > MAX_ODD && odd.saturating_mul(2) > self.containers.len() {
+            let all = self.containers.len();
+            return Err(Refusal::cannot_look(format!(
+                "{odd} of {all} containers have no listed sandbox: that is a list with a hole, not {odd} orphans"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the listed container is the ordered one in all that the order says of it.
+fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
+    let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
+    if seen.sandbox_id.is_empty() {
+        return changed(format!("container {} names no sandbox", seen.id));
+    }
+    if target.sandbox_id.as_ref().is_some_and(|id| *id != seen.sandbox_id) {
+        return changed(format!("container {} belongs to sandbox {}, not the ordered one", seen.id, seen.sandbox_id));
+    }
+    let Some(pod) = &seen.pod else {
+        return changed(format!("container {} is not the kubelet's: it names no pod", seen.id));
+    };
+    if target.pod.as_ref().is_some_and(|ordered| ordered.uid != pod.uid) {
+        return changed(format!(
+            "container {} belongs to pod {pod} with uid {}, not the ordered one",
+            seen.id, pod.uid
+        ));
+    }
+    Ok(())
+}
+
+fn recovered(message: String) -> Refusal {
+    Refusal::new(OutcomeReason::Recovered, message)
+}
+
+fn asked(what: &str, error: &CriError) -> Refusal {
+    Refusal::cannot_look(format!("asked the runtime for {what}: {error}"))
+}

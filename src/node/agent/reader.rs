@@ -1,0 +1,88 @@
+//! Work that may block in the kernel, on threads of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::verdict::Refusal;
+
+/// Most threads at a time, those included that were given up because the kernel never answered them.
+const MAX_THREADS: usize = 4;
+/// Reads of `/proc` need little stack.
+const STACK: usize = 512 << 10;
+
+/// Runs blocking work with an end: a thread that the kernel keeps is given up, and counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reader {
+    busy: Arc<AtomicUsize>,
+}
+
+struct Busy(Arc<AtomicUsize>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Reader {
+    /// The result of `work`, or a refusal when it took longer than `bound`.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        bound: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let busy = self.begin()?;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let thread = std::thread::Builder::new().name("nrh-look".to_owned()).stack_size(STACK);
+        let spawned = thread.spawn(move || {
+            let _ = send.send(work());
+            drop(busy);
+        });
+        spawned.map_err(|error| Refusal::cannot_look(format!("cannot start a thread to look: {error}")))?;
+        match tokio::time::timeout(bound, receive).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(_)) => Err(Refusal::cannot_look("the thread that looked at the processes died")),
+            Err(_) => {
+                Err(Refusal::cannot_look(format!("looking at the processes took longer than {}s", bound.as_secs())))
+            }
+        }
+    }
+
+    fn begin(&self) -> Result<Busy, Refusal> {
+        if self.busy.fetch_add(1, Ordering::SeqCst) >= MAX_THREADS {
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+            return Err(Refusal::cannot_look(format!(
+                "{MAX_THREADS} looks at the processes are still out: the kernel does not answer them"
+            )));
+        }
+        Ok(Busy(Arc::clone(&self.busy)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_that_never_ends_is_given_up_and_only_so_many_are_started() {
+        let reader = Reader::default();
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        for _ in 0..MAX_THREADS {
+            let gate = Arc::clone(&gate);
+            let wait = move || drop(gate.lock().unwrap().recv());
+            assert!(reader.run(Duration::from_millis(10), wait).await.is_err());
+        }
+        let refused = reader.run(Duration::from_secs(1), || 7).await.unwrap_err();
+        assert!(refused.message.contains("still out"), "{}", refused.message);
+        drop(release);
+        for _ in 0..200 {
+            if reader.busy.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(reader.run(Duration::from_secs(1), || 7).await.unwrap(), 7);
+    }
+}

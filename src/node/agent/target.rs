@@ -1,0 +1,195 @@
+//! The one process an act may touch, held by a pidfd from before the last look until after the act.
+//!
+//! The pidfd is opened first and everything is proven after it; as long as it does not say that its process has
+//! ended, the pid cannot have gone to another one, so the proof and the pidfd are about the same process.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+
+use super::verdict::Refusal;
+use crate::core::fault::{ProcessRef, Target};
+use crate::core::order::{OutcomeReason, Signal};
+use crate::node::proc::role::{Proof, Prover};
+use crate::node::proc::{self, Handle, RawProcess};
+
+/// The containerd namespace of the kubelet's containers; shims of others are not ours to touch.
+const NAMESPACE: &str = "k8s.io";
+
+/// A proven process that cannot be mistaken for another one.
+#[derive(Debug)]
+pub(super) struct Held {
+    pidfd: OwnedFd,
+    handle: Handle,
+    /// As it was when it was proven.
+    pub(super) process: RawProcess,
+    pub(super) proof: Proof,
+}
+
+impl Held {
+    /// Opens, then proves: same pid and start time as ordered, the ordered role, the ordered object.
+    pub(super) fn open(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Result<Self, Refusal> {
+        let pid = Pid::from_raw(wanted.pid).ok_or_else(|| changed(wanted, "it is no process id"))?;
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::SRCH) => return Err(gone(prover, wanted, target)),
+            Err(error) => return Err(Refusal::cannot_look(format!("cannot hold process {}: {error}", wanted.pid))),
+        };
+        match Self::prove(prover, wanted, target, pidfd) {
+            Ok(Some(held)) => Ok(held),
+            Ok(None) => Err(gone(prover, wanted, target)),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn prove(prover: &Prover, wanted: &ProcessRef, target: &Target, pidfd: OwnedFd) -> Result<Option<Self>, Refusal> {
+        let look = |error: io::Error| cannot_prove(wanted, &error);
+        let handle = match Handle::open(prover.root(), wanted.pid) {
+            Ok(handle) => handle,
+            Err(error) if proc::is_gone(&error) => return Ok(None),
+            Err(error) => return Err(look(error)),
+        };
+        let table = proc::table(prover.root()).map_err(look)?;
+        let Some(process) = proc::find(&table, wanted.pid).filter(|process| !process.is_dead()) else {
+            return Ok(None);
+        };
+        if process.start_ticks != wanted.start_ticks {
+            let found = format!("it started at tick {}, ordered was {}", process.start_ticks, wanted.start_ticks);
+            return Err(changed(wanted, &found));
+        }
+        let proof = match prover.prove_handle(&table, process, &handle) {
+            Ok(Some(proof)) => proof,
+            Ok(None) => return Err(changed(wanted, "its executable, arguments and parents prove no role")),
+            Err(error) if proc::is_gone(&error) => return Ok(None),
+            Err(error) => return Err(look(error)),
+        };
+        expect(wanted, target, &proof)?;
+        let held = Self { pidfd, handle, process: process.clone(), proof };
+        Ok((!held.has_ended()).then_some(held))
+    }
+
+    /// Proves it once more: it may have executed another file or ended since.
+    pub(super) fn prove_again(&self, prover: &Prover, wanted: &ProcessRef, target: &Target) -> Result<(), Refusal> {
+        let again = |error: io::Error| {
+            if proc::is_gone(&error) { ended(wanted) } else { cannot_prove(wanted, &error) }
+        };
+        let table = proc::table(prover.root()).map_err(again)?;
+        let process = proc::find(&table, wanted.pid).ok_or_else(|| ended(wanted))?;
+        if self.has_ended() {
+            return Err(ended(wanted));
+        }
+        match prover.prove_handle(&table, process, &self.handle).map_err(again)? {
+            Some(proof) if proof == self.proof => expect(wanted, target, &proof),
+            Some(_) | None => Err(changed(wanted, "it is not what it was a moment ago")),
+        }
+    }
+
+    /// Scheduler state letter, now; `None` once it has ended.
+    pub(super) fn state(&self) -> io::Result<Option<char>> {
+        if self.has_ended() {
+            return Ok(None);
+        }
+        match self.handle.stat() {
+            Ok(stat) => Ok(Some(stat.state).filter(|state| !proc::is_dead(*state))),
+            Err(error) if proc::is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Time since its start.
+    pub(super) fn age(&self, prover: &Prover) -> io::Result<Duration> {
+        Ok(proc::age(self.process.start_ticks, proc::uptime(prover.root())?))
+    }
+
+    /// Whether it holds the lock of this file.
+    pub(super) fn holds(&self, path: &str) -> io::Result<bool> {
+        Ok(self.handle.locked_files()?.iter().any(|file| file.path == path))
+    }
+
+    /// Kernel function it waits in, where the kernel says.
+    pub(super) fn wchan(&self) -> Option<String> {
+        self.handle.wchan().ok().flatten()
+    }
+
+    /// Whether it has ended: then its pid may be another's, but the pidfd never is.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        // A failed poll counts as an end: nothing is done then.
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map_or(true, |ready| ready > 0)
+    }
+
+    /// Sends the signal to exactly this process.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let signal = match signal {
+            Signal::Cont => rustix::process::Signal::CONT,
+            Signal::Kill => rustix::process::Signal::KILL,
+        };
+        Ok(pidfd_send_signal(&self.pidfd, signal)?)
+    }
+}
+
+/// Whether a proof is that of the ordered object.
+fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Refusal> {
+    if proof.role() != Some(wanted.role) {
+        return Err(changed(wanted, &format!("its role is proven as {proof:?}")));
+    }
+    match proof {
+        Proof::Shim { namespace, .. } if namespace != NAMESPACE => {
+            Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {NAMESPACE:?}")))
+        }
+        Proof::Shim { id, .. } if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) => {
+            Err(changed(wanted, &format!("it serves {id}, ordered was {}", ordered_id(target))))
+        }
+        Proof::NetworkPlugin { command: None, .. } => {
+            Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))
+        }
+        Proof::NetworkPlugin { sandbox_id: Some(id), .. } if target.sandbox_id.as_ref().is_some_and(|t| t != id) => {
+            Err(changed(wanted, &format!("it was called for {id}, ordered was {}", ordered_id(target))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The ordered process is gone; another one may be at the same work, which is not what was ordered.
+fn gone(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Refusal {
+    let successor = proc::table(prover.root()).ok().and_then(|table| {
+        let same = |process: &&RawProcess| {
+            let proof = prover.prove(&table, process).ok().flatten();
+            proof.is_some_and(|proof| names_object(&proof, target) && expect(wanted, target, &proof).is_ok())
+        };
+        table.iter().find(same).map(|process| process.pid)
+    });
+    match successor {
+        Some(pid) => changed(wanted, &format!("it has ended, and process {pid} is at its work now")),
+        None => ended(wanted),
+    }
+}
+
+/// Whether the proof and the order name one object; without a name, two plugins are not the same.
+fn names_object(proof: &Proof, target: &Target) -> bool {
+    match proof {
+        Proof::Shim { .. } => true,
+        Proof::NetworkPlugin { sandbox_id, .. } => sandbox_id.is_some() && *sandbox_id == target.sandbox_id,
+        _ => false,
+    }
+}
+
+fn ordered_id(target: &Target) -> &str {
+    target.sandbox_id.as_deref().or(target.container_id.as_deref()).unwrap_or("none")
+}
+
+fn changed(wanted: &ProcessRef, found: &str) -> Refusal {
+    let message = format!("process {} is not the ordered {:?}: {found}", wanted.pid, wanted.role);
+    Refusal::new(OutcomeReason::TargetChanged, message)
+}
+
+fn ended(wanted: &ProcessRef) -> Refusal {
+    Refusal::new(OutcomeReason::TargetGone, format!("process {} ({:?}) has ended", wanted.pid, wanted.role))
+}
+
+fn cannot_prove(wanted: &ProcessRef, error: &io::Error) -> Refusal {
+    Refusal::cannot_look(format!("cannot prove what process {} is: {error}", wanted.pid))
+}

@@ -1,0 +1,40 @@
+//! How the executor says no.
+
+use jiff::Timestamp;
+
+use crate::core::fault::MAX_LINE;
+use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
+use crate::core::text::bounded;
+
+/// Why nothing was done: nothing was touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: OutcomeReason,
+    pub(super) message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: OutcomeReason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// The node could not look: a missing answer is never taken for a bad or a good one.
+    pub(super) fn cannot_look(message: impl Into<String>) -> Self {
+        Self::new(OutcomeReason::CannotLook, message)
+    }
+
+    pub(super) fn outcome(self, order: &Order) -> Outcome {
+        outcome(order, OutcomeState::Refused, self.reason, &self.message)
+    }
+}
+
+/// An answer to `order`, now, with bounded text.
+pub(super) fn outcome(order: &Order, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
+    Outcome {
+        operation_id: bounded(&order.operation_id, 63),
+        state,
+        reason,
+        message: bounded(message, MAX_LINE),
+        at: Timestamp::now(),
+    }
+}

@@ -1,0 +1,236 @@
+//! Made-up process tables with hostile contents, and real processes with real locks.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::*;
+
+/// A made-up `/proc`, 1,000 s after boot.
+struct Proc(tempfile::TempDir);
+
+/// One made-up process.
+struct Entry<'a> {
+    pid: i32,
+    parent: i32,
+    state: char,
+    command: &'a [u8],
+    exe: &'a str,
+    args: &'a str,
+    /// Pids in nested PID namespaces, as `NSpid` shows them.
+    pids: &'a str,
+}
+
+const SHIM: Entry<'static> = Entry {
+    pid: 50,
+    parent: 1,
+    state: 'S',
+    command: b"containerd-shim",
+    exe: "/usr/bin/containerd-shim-runc-v2",
+    args: "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock",
+    pids: "50",
+};
+
+impl Proc {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("uptime"), "1000.00 1.0\n").unwrap();
+        fs::write(folder.path().join("locks"), "").unwrap();
+        Self(folder)
+    }
+
+    fn with(self, entry: &Entry<'_>) -> Self {
+        let folder = self.0.path().join(entry.pid.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        let mut stat = format!("{} (", entry.pid).into_bytes();
+        stat.extend(entry.command);
+        let mut rest = format!(") {} {}", entry.state, entry.parent);
+        for field in 5..=52 {
+            // Field 22 is the start: 900 s after boot.
+            write!(rest, " {}", if field == 22 { 90_000 } else { 0 }).unwrap();
+        }
+        stat.extend(rest.into_bytes());
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("status"), format!("Name:\tx\nNSpid:\t{}\n", entry.pids)).unwrap();
+        fs::write(folder.join("cmdline"), entry.args.replace(' ', "\0") + "\0").unwrap();
+        fs::write(folder.join("environ"), "").unwrap();
+        fs::write(folder.join("wchan"), "do_signal_stop").unwrap();
+        let _ = fs::remove_file(folder.join("exe"));
+        symlink(entry.exe, folder.join("exe")).unwrap();
+        self
+    }
+
+    fn eye(&self) -> Processes {
+        Processes::new(self.0.path())
+    }
+}
+
+#[test]
+fn a_stopped_shim_is_seen_with_what_it_waits_in() {
+    let root = Proc::new().with(&Entry { state: 'T', ..SHIM });
+    let table = root.eye().look().unwrap();
+    assert_eq!(table.round, 1);
+    let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
+    assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (50, 'T', Some("do_signal_stop")));
+    assert_eq!(seen.part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
+    assert_eq!(seen.age, Duration::from_secs(100));
+}
+
+#[test]
+fn children_that_are_zombies_do_not_live() {
+    let child =
+        |pid, state| Entry { pid, parent: 50, state, command: b"pause", exe: "/pause", args: "/pause", pids: "9 1" };
+    let root = Proc::new().with(&SHIM).with(&child(60, 'Z')).with(&child(61, 'S'));
+    let table = root.eye().look().unwrap();
+    assert_eq!(table.processes[0].part, Part::Shim { id: "abc".to_owned(), living_children: 1 });
+}
+
+#[test]
+fn shims_of_other_namespaces_and_of_nested_nodes_are_not_ours() {
+    let moby = SHIM.args.replace("k8s.io", "moby");
+    let root = Proc::new()
+        .with(&Entry { pid: 51, args: &moby, pids: "51", ..SHIM })
+        .with(&Entry { pid: 52, pids: "52 7", ..SHIM })
+        .with(&Entry { pid: 53, pids: "53", exe: "/bin/sh", ..SHIM });
+    assert_eq!(root.eye().look().unwrap().processes, []);
+}
+
+#[test]
+fn hostile_names_forge_nothing() {
+    for command in [&b"a) R 1 (b"[..], b") T 1", b"a b\nc", b"\xff\xfe(", b""] {
+        let root = Proc::new().with(&SHIM).with(&Entry { pid: 70, command, pids: "70", exe: "/bin/sleep", ..SHIM });
+        let table = root.eye().look().unwrap();
+        assert_eq!(table.processes.iter().map(|seen| seen.pid).collect::<Vec<_>>(), [50], "{command:?}");
+    }
+}
+
+#[test]
+fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
+    let root = Proc::new().with(&SHIM);
+    let mut eye = root.eye();
+    assert_eq!(eye.look().unwrap().processes.len(), 1);
+    // In state D nothing behind the memory lock may be read: reading these would fail the test by name.
+    let root = root.with(&Entry { state: 'D', args: "must not be read", ..SHIM });
+    let seen = eye.look().unwrap().processes;
+    assert_eq!((seen.len(), seen[0].state), (1, 'D'));
+    assert_eq!(seen[0].part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
+    // An eye that never saw it before cannot say what it is, and does not guess.
+    assert_eq!(root.eye().look().unwrap().processes, []);
+}
+
+#[test]
+fn a_pid_that_has_become_another_process_is_proven_anew() {
+    let root = Proc::new().with(&SHIM);
+    let mut eye = root.eye();
+    assert_eq!(eye.look().unwrap().processes.len(), 1);
+    let root = root.with(&Entry { command: b"sleep", exe: "/bin/sleep", args: "sleep 5", ..SHIM });
+    assert_eq!(eye.look().unwrap().processes, []);
+    drop(root);
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_an_error_and_never_an_empty_one() {
+    let root = Proc::new().with(&SHIM);
+    fs::write(root.0.path().join("50/stat"), "50 (containerd-shim").unwrap();
+    assert!(root.eye().look().is_err());
+    fs::remove_file(root.0.path().join("uptime")).unwrap();
+    assert!(root.eye().look().is_err());
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ends the processes below a stand-in runtime.
+struct Below(i32);
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        for process in proc::table(Path::new(proc::PROC)).unwrap_or_default() {
+            if process.parent == self.0
+                && let Some(pid) = rustix::process::Pid::from_raw(process.pid)
+            {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Copies a program by a process of its own: see the same in the tests of the process table.
+fn copy(from: &str, to: &Path) {
+    assert!(Command::new("cp").args(["-L", from]).arg(to).status().unwrap().success());
+}
+
+/// A stand-in containerd starts one plugin that takes a lock and hangs, and two that wait for that lock.
+#[test]
+fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugins = folder.path().join("cni");
+    fs::create_dir(&plugins).unwrap();
+    let lock = folder.path().join("lock");
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    copy("/bin/sh", &plugins.join("host-local"));
+    copy("/usr/bin/flock", &plugins.join("ptp"));
+    let daemon = folder.path().join("containerd");
+    copy("/bin/sh", &daemon);
+    let mut runtime = Running(Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap());
+    let _below = Below(i32::try_from(runtime.0.id()).unwrap());
+    let input = runtime.0.stdin.as_mut().unwrap();
+    let holder = format!(
+        "CNI_COMMAND=ADD CNI_CONTAINERID=s1 {}/host-local -c 'exec 9>{}; flock 9; read x < {}' &",
+        plugins.display(),
+        lock.display(),
+        fifo.display()
+    );
+    let waiter =
+        |id: &str| format!("CNI_COMMAND=ADD CNI_CONTAINERID={id} {}/ptp {} true &", plugins.display(), lock.display());
+    writeln!(input, "{holder}").unwrap();
+    let prover = || Prover::new(Path::new(proc::PROC)).with_cni_folders(vec![plugins.clone()]);
+    let mut eye = Processes::with(prover());
+    let plugins_seen = |eye: &mut Processes| -> Vec<ProcessSeen> {
+        let processes = eye.look().unwrap().processes;
+        processes.into_iter().filter(|seen| matches!(seen.part, Part::NetworkPlugin { .. })).collect()
+    };
+    // The others come once the first has its lock.
+    until("the holder", || {
+        plugins_seen(&mut eye).iter().any(|seen| {
+            Handle::open(Path::new(proc::PROC), seen.pid)
+                .and_then(|handle| handle.locked_files())
+                .is_ok_and(|files| !files.is_empty())
+        })
+    });
+    writeln!(input, "{}\n{}\nwait", waiter("s2"), waiter("s3")).unwrap();
+    let mut last = Vec::new();
+    until("all three to be old enough and named", || {
+        last = plugins_seen(&mut eye);
+        last.len() == 3 && last.iter().all(|seen| seen.age >= YOUNG)
+    });
+    let path = lock.display().to_string();
+    for seen in &last {
+        let Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters } = &seen.part else { continue };
+        if plugin == "host-local" {
+            assert_eq!((holds.as_slice(), *waits, *waiters), (&[path.clone()][..], false, 2), "{seen:?}");
+            assert_eq!(sandbox_id.as_deref(), Some("s1"));
+        } else {
+            assert_eq!((holds.len(), *waits, *waiters), (0, true, 0), "{seen:?}");
+        }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited 20 s for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,98 @@
+//! A report before it is sent: what is known, when it was known, and which of it is a fact.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::pace::Pulse;
+use crate::api::NodeRuntimeHealthStatus;
+use crate::core::fault::FaultState;
+
+/// The newest thing to say. An older one is never sent once this exists.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The probe's part of the status. Its ages hold at `made`.
+    pub status: NodeRuntimeHealthStatus,
+    /// When it was made.
+    pub made: Instant,
+    /// When something new was last suspected.
+    pub suspected: Option<Instant>,
+    /// The highest look request that this answers.
+    pub answers: u64,
+    /// The part of the status whose change is reported at once.
+    facts: NodeRuntimeHealthStatus,
+}
+
+impl Draft {
+    /// Of this status, as of now.
+    pub fn new(status: NodeRuntimeHealthStatus, made: Instant, suspected: Option<Instant>, answers: u64) -> Self {
+        let facts = facts(&status);
+        Self { status, made, suspected, answers, facts }
+    }
+
+    /// Whether both say the same, apart from ages and figures that change by themselves.
+    pub fn same_facts(&self, other: &Self) -> bool {
+        self.facts == other.facts
+    }
+
+    /// Whether an order may come: something is confirmed.
+    pub fn awaits_orders(&self) -> bool {
+        self.status.faults.iter().any(|fault| fault.state == FaultState::Confirmed)
+    }
+
+    /// What the rhythm of reports depends on.
+    pub fn pulse(&self, now: Instant, episode: bool) -> Pulse {
+        Pulse {
+            suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
+            faults: !self.status.faults.is_empty(),
+            episode,
+        }
+    }
+
+    /// The status as it is sent: every age as of now, with the promise for the next one.
+    pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
+        let older = now.saturating_duration_since(self.made).as_secs();
+        let mut status = self.status.clone();
+        for fault in &mut status.faults {
+            fault.look_age_seconds = fault.look_age_seconds.saturating_add(older);
+            fault.for_seconds = fault.for_seconds.saturating_add(older);
+        }
+        if let Some(probe) = &mut status.probe {
+            for lane in &mut probe.lanes {
+                lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
+            }
+            probe.sequence = sequence;
+            probe.heartbeat_at = Some(wall);
+            let seconds = interval.as_secs().saturating_add(u64::from(interval.subsec_nanos() > 0));
+            probe.interval_seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+        }
+        status
+    }
+}
+
+/// The status without everything that changes by itself: it goes up with the next heartbeat.
+fn facts(status: &NodeRuntimeHealthStatus) -> NodeRuntimeHealthStatus {
+    let mut facts = status.clone();
+    for fault in &mut facts.faults {
+        (fault.for_seconds, fault.look_age_seconds, fault.confirmations) = (0, 0, 0);
+        fault.evidence = Vec::new();
+        fault.message = String::new();
+        if let Some(process) = &mut fault.target.process {
+            (process.state, process.wchan) = (String::new(), None);
+        }
+    }
+    if let Some(probe) = &mut facts.probe {
+        (probe.sequence, probe.heartbeat_at, probe.interval_seconds) = (0, None, 0);
+        for lane in &mut probe.lanes {
+            (lane.age_seconds, lane.message) = (None, String::new());
+        }
+    }
+    if let Some(runtime) = &mut facts.runtime {
+        (runtime.sandboxes, runtime.containers) = (0, 0);
+    }
+    for condition in &mut facts.conditions {
+        condition.message = String::new();
+    }
+    facts
+}

@@ -1,0 +1,91 @@
+//! How often the probe reports when nothing changes, and how long it waits after a failure.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+/// At rest.
+const REST: Duration = Duration::from_secs(300);
+/// While something new is suspected, or an episode runs.
+const ALERT: Duration = Duration::from_secs(15);
+/// While a fault stands and nobody does anything about it.
+const HELD: Duration = Duration::from_secs(60);
+/// For how long a new suspicion keeps the probe alert.
+const ALERT_FOR: Duration = Duration::from_secs(600);
+/// First wait after a failure, doubled with each one more, up to `LONGEST_WAIT`.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// What the rhythm depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// Time since something new was suspected.
+    pub suspected: Option<Duration>,
+    /// Whether any fault stands.
+    pub faults: bool,
+    /// Whether an episode of healing this node runs.
+    pub episode: bool,
+}
+
+/// Time until the next report at the latest. `chance` in 0..1000 spreads the nodes of a fleet: up to a tenth
+/// more or less at rest, only less otherwise.
+pub fn interval(pulse: Pulse, chance: u32) -> Duration {
+    let alert = pulse.episode || pulse.suspected.is_some_and(|since| since < ALERT_FOR);
+    let (interval, least) = match (alert, pulse.faults) {
+        (true, _) => (ALERT, 900),
+        (false, true) => (HELD, 900),
+        (false, false) => (REST.saturating_mul(11).checked_div(10).unwrap_or(REST), 818),
+    };
+    spread(interval, least, chance)
+}
+
+/// Wait before the next try after this many failures in a row.
+pub fn wait(failures: u32, chance: u32) -> Duration {
+    let doubled = FIRST_WAIT.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+    spread(doubled.min(LONGEST_WAIT), 700, chance)
+}
+
+/// Between `least` thousandths of `interval` and all of it.
+fn spread(interval: Duration, least: u32, chance: u32) -> Duration {
+    let thousandths = least.saturating_add((1000 - least).saturating_mul(chance.min(999)) / 999);
+    interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
+}
+
+/// A number in 0..1000 by chance.
+pub fn chance() -> u32 {
+    u32::try_from(RandomState::new().build_hasher().finish().checked_rem(1000).unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rhythm_follows_what_goes_on() {
+        let since = |seconds| Some(Duration::from_secs(seconds));
+        for (pulse, least, most) in [
+            (Pulse::default(), 269, 330),
+            (Pulse { suspected: since(0), ..Pulse::default() }, 13, 15),
+            (Pulse { suspected: since(599), faults: true, episode: false }, 13, 15),
+            (Pulse { suspected: since(600), faults: true, episode: false }, 54, 60),
+            (Pulse { suspected: since(600), faults: true, episode: true }, 13, 15),
+            (Pulse { suspected: None, faults: false, episode: true }, 13, 15),
+            (Pulse { suspected: since(600), faults: false, episode: false }, 269, 330),
+        ] {
+            for chance in 0..1000 {
+                let interval = interval(pulse, chance);
+                assert!(Duration::from_secs(least) <= interval && interval <= Duration::from_secs(most), "{pulse:?}");
+            }
+        }
+        assert_ne!(interval(Pulse::default(), 0), interval(Pulse::default(), 999));
+    }
+
+    #[test]
+    fn waits_grow_and_end() {
+        assert!(wait(1, 999) <= Duration::from_secs(1));
+        assert!(wait(1, 0) >= Duration::from_millis(700));
+        assert_eq!(wait(3, 999), Duration::from_secs(4));
+        for failures in [6, 31, 32, 33, u32::MAX] {
+            assert_eq!(wait(failures, 999), LONGEST_WAIT, "{failures}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! From the lanes to the next report: diagnosis, tracker, conditions, in one place and with one memory.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::Instant;
+
+use super::status::{self, About};
+use crate::api::NodeRuntimeHealthStatus;
+use crate::api::condition::condition;
+use crate::api::health::{KubeletStatus, RuntimeStatus};
+use crate::core::condition::of_probe;
+use crate::core::diagnose::{Findings, diagnose};
+use crate::core::fault::{Fault, FaultType, SubjectKind};
+use crate::core::observation::{ContainerState, Observations};
+use crate::core::thresholds::Thresholds;
+use crate::core::tracker::{Tracked, Tracker};
+
+/// Most ids handed to the task lane as suspects.
+const MAX_SUSPECTS: usize = 128;
+/// The start of a kubelet is reckoned back from its age: closer than this is the same start.
+const SAME_START: i64 = 3;
+
+/// The memory between looks.
+#[derive(Debug)]
+pub(super) struct Judge {
+    thresholds: Thresholds,
+    pub tracker: Tracker,
+    pub conditions: Vec<Condition>,
+    /// Ids of the faults in the last judgement.
+    known: BTreeSet<String>,
+    /// When something new was last suspected.
+    pub suspected: Option<Instant>,
+    runtime: Option<RuntimeStatus>,
+    kubelet: KubeletStatus,
+}
+
+/// One judgement.
+#[derive(Debug)]
+pub(super) struct Judged {
+    /// The probe's part of the status.
+    pub status: NodeRuntimeHealthStatus,
+    /// Ids of tasks worth asking at once.
+    pub suspects: Vec<String>,
+    /// Whether anything is held against anything.
+    pub urgent: bool,
+}
+
+impl Judge {
+    pub(super) fn new(thresholds: Thresholds, tracker: Tracker, conditions: Vec<Condition>) -> Self {
+        Self {
+            thresholds,
+            tracker,
+            conditions,
+            known: BTreeSet::new(),
+            suspected: None,
+            runtime: None,
+            kubelet: KubeletStatus::default(),
+        }
+    }
+
+    /// Judges one set of observations.
+    pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Judged {
+        let findings = diagnose(seen, self.tracker.known(), &self.thresholds);
+        let tracked = self.tracker.step(seen.now, wall, &findings, &self.thresholds);
+        self.tell_changes(&tracked.faults, at);
+        self.conditions = of_probe(&tracked.faults, tracked.left_out, &findings)
+            .into_iter()
+            .map(|one| condition(&self.conditions, one.kind, one.status, one.reason, &one.message, wall))
+            .collect();
+        self.runtime = status::runtime(seen, about.endpoint.as_deref(), self.runtime.take());
+        self.learn_kubelet(seen, &findings, wall);
+        Judged {
+            suspects: suspects(&tracked.faults, seen, &findings),
+            urgent: !tracked.faults.is_empty(),
+            status: self.status(seen, about, tracked),
+        }
+    }
+
+    fn status(&self, seen: &Observations, about: &About, tracked: Tracked) -> NodeRuntimeHealthStatus {
+        NodeRuntimeHealthStatus {
+            probe: Some(status::probe(seen, about)),
+            runtime: self.runtime.clone(),
+            kubelet: Some(self.kubelet.clone()),
+            faults: tracked.faults,
+            faults_left_out: (tracked.left_out > 0).then_some(tracked.left_out),
+            agent: about.agent.clone(),
+            conditions: self.conditions.clone(),
+            ..NodeRuntimeHealthStatus::default()
+        }
+    }
+
+    /// Notes new suspicions, and says in the log what came and went.
+    fn tell_changes(&mut self, faults: &[Fault], at: Instant) {
+        let now: BTreeSet<String> = faults.iter().map(|fault| fault.id.clone()).collect();
+        for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
+            tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
+            self.suspected = Some(at);
+        }
+        for id in self.known.difference(&now) {
+            tracing::info!(fault = id, "fault gone");
+        }
+        self.known = now;
+    }
+
+    fn learn_kubelet(&mut self, seen: &Observations, findings: &Findings, wall: Timestamp) {
+        self.kubelet.started = findings.kubelet.started;
+        let Some(kubelet) = seen.kubelet.value() else { return };
+        if let Some(version) = &kubelet.version {
+            self.kubelet.version = Some(crate::core::text::bounded(version, 64));
+        }
+        self.kubelet.started_at =
+            match kubelet.process {
+                None => None,
+                Some((_, _, age)) => begun(wall, status::age(&seen.kubelet).unwrap_or_default().saturating_add(age))
+                    .map(|begun| match self.kubelet.started_at {
+                        Some(known) if (begun.as_second() - known.as_second()).abs() <= SAME_START => known,
+                        _ => begun,
+                    }),
+            };
+    }
+}
+
+/// The second at which something of this age began.
+fn begun(wall: Timestamp, age: Duration) -> Option<Timestamp> {
+    let age = i64::try_from(age.as_secs()).ok()?;
+    Timestamp::from_second(wall.as_second().checked_sub(age)?).ok()
+}
+
+/// Tasks worth asking: those the diagnosis wants, and all that stand behind a shim something is held against
+/// (its fault clears only when each of them has answered).
+fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<String> {
+    let mut ids = findings.ask.clone();
+    let sandboxes: BTreeSet<&str> = faults
+        .iter()
+        .filter(|fault| fault.kind == FaultType::HungContainer)
+        .filter(|fault| matches!(fault.subject.kind, SubjectKind::Container | SubjectKind::Sandbox))
+        .filter_map(|fault| fault.subject.sandbox_id.as_deref())
+        .collect();
+    if let Some(lists) = seen.lists.value() {
+        let behind = lists.containers.iter().filter(|container| {
+            container.state == ContainerState::Running && sandboxes.contains(container.sandbox_id.as_str())
+        });
+        ids.extend(behind.map(|container| container.id.clone()));
+    }
+    ids.extend(sandboxes.into_iter().map(str::to_owned));
+    ids.truncate(MAX_SUSPECTS);
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ConditionType, condition::status_of};
+    use crate::core::diagnose::tests::{Node, SANDBOX};
+    use crate::core::snapshot::Tri;
+
+    fn at(node: &mut Node, second: u64) -> Observations {
+        node.now = Duration::from_secs(second);
+        node.seen()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_healthy_node_makes_a_whole_report() {
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let wall = Timestamp::from_second(1_700_000_000).unwrap();
+        let judged = judge.judge(&at(&mut Node::healthy(), 1000), &About::default(), wall, Instant::now());
+        let status = judged.status;
+        assert!(!judged.urgent && judged.suspects.is_empty() && status.faults.is_empty());
+        assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
+        let kubelet = status.kubelet.unwrap();
+        assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
+        assert_eq!(status.conditions.len(), 6);
+        assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
+        let lanes = status.probe.unwrap().lanes;
+        assert_eq!(lanes.len(), 5);
+        assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_is_noted_once_and_its_tasks_are_wanted() {
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let first = Instant::now();
+        let judged = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, first);
+        assert!(judged.urgent && judged.suspects.contains(&"aaaa1".to_owned()));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        judge.judge(&at(&mut node, 1020), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judge.suspected, Some(first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conditions_keep_the_time_of_their_transition() {
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut node = Node::healthy();
+        let wall = |second| Timestamp::from_second(second).unwrap();
+        judge.judge(&at(&mut node, 1000), &About::default(), wall(5000), Instant::now());
+        let judged = judge.judge(&at(&mut node, 1010), &About::default(), wall(5010), Instant::now());
+        assert!(judged.status.conditions.iter().all(|one| one.last_transition_time.0 == wall(5000)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_is_remembered_while_it_is_away() {
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut node = Node::healthy();
+        judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        node.runtime = crate::core::observation::Look::Failed { error: "refused".into(), age: Duration::ZERO };
+        let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
+    }
+}

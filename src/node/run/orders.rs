@@ -1,0 +1,133 @@
+//! Orders: handed to the executor one at a time, each once, on a task of its own so that reports go on.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+
+use crate::core::order::{Order, Outcome};
+
+/// Carries out one order. Called again with the same order it tells what came of it.
+pub(super) type Execute = Arc<dyn Fn(Order) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// The order under way and the outcome of the one before.
+pub(super) struct Orders {
+    execute: Execute,
+    /// The operation under way.
+    running: Option<String>,
+    /// What became of the last one.
+    outcome: Option<Outcome>,
+    sender: mpsc::Sender<Outcome>,
+    receiver: mpsc::Receiver<Outcome>,
+}
+
+impl Orders {
+    pub(super) fn new(execute: Execute, outcome: Option<Outcome>) -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        Self { execute, running: None, outcome, sender, receiver }
+    }
+
+    /// What became of the last order that has come to its end.
+    pub(super) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Starts this order, unless it is under way or at its end, or another is under way: then it must be
+    /// offered again.
+    pub(super) fn offer(&mut self, order: &Order) {
+        let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
+        if ended || self.running.is_some() {
+            return;
+        }
+        tracing::info!(operation = order.operation_id, action = ?order.action, fault = order.fault_id, "order received");
+        self.running = Some(order.operation_id.clone());
+        let (execute, sender, order) = (Arc::clone(&self.execute), self.sender.clone(), order.clone());
+        tokio::spawn(async move {
+            let outcome = execute(order).await;
+            // The receiver is gone only when the probe ends.
+            let _ = sender.send(outcome).await;
+        });
+    }
+
+    /// Waits for the end of the order under way; for ever when there is none.
+    pub(super) async fn ended(&mut self) {
+        if let Some(outcome) = self.receiver.recv().await {
+            self.running = None;
+            self.outcome = Some(outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::fault::{FaultType, Target};
+    use crate::core::order::{NodeAction, OutcomeReason, OutcomeState};
+
+    pub(in crate::node) fn order(operation_id: &str) -> Order {
+        Order {
+            operation_id: operation_id.into(),
+            epoch: 1,
+            node: "n1".into(),
+            action: NodeAction::ReleaseCont,
+            allow_running_pods: false,
+            fault_id: "f".into(),
+            fault_type: FaultType::HungContainer,
+            target: Target::default(),
+            issued_at: jiff::Timestamp::UNIX_EPOCH,
+            ttl_seconds: 60,
+        }
+    }
+
+    fn counting(count: &Arc<AtomicU32>) -> Execute {
+        let count = Arc::clone(count);
+        Arc::new(move |order| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                Outcome {
+                    operation_id: order.operation_id,
+                    state: OutcomeState::Done,
+                    reason: OutcomeReason::Acted,
+                    message: String::new(),
+                    at: jiff::Timestamp::UNIX_EPOCH,
+                }
+            })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_is_handed_over_once_however_often_it_is_seen() {
+        let count = Arc::new(AtomicU32::new(0));
+        let mut orders = Orders::new(counting(&count), None);
+        for _ in 0..10 {
+            orders.offer(&order("op-1"));
+            orders.offer(&order("op-2"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 1, "the second waits for the first");
+        orders.ended().await;
+        assert_eq!(orders.outcome().map(|outcome| outcome.operation_id.as_str()), Some("op-1"));
+        orders.offer(&order("op-1"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(count.load(Ordering::SeqCst), 1, "it is at its end");
+        orders.offer(&order("op-2"));
+        orders.ended().await;
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_from_before_a_restart_is_not_asked_for_again() {
+        let count = Arc::new(AtomicU32::new(0));
+        let mut orders = Orders::new(counting(&count), None);
+        orders.offer(&order("op-1"));
+        orders.ended().await;
+        let mut restarted = Orders::new(counting(&count), orders.outcome().cloned());
+        restarted.offer(&order("op-1"));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,143 @@
+//! The parts of the status that say how the probe itself is, and what it talks to.
+
+use std::time::Duration;
+
+use crate::api::health::{LaneState, LaneStatus, ProbeMode, ProbeStatus, RuntimeStatus};
+use crate::core::observation::{Look, Observations, TaskAnswer};
+use crate::core::order::Outcome;
+use crate::core::text::bounded;
+
+/// Bounds of the object's fields.
+const MAX_MISSING: usize = 16;
+const LINE: usize = 256;
+
+/// What does not come from the lanes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct About {
+    pub mode: ProbeMode,
+    pub boot_id: String,
+    pub node_uid: Option<String>,
+    /// Whether it may and can act.
+    pub can_act: bool,
+    /// What the executor lacks.
+    pub missing: Vec<String>,
+    /// The runtime's socket in use.
+    pub endpoint: Option<String>,
+    /// What became of the last order.
+    pub agent: Option<Outcome>,
+}
+
+pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
+    let lanes = lanes(seen);
+    let blind = lanes.iter().filter(|lane| lane.state == LaneState::Blind);
+    let blind = blind.map(|lane| format!("lane {}: {}", lane.name, lane.message));
+    let missing = blind.chain(about.missing.iter().cloned()).map(|line| bounded(&line, LINE));
+    ProbeStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        mode: about.mode,
+        boot_id: bounded(&about.boot_id, 64),
+        node_uid: about.node_uid.as_deref().map(|uid| bounded(uid, 64)),
+        sequence: 0,
+        heartbeat_at: None,
+        interval_seconds: 0,
+        can_act: about.can_act,
+        missing: missing.take(MAX_MISSING).collect(),
+        lanes,
+    }
+}
+
+/// The runtime as it is, or as it was while it answered.
+pub(super) fn runtime(
+    seen: &Observations,
+    endpoint: Option<&str>,
+    before: Option<RuntimeStatus>,
+) -> Option<RuntimeStatus> {
+    let before = before.unwrap_or_default();
+    let version = seen
+        .runtime
+        .value()
+        .map_or(before.version, |runtime| bounded(&format!("{}://{}", runtime.name, runtime.version), 128));
+    let endpoint = endpoint.map_or(before.endpoint, |endpoint| bounded(endpoint, LINE));
+    if version.is_empty() && endpoint.is_empty() {
+        return None;
+    }
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let (sandboxes, containers) = seen.lists.value().map_or((before.sandboxes, before.containers), |lists| {
+        (count(lists.sandboxes.len()), count(lists.containers.len()))
+    });
+    Some(RuntimeStatus { version, endpoint, sandboxes, containers })
+}
+
+/// Every lane with the age of its last completed look.
+pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
+    vec![
+        lane("runtime", &seen.runtime),
+        lane("lists", &seen.lists),
+        tasks(seen),
+        lane("processes", &seen.processes),
+        lane("kubelet", &seen.kubelet),
+    ]
+}
+
+fn lane<T>(name: &str, look: &Look<T>) -> LaneStatus {
+    let (state, message) = match look {
+        Look::Never => (LaneState::Starting, String::new()),
+        Look::Done { .. } => (LaneState::Ok, String::new()),
+        Look::Hung { out } => (LaneState::Hung, format!("a call has been out for {} s", out.as_secs())),
+        Look::Failed { error, .. } => (LaneState::Failed, error.clone()),
+        Look::Blind { reason } => (LaneState::Blind, reason.clone()),
+    };
+    LaneStatus {
+        name: name.to_owned(),
+        state,
+        age_seconds: age(look).map(|age| age.as_secs()),
+        message: bounded(&message, LINE),
+    }
+}
+
+/// The lane of single tasks: as fresh as its newest answer, and hung only when none comes back.
+fn tasks(seen: &Observations) -> LaneStatus {
+    let newest = |wanted: fn(&Look<TaskAnswer>) -> bool| {
+        seen.tasks.values().filter(|look| wanted(look)).min_by_key(|look| age(look).unwrap_or(Duration::MAX))
+    };
+    let best = newest(|look| matches!(look, Look::Done { .. }))
+        .or_else(|| newest(|look| matches!(look, Look::Hung { .. })))
+        .or_else(|| newest(|_| true));
+    best.map_or_else(|| lane::<TaskAnswer>("tasks", &Look::Never), |look| lane("tasks", look))
+}
+
+/// Age of the last completed look.
+pub(super) fn age<T>(look: &Look<T>) -> Option<Duration> {
+    match look {
+        Look::Done { age, .. } | Look::Failed { age, .. } => Some(*age),
+        Look::Never | Look::Hung { .. } | Look::Blind { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::diagnose::tests::{Node, done};
+
+    #[test]
+    fn what_is_missing_is_named_by_lane_and_bounded() {
+        let about = About { missing: vec!["x".repeat(10_000); 100], ..About::default() };
+        let probe = probe(&Node::blind().seen(), &about);
+        assert_eq!(probe.missing.len(), MAX_MISSING);
+        assert!(probe.missing[0].starts_with("lane runtime: "));
+        assert!(probe.missing.iter().all(|line| line.len() <= LINE));
+    }
+
+    #[test]
+    fn one_hung_task_does_not_make_the_lane_hung() {
+        let mut node = Node::healthy();
+        node.tasks.insert("x".into(), Look::Hung { out: Duration::from_secs(9) });
+        assert_eq!(tasks(&node.seen()).state, LaneState::Ok);
+        node.tasks.retain(|id, _| id == "x");
+        assert_eq!(tasks(&node.seen()).state, LaneState::Hung);
+        node.tasks.clear();
+        assert_eq!(tasks(&node.seen()).state, LaneState::Starting);
+        node.tasks.insert("y".into(), done(TaskAnswer::NoAnswer));
+        assert_eq!(tasks(&node.seen()).state, LaneState::Ok);
+    }
+}
