@@ -380,7 +380,7 @@ proptest! {
             // At one moment a node sees at most its undo, its cordon and one further act, and then rest.
             let mut operations = BTreeSet::new();
             let mut effects = Vec::new();
-            for _ in 0..6 {
+            for _ in 0..16 {
                 let plan = world.pass();
                 for effect in &plan.effects {
                     if let Effect::Act { operation_id, node, operation, .. } = effect

@@ -339,6 +339,34 @@ fn one_policy_heals_a_node_and_overlaps_are_told() {
 }
 
 #[test]
+fn policies_for_different_faults_share_a_node_one_after_the_other() {
+    let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
+    let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    let mut world = World::new(&[net, tasks], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    let mut critical = plugin();
+    critical.severity = Severity::Critical;
+    world.infect("n1", critical, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
+    assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
+    for stop in [0, 1, 2] {
+        let mut world = world.clone();
+        match stop {
+            0 => world.policies[0].pause_requests.push("release".into()),
+            1 => world.policies[0].mode = Mode::DryRun,
+            _ => world.policies[0].limits.max_in_flight = Amount::Count(0),
+        }
+        let plan = world.plan();
+        assert_eq!(acts(&plan).len(), 1, "a policy that does nothing holds up nobody: {:?}", plan.held);
+        assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("tasks"));
+    }
+    world.run(secs(600));
+    assert_eq!(world.episodes.len(), 2);
+    assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+}
+
+#[test]
 fn unhealthy_counts_what_the_design_says() {
     let mut world = World::new(
         &[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])])],
