@@ -311,7 +311,8 @@ fn calm_down(world: &mut World) {
     for _ in 0..2_000 {
         let plan = world.pass();
         check_world(world);
-        if plan.effects.is_empty() && !world.episodes.values().any(Episode::is_open) {
+        let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
+        if plan.effects.is_empty() && slots == 0 && !world.episodes.values().any(Episode::is_open) {
             break;
         }
         world.tick(secs(15));
