@@ -2,7 +2,7 @@
 
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, readiness};
-use crate::core::episode::{Episode, Phase, STOPPED_BY_A_PERSON, StepState, since};
+use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::policy::{ActionType, Mode, Policy};
 
 /// The policy in whose name an episode acts, if it is still there.
@@ -59,12 +59,14 @@ pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) 
     if policy.mode != Mode::Enforce {
         return Some(format!("policy {} is a dry run now", policy.name));
     }
-    match facts.policy {
-        None => return Some(format!("no policy selects node {} any more", episode.node)),
-        Some(now) if now.name != policy.name => {
-            return Some(format!("policy {} has taken over node {}", now.name, episode.node));
+    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+        return Some(format!("policy {} does not select node {} any more", policy.name, episode.node));
+    }
+    let standing = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+    for seen in standing.filter_map(|fault| facts.find(&fault.id)) {
+        if let Some(now) = facts.policy_for(&seen.fault).filter(|now| now.name != policy.name) {
+            return Some(format!("policy {} has taken over {} of node {}", now.name, seen.fault.kind, episode.node));
         }
-        Some(_) => {}
     }
     let lost = episode.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;
     Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))

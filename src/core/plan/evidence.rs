@@ -51,8 +51,8 @@ pub(super) struct NodeFacts<'a> {
     pub pods: Vec<&'a SuspectPod>,
     /// Time since all DaemonSet pods of the node were read.
     pub pods_read: Option<Duration>,
-    /// The policy that applies.
-    pub policy: Option<&'a Policy>,
+    /// The policies that select the node, the one that goes first before the others.
+    pub policies: Vec<&'a Policy>,
     /// Open episodes, oldest first.
     pub open: Vec<&'a Episode>,
     /// Finished episodes, oldest first.
@@ -94,6 +94,15 @@ impl Probe {
         } else {
             Self::Silent
         }
+    }
+}
+
+impl<'a> NodeFacts<'a> {
+    /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
+    /// rule for a fault does not keep it from those that have one.
+    pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
+        let first = self.policies.iter().find(|policy| policy.rule_for(fault).is_some());
+        first.or_else(|| self.policies.first()).copied()
     }
 }
 
@@ -185,7 +194,9 @@ pub(super) fn gather<'a>(
                 seen: Vec::new(),
                 pods,
                 pods_read: snapshot.pods_read.get(name).copied(),
-                policy: view.and_then(|v| policies.iter().find(|p| p.selector.matches(&v.labels)).copied()),
+                policies: view.map_or_else(Vec::new, |view| {
+                    policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
+                }),
                 open,
                 finished,
             };

@@ -73,23 +73,35 @@ fn candidate<'c, 'a>(
     held: &mut Vec<Held>,
     wake: &mut Wake,
 ) -> Option<Candidate<'c, 'a>> {
-    let mut ready = Vec::new();
-    let policy = facts.policy.filter(|_| facts.view.is_some());
+    let mut ready: Vec<(&'c Seen<'a>, &'a Policy, &'a Rule)> = Vec::new();
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = Some(seen.fault.id.as_str());
-        let Some(policy) = policy else {
+        let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
             let message =
                 format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
             held.push(Hold::new(HoldReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
             continue;
         };
         match readiness::judge(ctx, facts, policy, seen) {
-            Ok(rule) => ready.push((seen, rule)),
+            Ok(rule) => ready.push((seen, policy, rule)),
             Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
         }
     }
-    let worst = ready.iter().map(|(seen, _)| seen.fault.severity).max()?;
-    Some(Candidate { facts, policy: policy?, ready, worst })
+    // Faults stand most urgent first: the policy of the first has the node, the others' wait for the end of the
+    // episode. A dry run holds up nobody who acts.
+    let first = ready.iter().find(|(_, policy, _)| policy.mode == Mode::Enforce).or_else(|| ready.first());
+    let (worst, policy) = first.map(|(seen, policy, _)| (seen.fault.severity, *policy))?;
+    let (mine, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, other, _)| other.name == policy.name);
+    for (seen, other, _) in others {
+        let message = format!(
+            "{} ({}) is for policy {}: policy {} heals a more urgent fault of node {} first",
+            seen.fault.kind, seen.fault.subject, other.name, policy.name, facts.name
+        );
+        let hold = Hold::new(HoldReason::OtherFaultFirst, &message);
+        held.push(hold.about(facts.name.to_owned(), Some(&seen.fault.id), Some(&other.name), wake));
+    }
+    let ready = mine.into_iter().map(|(seen, _, rule)| (seen, rule)).collect();
+    Some(Candidate { facts, policy, ready, worst })
 }
 
 /// A simulated episode takes a virtual slot for as long as its step would take.

@@ -21,7 +21,7 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
         health: health(facts),
         worst: worst(facts).map(phrase).unwrap_or_default(),
         doing: bounded(&doing(ctx, facts, episode, held), PHRASE),
-        policy: facts.policy.map(|policy| policy.name.clone()),
+        policy: policy(facts, episode),
         episode: episode.map(|episode| episode.name.clone()),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match facts.probe {
@@ -35,6 +35,13 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
         look_requested: turn.is_some_and(|turn| turn.look)
             || held.iter().any(|held| held.reason == HoldReason::StaleEvidence),
     }
+}
+
+/// The policy at work, else the one for the worst fault, else the one that goes first.
+fn policy(facts: &NodeFacts<'_>, episode: Option<&Episode>) -> Option<String> {
+    let of_worst = || worst(facts).and_then(|seen| facts.policy_for(&seen.fault));
+    let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
+    episode.map(|episode| episode.policy.clone()).or_else(idle)
 }
 
 fn health(facts: &NodeFacts<'_>) -> Health {

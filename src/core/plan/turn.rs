@@ -120,6 +120,14 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
             }
             Some(HealState::Healed) | None => {}
         }
+        if let Some(other) = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name) {
+            let message = format!(
+                "{} ({}) is for policy {}; episode {} of policy {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, other.name, turn.episode.name, policy.name
+            );
+            turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            continue;
+        }
         match readiness::judge(ctx, facts, policy, seen) {
             Err(hold) => turn.hold(id, hold, wake),
             Ok(rule) => {

@@ -22,9 +22,29 @@ pub use settings::Settings;
 /// Longest wait for `/healthz`.
 pub const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Names under which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
-const NAMES: [(&str, &str); 5] =
-    [("kubelet", "kubelet"), ("k3s", "k3s"), ("k3s-server", "k3s"), ("k3s-agent", "k3s"), ("kubelite", "kubelite")];
+/// One way in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
+struct Kind {
+    /// Names of the process.
+    commands: &'static [&'static str],
+    /// File name of its executable.
+    file: &'static str,
+    /// Where its runtime is when nothing names another; a stray containerd at the usual place is not its own.
+    runtime: Option<&'static str>,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { commands: &["kubelet"], file: "kubelet", runtime: None },
+    Kind {
+        commands: &["k3s", "k3s-server", "k3s-agent"],
+        file: "k3s",
+        runtime: Some("/run/k3s/containerd/containerd.sock"),
+    },
+    Kind { commands: &["kubelite"], file: "kubelite", runtime: Some("/var/snap/microk8s/common/run/containerd.sock") },
+];
+
+fn kind(command: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.commands.contains(&command))
+}
 
 /// A running kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,11 +117,11 @@ impl Finder {
     }
 
     fn is_kubelet(&self, process: &RawProcess) -> io::Result<bool> {
-        let Some((_, file)) = NAMES.iter().find(|(command, _)| *command == process.command) else { return Ok(false) };
+        let Some(kind) = kind(&process.command) else { return Ok(false) };
         if process.is_dead() {
             return Ok(false);
         }
-        match self.prove(process, file) {
+        match self.prove(process, kind.file) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
             proven => Ok(proven.unwrap_or(false)),
         }
@@ -121,6 +141,15 @@ impl Finder {
         Ok(process.state == 'D' || !handle.args()?.iter().any(asks_only))
     }
 
+    /// Whether a process is in our own network namespace; where that cannot be read, nothing speaks against it.
+    fn same_network(&self, pid: i32) -> bool {
+        let link = |process: &str| std::fs::read_link(self.root.join(process).join("ns/net")).ok();
+        match (link(&pid.to_string()), link("self")) {
+            (Some(theirs), Some(ours)) => theirs == ours,
+            _ => true,
+        }
+    }
+
     fn settings(&self, pid: i32, start_ticks: u64) -> Result<Settings, String> {
         let said = |error: io::Error| bounded(&format!("cannot read the kubelet's flags: {error}"), 200);
         let handle = Handle::open(&self.root, pid).map_err(said)?;
@@ -128,18 +157,33 @@ impl Finder {
             return Err("the kubelet has ended".to_owned());
         }
         let args = handle.args().map_err(said)?;
-        settings::read(&args, &self.root.join(pid.to_string()))
+        let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
+        if settings.runtime_endpoint.is_none() {
+            let command = handle.stat().map_err(said)?.command;
+            settings.runtime_endpoint = kind(&command).and_then(|kind| kind.runtime).map(ToOwned::to_owned);
+        }
+        settings.same_network = self.same_network(pid);
+        Ok(settings)
     }
 }
 
-/// Where `/healthz` is served, for a client on the same host; `None` when it is switched off.
-pub fn healthz_address(settings: &Settings) -> Option<SocketAddr> {
+/// Where `/healthz` is served, for a client on the same host.
+///
+/// # Errors
+/// A sentence that says why it cannot be asked: it is switched off, or served in another network namespace.
+pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
+    if settings.healthz_port == 0 {
+        return Err("the kubelet's /healthz is switched off (port 0)".to_owned());
+    }
+    if !settings.same_network {
+        return Err("the kubelet is in another network namespace: its /healthz cannot be asked".to_owned());
+    }
     let address = match settings.healthz_address {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         address => address,
     };
-    (settings.healthz_port != 0).then(|| SocketAddr::new(address, settings.healthz_port))
+    Ok(SocketAddr::new(address, settings.healthz_port))
 }
 
 /// Asks `/healthz`: `Ok` when it answers 200, else what it did instead. Ends within [`HEALTHZ_DEADLINE`].

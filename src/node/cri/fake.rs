@@ -189,12 +189,12 @@ fn serve(state: &Arc<State>, socket: &Path) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let state = Arc::clone(state);
     let router = axum::Router::new().fallback(move |request: Request| answer(Arc::clone(&state), request));
-    let routes = tonic::service::Routes::from(router);
+    let service = tonic::service::Routes::from(router);
     let entered = runtime.enter();
     let listener = UnixListener::bind(socket).unwrap();
     drop(entered);
     runtime.spawn(async move {
-        let server = tonic::transport::Server::builder().add_routes(routes);
+        let server = tonic::transport::Server::builder().add_routes(service);
         server.serve_with_incoming(UnixListenerStream::new(listener)).await
     });
     runtime
@@ -261,20 +261,20 @@ async fn respond(mut say: Say, out: Out) -> Response {
         tokio::time::sleep(wait).await;
         say = *then;
     }
-    let framed = |length: usize, bytes: &[u8]| {
-        let mut data = vec![0];
-        data.extend(u32::try_from(length).unwrap().to_be_bytes());
-        data.extend(bytes);
-        Ok(Frame::data(Bytes::from(data)))
+    let data = |length: usize, bytes: &[u8]| {
+        let mut message = vec![0];
+        message.extend(u32::try_from(length).unwrap().to_be_bytes());
+        message.extend(bytes);
+        Ok(Frame::data(Bytes::from(message)))
     };
     let frames: Vec<Result<Frame<Bytes>, std::io::Error>> = match &say {
-        Say::Answer(message) => vec![framed(message.len(), message), trailers(Code::Ok, "")],
+        Say::Answer(message) => vec![data(message.len(), message), trailers(Code::Ok, "")],
         Say::Error(code, text) => vec![trailers(*code, text)],
-        Say::Short => vec![framed(1000, b"half"), trailers(Code::Ok, "")],
-        Say::Broken => vec![framed(1000, b"half"), Err(std::io::Error::other("broken on purpose"))],
-        Say::Huge => vec![framed(17 << 20, &vec![0; 17 << 20]), trailers(Code::Ok, "")],
-        Say::Garbage => vec![framed(6, &[0xff; 6]), trailers(Code::Ok, "")],
-        Say::Endless => vec![framed(1000, b"half")],
+        Say::Short => vec![data(1000, b"half"), trailers(Code::Ok, "")],
+        Say::Broken => vec![data(1000, b"half"), Err(std::io::Error::other("broken on purpose"))],
+        Say::Huge => vec![data(17 << 20, &vec![0; 17 << 20]), trailers(Code::Ok, "")],
+        Say::Garbage => vec![data(6, &[0xff; 6]), trailers(Code::Ok, "")],
+        Say::Endless => vec![data(1000, b"half")],
         Say::Never | Say::Late(..) | Say::InTurn(_) => vec![],
     };
     if matches!(say, Say::Never) {

@@ -106,10 +106,9 @@ impl Looker for KubeletLooker {
         let mut seen = KubeletSeen { round: self.round, ..KubeletSeen::default() };
         let Some(found) = found else { return Ok(seen) };
         seen.process = Some((found.pid, found.start_ticks, found.age));
-        match found.settings.as_ref().map(healthz_address) {
-            Err(reason) => seen.note = Some(reason.clone()),
-            Ok(None) => seen.note = Some("the kubelet's /healthz is switched off (port 0)".to_owned()),
-            Ok(Some(address)) => {
+        match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
+            Err(reason) => seen.note = Some(reason),
+            Ok(address) => {
                 let said = healthz(address).await;
                 seen.healthz = Some(said.is_ok());
                 seen.note = said.err();

@@ -136,7 +136,7 @@ mod tests {
         let start = Instant::now();
         let mut slot = Slot::new(DEADLINE);
         slot.ended(Ok(7), start, Duration::ZERO);
-        slot.ended(Err(Failure::GivenUp(Duration::from_secs(60))), start, Duration::ZERO);
+        slot.ended(Err(Failure::GivenUp(Duration::from_mins(1))), start, Duration::ZERO);
         assert!(matches!(slot.look(start), Look::Failed { .. }));
         assert_eq!(slot.value(), None);
     }

@@ -18,8 +18,8 @@ fn quick() -> Paces {
     Paces { version: pace, lists: pace, tasks: pace, processes: Pace { deadline: ms(5000), ..pace }, kubelet: pace }
 }
 
-fn start(fake: &Fake, paces: Paces) -> Lanes {
-    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), host: HostPaths::default(), paces })
+fn start(fake: &Fake, paces: &Paces) -> Lanes {
+    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), host: HostPaths::default(), paces: *paces })
 }
 
 fn now(lanes: &Lanes) -> Observations {
@@ -40,7 +40,7 @@ async fn until(lanes: &Lanes, what: &str, mut done: impl FnMut(&Observations) ->
     });
     match waited.await {
         Ok(seen) => seen,
-        Err(_) => panic!("waited 20 s for {what}; last seen: {:#?}", now(lanes)),
+        Err(elapsed) => panic!("{elapsed}: waited 20 s for {what}; last seen: {:#?}", now(lanes)),
     }
 }
 
@@ -73,7 +73,7 @@ async fn a_healthy_node_is_seen_whole() {
     let fake = Fake::start();
     fake.lists(&["s1", "s2"], &[("c1", "s1")]);
     fake.say("Get", task(2));
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     let seen = until(&lanes, "all lanes", |seen| {
         seen.tasks.len() == 2 && round(seen).is_some_and(|round| round >= 3) && seen.kubelet.value().is_some()
     })
@@ -103,7 +103,7 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
             let fake = Fake::start();
             fake.lists(&["s1"], &[("c1", "s1")]);
             fake.say(list, say.clone());
-            let lanes = start(&fake, quick());
+            let lanes = start(&fake, &quick());
             let seen = until(&lanes, "a failed list", |seen| matches!(seen.lists, Look::Failed { .. })).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
             others_go_on(&lanes, &fake).await;
@@ -122,7 +122,7 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
     ] {
         let fake = Fake::start();
         fake.say(list, say);
-        let lanes = start(&fake, quick());
+        let lanes = start(&fake, &quick());
         let seen = until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
         assert_eq!(seen.sandbox_list_hung, sandboxes);
         others_go_on(&lanes, &fake).await;
@@ -140,7 +140,7 @@ async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
     let fake = Fake::start();
     let answer = Say::message(&k8s_cri::v1::ListContainersResponse::default());
     fake.say("ListContainers", Say::Late(ms(1200), Box::new(answer)));
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
     until(&lanes, "its answer", |seen| round(seen) == Some(1)).await;
 }
@@ -151,7 +151,7 @@ async fn after_the_bound_a_call_is_dropped_counted_and_not_repeated_soon() {
     fake.say("ListContainers", Say::Never);
     let mut paces = quick();
     paces.lists.bound = ms(900);
-    let lanes = start(&fake, paces);
+    let lanes = start(&fake, &paces);
     until(&lanes, "the bound", |seen| matches!(&seen.lists, Look::Failed { error, .. } if error.contains("given up")))
         .await;
     assert_eq!(lanes.outstanding().given_up.get("lists"), Some(&1));
@@ -165,7 +165,7 @@ async fn after_the_bound_a_call_is_dropped_counted_and_not_repeated_soon() {
 async fn a_version_call_that_hangs_does_not_hold_up_the_lists() {
     let fake = Fake::start();
     fake.say("Version", Say::Never);
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     let seen = until(&lanes, "a hung version call", |seen| matches!(seen.runtime, Look::Hung { .. })).await;
     let first = round(&seen).unwrap_or_default();
     until(&lanes, "more rounds", |seen| round(seen).is_some_and(|round| round >= first + 3)).await;
@@ -177,7 +177,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
     let mut fake = Fake::start();
     fake.lists(&["s1"], &[("c1", "s1")]);
     fake.say("Get", task(2));
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     until(&lanes, "a first answer", |seen| seen.lists.value().is_some() && seen.tasks.contains_key("c1")).await;
     fake.stop();
     let seen = until(&lanes, "the end", |seen| {
@@ -243,7 +243,7 @@ async fn an_orphan_is_confirmed_only_by_not_found() {
         let fake = Fake::start();
         orphans(&fake, &[("c1", "lost"), ("c2", "s1")]);
         fake.say(method, say);
-        let lanes = start(&fake, quick());
+        let lanes = start(&fake, &quick());
         assert_eq!(recheck(&lanes, "c1").await, expected, "{what}");
         assert_eq!(fake.calls("ContainerStatus:c2"), 0, "{what}: a container with a sandbox was asked for");
     }
@@ -256,7 +256,7 @@ async fn a_sandbox_in_either_of_two_lists_is_there() {
         orphans(&fake, &[("c1", "s1")]);
         // Each round asks for the sandboxes twice.
         fake.say("ListPodSandbox", Say::InTurn(vec![sandboxes_are(before), sandboxes_are(after)]));
-        let lanes = start(&fake, quick());
+        let lanes = start(&fake, &quick());
         let seen = until(&lanes, "some rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
         assert_eq!(seen.lists.value().unwrap().rechecks.contains_key("c1"), is_odd, "{before:?} {after:?}");
         assert_eq!(fake.calls("ContainerStatus") > 0, is_odd, "{before:?} {after:?}");
@@ -269,7 +269,7 @@ async fn at_most_five_direct_questions_a_round_and_all_get_their_turn() {
     let containers: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "lost")).collect();
     let fake = Fake::start();
     orphans(&fake, &containers);
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     let mut most = 0;
     until(&lanes, "all of them", |seen| {
         most = most.max(seen.lists.value().map_or(0, |round| round.rechecks.len()));
@@ -284,7 +284,7 @@ async fn a_direct_question_that_hangs_stays_out_alone() {
     let fake = Fake::start();
     orphans(&fake, &[("c1", "lost"), ("c2", "lost")]);
     fake.say("ContainerStatus:c1", Say::Never);
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     let seen = until(&lanes, "two rounds", |seen| round(seen).is_some_and(|round| round >= 2)).await;
     let rechecks = &seen.lists.value().unwrap().rechecks;
     assert_eq!(rechecks["c1"], OrphanRecheck::NoAnswer);
@@ -306,7 +306,7 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     fake.say("Get:c5", Say::Error(Code::Unavailable, "?".to_owned()));
     let mut paces = quick();
     paces.tasks.deadline = ms(2000);
-    let lanes = start(&fake, paces);
+    let lanes = start(&fake, &paces);
     let seen = until(&lanes, "all tasks", |seen| {
         seen.tasks.len() == 6 && !seen.tasks.values().any(|look| matches!(look, Look::Never))
     })
@@ -328,7 +328,7 @@ async fn an_unknown_state_that_comes_at_once_is_no_silence() {
     let fake = Fake::start();
     fake.lists(&["s1"], &[("c1", "s1")]);
     fake.say("Get:c1", task(0));
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|look| !matches!(look, Look::Never));
     let seen = until(&lanes, "the task", asked).await;
     assert!(matches!(seen.tasks["c1"], Look::Failed { .. }), "{:?}", seen.tasks["c1"]);
@@ -339,7 +339,7 @@ async fn other_runtimes_are_not_asked_about_tasks() {
     let fake = Fake::start();
     fake.name("docker");
     fake.lists(&["s1"], &[("c1", "s1")]);
-    let lanes = start(&fake, quick());
+    let lanes = start(&fake, &quick());
     lanes.suspects(vec!["c1".to_owned()]);
     let seen = until(&lanes, "some rounds", |seen| round(seen).is_some_and(|round| round >= 4)).await;
     assert!(seen.tasks.is_empty());
@@ -357,7 +357,7 @@ async fn a_refresh_does_not_wait_for_the_next_turn() {
     for pace in [&mut paces.version, &mut paces.lists, &mut paces.processes, &mut paces.kubelet] {
         (pace.rest, pace.urgent) = (ms(60_000), ms(40_000));
     }
-    let lanes = start(&fake, paces);
+    let lanes = start(&fake, &paces);
     until(&lanes, "a first look", |seen| seen.lists.value().is_some() && seen.processes.value().is_some()).await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(fake.calls("Version"), 1);
@@ -377,7 +377,7 @@ async fn urgency_shortens_the_wait_that_is_running() {
     let fake = Fake::start();
     let mut paces = quick();
     paces.version.rest = ms(60_000);
-    let lanes = start(&fake, paces);
+    let lanes = start(&fake, &paces);
     until(&lanes, "a first look", |seen| seen.runtime.value().is_some()).await;
     lanes.set_urgent(true);
     until(&lanes, "more looks", |_| fake.calls("Version") >= 3).await;

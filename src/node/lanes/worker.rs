@@ -88,23 +88,28 @@ impl<T: Send + 'static> Worker<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Condvar, Mutex};
     use std::time::Duration;
 
     use super::*;
 
     /// A worker whose looks wait until the gate is open; each look counts.
-    fn gated(gate: &Arc<Mutex<()>>, looks: &Arc<AtomicU32>) -> Worker<u32> {
+    fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, looks: &Arc<AtomicU32>) -> Worker<u32> {
         let (gate, looks) = (Arc::clone(gate), Arc::clone(looks));
         let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
             let (gate, looks) = (Arc::clone(&gate), Arc::clone(&looks));
             Box::new(move || {
                 let number = looks.fetch_add(1, Ordering::SeqCst);
-                drop(gate.lock());
+                drop(gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open));
                 Ok(number)
             })
         };
         Worker::new("test", Box::new(make))
+    }
+
+    fn set(gate: &(Mutex<bool>, Condvar), open: bool) {
+        *gate.0.lock().unwrap() = open;
+        gate.1.notify_all();
     }
 
     async fn short<T>(call: impl Future<Output = T>) -> Option<T> {
@@ -113,16 +118,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_stuck_thread_is_replaced_only_so_often() {
-        let (gate, looks) = (Arc::new(Mutex::new(())), Arc::new(AtomicU32::new(0)));
+        let (gate, looks) = (Arc::new((Mutex::new(true), Condvar::new())), Arc::new(AtomicU32::new(0)));
         let mut worker = gated(&gate, &looks);
         assert_eq!(worker.ask().await, Ok(0));
-        let shut = gate.lock().unwrap();
+        set(&gate, false);
         for _ in 0..8 {
             assert_eq!(short(worker.ask()).await, None);
         }
         // The first thread and three that replaced it, each at one look: never a second question to any.
         assert_eq!(looks.load(Ordering::SeqCst), 1 + 4);
-        drop(shut);
+        set(&gate, true);
         assert_eq!(tokio::time::timeout(Duration::from_secs(5), worker.ask()).await.unwrap(), Ok(5));
     }
 

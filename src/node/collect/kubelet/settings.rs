@@ -24,11 +24,18 @@ pub struct Settings {
     pub healthz_address: IpAddr,
     /// Endpoint of the runtime, as written.
     pub runtime_endpoint: Option<String>,
+    /// Whether the kubelet is in our own network namespace.
+    pub same_network: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { healthz_port: 10248, healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST), runtime_endpoint: None }
+        Self {
+            healthz_port: 10248,
+            healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            runtime_endpoint: None,
+            same_network: true,
+        }
     }
 }
 

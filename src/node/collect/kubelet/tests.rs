@@ -1,3 +1,6 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use tokio::net::TcpListener;
 
 use super::*;
@@ -50,15 +53,92 @@ async fn a_closed_port_says_refused() {
 
 #[test]
 fn the_address_is_one_a_client_can_use() {
-    let at = |address: &str, port| {
-        healthz_address(&Settings {
-            healthz_address: address.parse().unwrap(),
-            healthz_port: port,
-            runtime_endpoint: None,
-        })
+    let at = |address: &str, healthz_port| {
+        let settings = Settings { healthz_address: address.parse().unwrap(), healthz_port, ..Settings::default() };
+        healthz_address(&settings)
     };
-    assert_eq!(at("0.0.0.0", 10248), Some("127.0.0.1:10248".parse().unwrap()));
-    assert_eq!(at("::", 1), Some("[::1]:1".parse().unwrap()));
-    assert_eq!(at("10.99.0.11", 10258), Some("10.99.0.11:10258".parse().unwrap()));
-    assert_eq!(at("127.0.0.1", 0), None);
+    assert_eq!(at("0.0.0.0", 10248), Ok("127.0.0.1:10248".parse().unwrap()));
+    assert_eq!(at("::", 1), Ok("[::1]:1".parse().unwrap()));
+    assert_eq!(at("10.99.0.11", 10258), Ok("10.99.0.11:10258".parse().unwrap()));
+    assert!(at("127.0.0.1", 0).unwrap_err().contains("switched off"));
+    let elsewhere = Settings { same_network: false, ..Settings::default() };
+    assert!(healthz_address(&elsewhere).unwrap_err().contains("network namespace"));
+}
+
+/// A made-up `/proc`, 1,000 s after boot.
+struct Proc(tempfile::TempDir);
+
+impl Proc {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("uptime"), "1000.00 1.0\n").unwrap();
+        Self(folder)
+    }
+
+    /// A process that started this many seconds after boot.
+    fn with(&self, pid: i32, command: &str, exe: &str, args: &str, began: u64) {
+        let folder = self.0.path().join(pid.to_string());
+        fs::create_dir_all(folder.join("root/etc")).unwrap();
+        let stat = format!("{pid} ({command}) S 1{} {}{}\n", " 0".repeat(17), began * 100, " 0".repeat(30));
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("status"), format!("NSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
+        let _ = fs::remove_file(folder.join("exe"));
+        symlink(exe, folder.join("exe")).unwrap();
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+}
+
+#[test]
+fn the_kubelet_is_found_with_its_own_settings_and_followed_over_a_restart() {
+    let root = Proc::new();
+    let mut finder = Finder::new(root.0.path());
+    assert_eq!(finder.find().unwrap(), None);
+
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet --config=/etc/k.yaml", 900);
+    let found = finder.find().unwrap().unwrap();
+    assert_eq!((found.pid, found.start_ticks, found.age), (40, 90_000, Duration::from_secs(100)));
+    assert!(found.settings.unwrap_err().contains("/etc/k.yaml"), "its file cannot be read yet");
+
+    fs::write(root.file("40/root/etc/k.yaml"), "healthzPort: 11001\n").unwrap();
+    assert_eq!(finder.find().unwrap().unwrap().settings.unwrap().healthz_port, 11001);
+    // A running kubelet does not read its file again, so neither do we.
+    fs::write(root.file("40/root/etc/k.yaml"), "healthzPort: 22002\n").unwrap();
+    assert_eq!(finder.find().unwrap().unwrap().settings.unwrap().healthz_port, 11001);
+
+    fs::remove_dir_all(root.file("40")).unwrap();
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet --healthz-port=33003", 950);
+    let found = finder.find().unwrap().unwrap();
+    assert_eq!((found.pid, found.settings.unwrap().healthz_port), (41, 33003));
+    fs::remove_dir_all(root.file("41")).unwrap();
+    assert_eq!(finder.find().unwrap(), None);
+}
+
+#[test]
+fn what_only_calls_itself_kubelet_is_none() {
+    let root = Proc::new();
+    root.with(40, "kubelet", "/usr/bin/dash", "/bin/sh /usr/local/bin/kubelet", 900);
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet --version", 900);
+    root.with(42, "other", "/usr/bin/kubelet", "kubelet", 900);
+    root.with(43, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    fs::write(root.file("43/status"), "NSpid:\t43\t7\n").unwrap();
+    assert_eq!(Finder::new(root.0.path()).find().unwrap(), None);
+}
+
+#[test]
+fn k3s_brings_its_own_kubelet_and_runtime() {
+    let root = Proc::new();
+    root.with(40, "k3s-agent", "/var/lib/rancher/k3s/data/current/bin/k3s", "k3s agent", 900);
+    let settings = Finder::new(root.0.path()).find().unwrap().unwrap().settings.unwrap();
+    assert_eq!(settings.runtime_endpoint.as_deref(), Some("/run/k3s/containerd/containerd.sock"));
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_not_a_missing_kubelet() {
+    let root = Proc::new();
+    fs::remove_file(root.file("uptime")).unwrap();
+    assert!(Finder::new(root.0.path()).find().is_err());
 }
