@@ -40,7 +40,7 @@ use verdict::Refusal;
 /// Linux capabilities a container needs to act, each with its reason. Everything else is dropped.
 ///
 /// With them go: uid 0, `hostPID: true`, `hostNetwork: true` (the Job must start where no CNI works),
-/// `allowPrivilegeEscalation: false`, a read-only root, and `appArmorProfile: Unconfined` and SELinux type
+/// `allowPrivilegeEscalation: false`, a read-only root, and `appArmorProfile: Unconfined` and `SELinux` type
 /// `spc_t`, since default profiles forbid signals to processes outside the container.
 pub const CAPABILITIES: &[(&str, &str)] = &[
     ("KILL", "to signal the one hung process; shims run as root too, but a plugin may have changed its user"),
@@ -48,6 +48,10 @@ pub const CAPABILITIES: &[(&str, &str)] = &[
         "SYS_PTRACE",
         "to read the executable, environment, wait channel and open files of host processes, which hold more \
          capabilities than this container: without it no role can be proven",
+    ),
+    (
+        "DAC_READ_SEARCH",
+        "to read the kubelet's configuration below /proc/PID/root, where folders on the way are closed to others",
     ),
 ];
 

@@ -94,18 +94,18 @@ pub(super) fn in_time(order: &Order, wall: Timestamp, first_read: &Moment, now: 
     let ttl = Duration::from_secs(order.ttl_seconds.into());
     let age = Duration::try_from(wall.duration_since(order.issued_at)).unwrap_or_default();
     if age > ttl.saturating_add(CLOCK_SLACK) {
-        return Err(stale(format!(
+        return Err(stale(&format!(
             "issued {}s ago by this node's clock, to be started within {}s (and an hour for clocks)",
             age.as_secs(),
             ttl.as_secs()
         )));
     }
     if first_read.boot != now.boot {
-        return Err(stale("it was first read before the node was booted".to_owned()));
+        return Err(stale("it was first read before the node was booted"));
     }
     let waited = now.uptime.saturating_sub(first_read.uptime);
     if waited > ttl {
-        return Err(stale(format!("first read {}s ago, to be started within {}s", waited.as_secs(), ttl.as_secs())));
+        return Err(stale(&format!("first read {}s ago, to be started within {}s", waited.as_secs(), ttl.as_secs())));
     }
     Ok(())
 }
@@ -119,6 +119,6 @@ fn malformed(what: &str) -> Refusal {
     Refusal::cannot_look(format!("the order cannot be carried out: {what}"))
 }
 
-fn stale(what: String) -> Refusal {
+fn stale(what: &str) -> Refusal {
     Refusal::new(OutcomeReason::Stale, format!("the order is too old: {what}"))
 }

@@ -74,8 +74,10 @@ fn processes(prover: &Prover) -> io::Result<Vec<String>> {
 fn rights(root: &Path, pid: i32) -> Vec<String> {
     let mut missing = Vec::new();
     let mut tried = |what: &str, result: io::Result<()>| match result {
-        Err(error) if !proc::is_gone(&error) => missing.push(format!("{what} process {pid} (a shim): {error}")),
-        _ => {}
+        // One that waits uninterruptibly just now says nothing about rights.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock || proc::is_gone(&error) => {}
+        Err(error) => missing.push(format!("{what} process {pid} (a shim): {error}")),
+        Ok(()) => {}
     };
     tried("CAP_KILL or a security profile: cannot signal", signal_nothing(pid));
     match Handle::open(root, pid) {

@@ -141,7 +141,7 @@ impl Claims {
     pub(super) fn sweep(&self, now: &Moment) -> io::Result<()> {
         for entry in std::fs::read_dir(self.folder.join("seen"))?.take(MAX_SWEEP) {
             let entry = entry?;
-            if self.is_old(&entry.path(), now)? {
+            if Self::is_old(&entry.path(), now)? {
                 // The claim first: after a crash between the two, the mark still says how old the order is.
                 remove(&self.folder.join("ops").join(entry.file_name()))?;
                 remove(&entry.path())?;
@@ -150,7 +150,7 @@ impl Claims {
         Ok(())
     }
 
-    fn is_old(&self, mark: &Path, now: &Moment) -> io::Result<bool> {
+    fn is_old(mark: &Path, now: &Moment) -> io::Result<bool> {
         let Some(bytes) = read(mark)? else { return Ok(false) };
         if let Ok(seen) = serde_json::from_slice::<Moment>(&bytes)
             && seen.boot == now.boot

@@ -23,7 +23,7 @@ use crate::node::proc;
 use crate::node::proc::role::{Proof, Prover};
 
 /// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
-const KUBELET_AT_WORK: Duration = Duration::from_secs(120);
+const KUBELET_AT_WORK: Duration = Duration::from_mins(2);
 /// More containers than this without a sandbox, and more than half of all: that is a list with a hole.
 const MAX_ODD: usize = 8;
 
@@ -49,7 +49,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            look: Duration::from_secs(60),
+            look: Duration::from_mins(1),
             call: Duration::from_secs(15),
             task: Thresholds::default().task_deadline,
             processes: Duration::from_secs(5),
@@ -157,14 +157,14 @@ impl Looker {
     /// It is as old as a hung one, and still holds the lock that others wait for, where one was named.
     async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
         let (prover, lock, plugin) = (self.prover.clone(), target.lock.clone(), Arc::clone(held));
-        let look = move || -> std::io::Result<(Duration, bool)> {
+        let read = move || -> std::io::Result<(Duration, bool)> {
             let holds = lock.as_deref().map_or(Ok(true), |path| plugin.holds(path))?;
             Ok((plugin.age(&prover)?, holds))
         };
         let pid = held.process.pid;
         let (age, holds) = self
             .reader
-            .run(self.bounds.processes, look)
+            .run(self.bounds.processes, read)
             .await?
             .map_err(|error| Refusal::cannot_look(format!("cannot look at plugin process {pid}: {error}")))?;
         let bound = self.thresholds.network_plugin_age;

@@ -71,7 +71,7 @@ mod tests {
         let gate = Arc::new(std::sync::Mutex::new(gate));
         for _ in 0..MAX_THREADS {
             let gate = Arc::clone(&gate);
-            let wait = move || drop(gate.lock().unwrap().recv());
+            let wait = move || gate.lock().unwrap().recv().is_ok();
             assert!(reader.run(Duration::from_millis(10), wait).await.is_err());
         }
         let refused = reader.run(Duration::from_secs(1), || 7).await.unwrap_err();

@@ -1,1 +1,214 @@
+//! The executor against real processes and a fake runtime: each refusal, each act, and that nothing else was
+//! touched.
 
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Agent, AgentSettings};
+use crate::core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
+use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+
+mod cleanup;
+mod once;
+mod process;
+mod release;
+mod runtime;
+
+use process::{Running, Stage, id};
+use runtime::Runtime;
+
+/// A node: its processes, its runtime, its state folder.
+struct Node {
+    stage: Stage,
+    runtime: Runtime,
+}
+
+impl Node {
+    fn new() -> Self {
+        let stage = Stage::new();
+        let runtime = Runtime::start(stage.path("runtime.sock"));
+        Self { stage, runtime }
+    }
+
+    fn settings(&self) -> AgentSettings {
+        let mut settings = AgentSettings::new("n1", &self.stage.path("state"), &self.runtime.socket);
+        settings.cni_folders = vec![self.stage.path("cni")];
+        settings.bounds.call = Duration::from_millis(700);
+        settings.bounds.task = Duration::from_millis(300);
+        settings.bounds.remove = Duration::from_millis(700);
+        settings.bounds.stop_grace = Duration::from_secs(1);
+        settings.thresholds.network_plugin_age = Duration::ZERO;
+        // This machine may run a kubelet of its own; tests that want one at work say so.
+        settings.thresholds.kubelet_start_age = Duration::MAX;
+        settings
+    }
+
+    fn agent(&self) -> Agent {
+        Agent::new(self.settings())
+    }
+
+    async fn execute(&self, order: &Order) -> Outcome {
+        self.agent().execute(order).await
+    }
+}
+
+fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    Order {
+        operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+        epoch: 3,
+        node: "n1".to_owned(),
+        action,
+        allow_running_pods: false,
+        fault_id: "fault-1".to_owned(),
+        fault_type,
+        target,
+        issued_at: Timestamp::now(),
+        ttl_seconds: 60,
+    }
+}
+
+fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
+    Target { process: Some(process), sandbox_id: Some(sandbox_id.to_owned()), ..Target::default() }
+}
+
+/// Resume the frozen shim of this sandbox.
+fn resume(shim: &Running, sandbox_id: &str) -> Order {
+    let target = process_target(shim.as_target(Role::Shim), sandbox_id);
+    order(NodeAction::ReleaseCont, FaultType::HungContainer, target)
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, reason: OutcomeReason) {
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, reason), "{}", outcome.message);
+}
+
+#[track_caller]
+fn done(outcome: &Outcome) {
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn orders_for_others_or_out_of_time_are_refused() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+
+    let other = Order { node: "n2".to_owned(), ..resume(&shim, &sandbox) };
+    refused(&node.execute(&other).await, OutcomeReason::WrongNode);
+
+    let two_hours = Timestamp::now() - SignedDuration::from_hours(2);
+    let old = Order { issued_at: two_hours, ..resume(&shim, &sandbox) };
+    refused(&node.execute(&old).await, OutcomeReason::Stale);
+
+    let newer = Order { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
+    let _ = node.execute(&newer).await;
+    let newer = Order {
+        epoch: 9,
+        ..order(
+            NodeAction::CleanupOrphans,
+            FaultType::OrphanContainer,
+            Target { container_id: Some(id()), ..Target::default() },
+        )
+    };
+    refused(&node.execute(&newer).await, OutcomeReason::TargetGone);
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::Stale);
+
+    let mut off = node.settings();
+    off.allow_actions = false;
+    let order = Order { epoch: 9, ..resume(&shim, &sandbox) };
+    refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActingDisabled);
+
+    assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
+    done(&node.execute(&order).await);
+}
+
+#[tokio::test]
+async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let order = Order { ttl_seconds: 1, ..resume(&shim, &sandbox) };
+    let claims = super::claims::Claims::new(&node.stage.path("state"));
+    claims.prepare().unwrap();
+    let now = node.agent().now().unwrap();
+    claims.first_read(&order, &now).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    refused(&node.execute(&order).await, OutcomeReason::Stale);
+    assert_eq!(shim.state(), Some('T'));
+
+    let order = Order { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
+    let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
+    claims.first_read(&order, &before).unwrap();
+    refused(&node.execute(&order).await, OutcomeReason::Stale);
+    assert_eq!(shim.state(), Some('T'));
+}
+
+#[tokio::test]
+async fn malformed_orders_are_refused() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let good = || resume(&shim, &sandbox);
+    let long = "x".repeat(64);
+    for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
+        let order = Order { operation_id: operation.to_owned(), ..good() };
+        refused(&node.execute(&order).await, OutcomeReason::CannotLook);
+    }
+    for ttl_seconds in [0, 3601, u32::MAX] {
+        refused(&node.execute(&Order { ttl_seconds, ..good() }).await, OutcomeReason::CannotLook);
+    }
+    // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
+    let no_id = Target { process: good().target.process, ..Target::default() };
+    for order in [
+        Order { target: no_id, ..good() },
+        Order { target: Target::default(), ..good() },
+        Order { fault_type: FaultType::RuntimeListHung, ..good() },
+        Order { fault_type: FaultType::LeakedShim, ..good() },
+        Order { action: NodeAction::CleanupOrphans, ..good() },
+    ] {
+        refused(&node.execute(&order).await, OutcomeReason::CannotLook);
+    }
+    for pid in [i32::MIN, -1, 0, 1, i32::try_from(std::process::id()).unwrap()] {
+        let mut order = good();
+        order.target.process = Some(ProcessRef { pid, ..shim.as_target(Role::Shim) });
+        refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    }
+    assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
+}
+
+#[tokio::test]
+async fn without_its_memory_nothing_is_done() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    std::fs::write(node.stage.path("state"), "not a folder").unwrap();
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::CannotLook);
+    assert_eq!(shim.state(), Some('T'));
+    let missing = node.agent().self_check().await;
+    assert!(missing.iter().any(|line| line.contains("cannot keep claims")), "{missing:?}");
+}
+
+#[tokio::test]
+async fn the_self_check_names_what_is_missing() {
+    let node = Node::new();
+    let mut settings = node.settings();
+    let runtime = node.stage.child("runtime/containerd", &[]);
+    let shim = node.stage.shim(&id());
+    assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
+    settings.runtime_socket = node.stage.path("none.sock");
+    settings.allow_actions = false;
+    let missing = Agent::new(settings).self_check().await;
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(missing[0].contains("none.sock") && missing[1].contains("switched off"), "{missing:?}");
+    assert_eq!((shim.resumed(), runtime.resumed()), (0, 0));
+}
+
+fn pod(uid: &str) -> PodRef {
+    PodRef { namespace: "d".to_owned(), name: "p".to_owned(), uid: uid.to_owned() }
+}

@@ -1,0 +1,155 @@
+//! One operation, one act, one outcome: whoever asks, and whatever crashes.
+
+use std::sync::{Arc, Barrier};
+
+use super::super::claims::{Claims, Known, Moment};
+use super::*;
+
+#[tokio::test]
+async fn two_lanes_released_at_once_signal_once() {
+    for _ in 0..10 {
+        let (node, sandbox) = (Node::new(), id());
+        let shim = node.stage.shim(&sandbox);
+        // It runs, and its task does not answer: every signal reaches its trap at once, so two would show.
+        node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Unknown));
+        let order = resume(&shim, &sandbox);
+        let barrier = Arc::new(Barrier::new(2));
+        let lanes: Vec<_> = (0..2)
+            .map(|_| {
+                let (settings, order, barrier) = (node.settings(), order.clone(), Arc::clone(&barrier));
+                std::thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let agent = Agent::new(settings);
+                    barrier.wait();
+                    runtime.block_on(agent.execute(&order))
+                })
+            })
+            .collect();
+        let outcomes: Vec<Outcome> =
+            tokio::task::spawn_blocking(move || lanes.into_iter().map(|lane| lane.join().unwrap()).collect())
+                .await
+                .unwrap();
+        process::wait_until("the trap", || shim.resumed() > 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(shim.resumed(), 1, "{outcomes:?}");
+        let acted: Vec<_> = outcomes.iter().filter(|outcome| outcome.state == OutcomeState::Done).collect();
+        // The one that came second is refused, or is told the stored outcome of the first.
+        match acted[..] {
+            [first, second] => assert_eq!(first, second),
+            [_] => {
+                assert!(outcomes.iter().any(|outcome| outcome.reason == OutcomeReason::AlreadyClaimed), "{outcomes:?}");
+            }
+            _ => panic!("nobody acted: {outcomes:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_lane_is_told_what_came_of_it() {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let order = resume(&shim, &sandbox);
+    let first = node.execute(&order).await;
+    done(&first);
+    shim.stop();
+    assert_eq!(node.execute(&order).await, first);
+    // Also when its time is over and a newer leader has come since.
+    let old = Order { epoch: 8, ..resume(&shim, &sandbox) };
+    let stale = Order {
+        target: Target { container_id: Some(id()), ..Target::default() },
+        action: NodeAction::CleanupOrphans,
+        fault_type: FaultType::OrphanContainer,
+        ..old
+    };
+    refused(&node.execute(&stale).await, OutcomeReason::TargetGone);
+    assert_eq!(node.execute(&order).await, first);
+    assert_eq!(shim.state(), Some('T'));
+    assert_eq!(shim.resumed(), 1);
+}
+
+#[tokio::test]
+async fn after_a_crash_between_claim_and_act_nothing_is_done() {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let claims = Claims::new(&node.stage.path("state"));
+    claims.prepare().unwrap();
+
+    let order = resume(&shim, &sandbox);
+    assert!(claims.claim(&order, None).unwrap());
+    refused(&node.execute(&order).await, OutcomeReason::AlreadyClaimed);
+
+    // Cut short while the claim was written.
+    let order = resume(&shim, &sandbox);
+    std::fs::write(node.stage.path("state").join("ops").join(&order.operation_id), "").unwrap();
+    refused(&node.execute(&order).await, OutcomeReason::AlreadyClaimed);
+    assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_operation() {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Running));
+    let order = resume(&shim, &sandbox);
+    let first = node.execute(&order).await;
+    refused(&first, OutcomeReason::Recovered);
+    // The controller was told no. Sick again, the fault needs a new operation.
+    shim.stop();
+    assert_eq!(node.execute(&order).await, first);
+    assert_eq!(shim.state(), Some('T'));
+}
+
+#[tokio::test]
+async fn an_operation_id_serves_one_order_only() {
+    let (node, sandbox, other) = (Node::new(), id(), id());
+    let (shim, second) = (node.stage.shim(&sandbox), node.stage.shim(&other));
+    shim.stop();
+    second.stop();
+    let order = resume(&shim, &sandbox);
+    done(&node.execute(&order).await);
+    let forged = Order { operation_id: order.operation_id, ..resume(&second, &other) };
+    refused(&node.execute(&forged).await, OutcomeReason::AlreadyClaimed);
+    assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
+}
+
+#[test]
+fn the_epoch_only_rises_and_survives_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::new(folder.path());
+    claims.prepare().unwrap();
+    assert_eq!(claims.raise_epoch(5).unwrap(), Ok(()));
+    assert_eq!(claims.raise_epoch(5).unwrap(), Ok(()));
+    assert_eq!(Claims::new(folder.path()).raise_epoch(4).unwrap(), Err(5));
+    assert_eq!(claims.raise_epoch(u64::MAX).unwrap(), Ok(()));
+    // Unreadable is not zero.
+    std::fs::write(folder.path().join("epoch"), "x").unwrap();
+    assert!(claims.raise_epoch(6).is_err());
+}
+
+#[test]
+fn old_operations_are_swept_and_young_ones_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let claims = Claims::new(folder.path());
+    claims.prepare().unwrap();
+    let day = Duration::from_hours(24);
+    let at = |uptime| Moment { boot: "b".to_owned(), uptime };
+    let (old, young) = (
+        order(NodeAction::ReleaseCont, FaultType::HungContainer, Target::default()),
+        order(NodeAction::ReleaseCont, FaultType::HungContainer, Target::default()),
+    );
+    claims.first_read(&old, &at(Duration::ZERO)).unwrap();
+    claims.first_read(&young, &at(day)).unwrap();
+    for order in [&old, &young] {
+        assert!(claims.claim(order, None).unwrap());
+    }
+    claims.sweep(&at(day)).unwrap();
+    assert_eq!(claims.known(&old).unwrap(), Known::Open, "exactly a day is not older than a day");
+    claims.sweep(&at(day + Duration::from_secs(1))).unwrap();
+    assert_eq!(claims.known(&old).unwrap(), Known::Free);
+    assert_eq!(claims.known(&young).unwrap(), Known::Open);
+    // A mark of another boot was made just now by the wall clock: it stays.
+    claims.sweep(&Moment { boot: "c".to_owned(), uptime: day * 9 }).unwrap();
+    assert_eq!(claims.known(&young).unwrap(), Known::Open);
+}

@@ -1,0 +1,222 @@
+//! A fake runtime on a socket: the few calls of CRI and of containerd's tasks that the executor makes. It can
+//! be told to fail or to hang, call by call, and remembers what it was asked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path as Method, State};
+use axum::response::Response;
+use axum::routing::post;
+use containerd_client::services::v1::{GetRequest, GetResponse};
+use containerd_client::types::v1::{Process, Status};
+use http_body_util::{BodyExt, Full};
+use k8s_cri::v1;
+use prost::Message;
+use tokio_stream::wrappers::UnixListenerStream;
+
+const NOT_FOUND: u32 = 5;
+const INTERNAL: u32 = 13;
+const DEADLINE_EXCEEDED: u32 = 4;
+
+/// How a call goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Fails,
+    Hangs,
+}
+
+/// What `Tasks/Get` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    Running,
+    Unknown,
+    GaveUp,
+    Nothing,
+}
+
+/// What the runtime knows.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) sandboxes: Vec<v1::PodSandbox>,
+    /// The second list of sandboxes, where it differs.
+    pub(super) sandboxes_again: Option<Vec<v1::PodSandbox>>,
+    /// Sandboxes that are known when asked for, though in no list.
+    pub(super) hidden: Vec<String>,
+    pub(super) containers: Vec<v1::Container>,
+    pub(super) tasks: BTreeMap<String, Says>,
+    pub(super) wrong: BTreeMap<String, Wrong>,
+    /// Calls in order; those that name an object as `Method id`.
+    pub(super) calls: Vec<String>,
+}
+
+/// The server; it ends with the test's runtime.
+#[derive(Clone, Debug)]
+pub(super) struct Runtime {
+    pub(super) socket: PathBuf,
+    world: Arc<Mutex<World>>,
+}
+
+impl Runtime {
+    pub(super) fn start(socket: PathBuf) -> Self {
+        let world = Arc::new(Mutex::new(World::default()));
+        let router = Router::new()
+            .route("/runtime.v1.RuntimeService/{method}", post(cri))
+            .route("/containerd.services.tasks.v1.Tasks/{method}", post(tasks))
+            .with_state(Arc::clone(&world));
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::from(router));
+        tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+        Self { socket, world }
+    }
+
+    pub(super) fn set<T>(&self, change: impl FnOnce(&mut World) -> T) {
+        let _ = change(&mut self.world.lock().unwrap());
+    }
+
+    pub(super) fn calls(&self) -> Vec<String> {
+        self.world.lock().unwrap().calls.clone()
+    }
+
+    /// Calls that change something.
+    pub(super) fn writes(&self) -> Vec<String> {
+        let mut calls = self.calls();
+        calls.retain(|call| call.starts_with("Stop") || call.starts_with("Remove"));
+        calls
+    }
+}
+
+type Answer = Result<Vec<u8>, (u32, String)>;
+
+async fn cri(State(world): State<Arc<Mutex<World>>>, Method(method): Method<String>, body: Bytes) -> Response {
+    let wrong = world.lock().unwrap().wrong.get(&method).copied();
+    match wrong {
+        Some(Wrong::Hangs) => {
+            world.lock().unwrap().calls.push(method);
+            std::future::pending::<Response>().await
+        }
+        Some(Wrong::Fails) => answer(Err((INTERNAL, format!("{method} is told to fail")))),
+        None => answer(world.lock().unwrap().cri(&method, &body[5..])),
+    }
+}
+
+async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<String>, body: Bytes) -> Response {
+    let request = GetRequest::decode(&body[5..]).unwrap();
+    let says = {
+        let mut world = world.lock().unwrap();
+        world.calls.push(format!("Tasks{method} {}", request.container_id));
+        world.tasks.get(&request.container_id).copied()
+    };
+    let status = match says {
+        None => return answer(Err((NOT_FOUND, "no such task".to_owned()))),
+        Some(Says::GaveUp) => return answer(Err((DEADLINE_EXCEEDED, "context deadline exceeded".to_owned()))),
+        Some(Says::Nothing) => return std::future::pending().await,
+        Some(Says::Running) => Status::Running,
+        Some(Says::Unknown) => Status::Unknown,
+    };
+    let process = Process { id: request.container_id, status: status.into(), ..Process::default() };
+    answer(Ok(GetResponse { process: Some(process) }.encode_to_vec()))
+}
+
+impl World {
+    fn cri(&mut self, method: &str, request: &[u8]) -> Answer {
+        match method {
+            "Version" => {
+                Ok(v1::VersionResponse { runtime_name: "containerd".to_owned(), ..Default::default() }.encode_to_vec())
+            }
+            "ListPodSandbox" => {
+                let again = self.calls.iter().any(|call| call == "ListContainers");
+                let items = self.sandboxes_again.clone().filter(|_| again).unwrap_or_else(|| self.sandboxes.clone());
+                self.calls.push(method.to_owned());
+                Ok(v1::ListPodSandboxResponse { items }.encode_to_vec())
+            }
+            "ListContainers" => {
+                self.calls.push(method.to_owned());
+                Ok(v1::ListContainersResponse { containers: self.containers.clone() }.encode_to_vec())
+            }
+            "PodSandboxStatus" => {
+                let id = v1::PodSandboxStatusRequest::decode(request).unwrap().pod_sandbox_id;
+                let known = self.hidden.contains(&id) || self.sandboxes.iter().any(|sandbox| sandbox.id == id);
+                let status = v1::PodSandboxStatus { id: id.clone(), ..Default::default() };
+                self.found(method, &id, known)?;
+                Ok(v1::PodSandboxStatusResponse { status: Some(status), ..Default::default() }.encode_to_vec())
+            }
+            "ContainerStatus" => {
+                let id = v1::ContainerStatusRequest::decode(request).unwrap().container_id;
+                let known = self.containers.iter().any(|container| container.id == id);
+                let status = v1::ContainerStatus { id: id.clone(), ..Default::default() };
+                self.found(method, &id, known)?;
+                Ok(v1::ContainerStatusResponse { status: Some(status), ..Default::default() }.encode_to_vec())
+            }
+            "StopContainer" => {
+                let id = v1::StopContainerRequest::decode(request).unwrap().container_id;
+                self.found(method, &id, true)?;
+                Ok(v1::StopContainerResponse {}.encode_to_vec())
+            }
+            "RemoveContainer" => {
+                let id = v1::RemoveContainerRequest::decode(request).unwrap().container_id;
+                self.found(method, &id, true)?;
+                self.containers.retain(|container| container.id != id);
+                Ok(v1::RemoveContainerResponse {}.encode_to_vec())
+            }
+            other => panic!("the executor must not call {other}"),
+        }
+    }
+
+    fn found(&mut self, method: &str, id: &str, known: bool) -> Result<(), (u32, String)> {
+        self.calls.push(format!("{method} {id}"));
+        if known { Ok(()) } else { Err((NOT_FOUND, format!("{id} not found"))) }
+    }
+}
+
+fn answer(answer: Answer) -> Response {
+    let response = Response::builder().header("content-type", "application/grpc");
+    match answer {
+        Err((code, message)) => {
+            response.header("grpc-status", code).header("grpc-message", message).body(Body::empty()).unwrap()
+        }
+        Ok(message) => {
+            let mut frame = vec![0];
+            frame.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+            frame.extend(message);
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+            let body = Full::new(Bytes::from(frame)).with_trailers(std::future::ready(Some(Ok(trailers))));
+            response.body(Body::new(body)).unwrap()
+        }
+    }
+}
+
+pub(super) fn sandbox(id: &str, ready: bool) -> v1::PodSandbox {
+    let metadata =
+        v1::PodSandboxMetadata { name: "p".to_owned(), uid: "uid-1".to_owned(), namespace: "d".to_owned(), attempt: 0 };
+    v1::PodSandbox {
+        id: id.to_owned(),
+        metadata: Some(metadata),
+        state: i32::from(!ready),
+        created_at: 1,
+        ..Default::default()
+    }
+}
+
+/// States: 0 created, 1 running, 2 exited, 3 unknown.
+pub(super) fn container(id: &str, sandbox: &str, state: i32) -> v1::Container {
+    let label = |key: &str, value: &str| (format!("io.kubernetes.{key}"), value.to_owned());
+    v1::Container {
+        id: id.to_owned(),
+        pod_sandbox_id: sandbox.to_owned(),
+        state,
+        created_at: 1,
+        metadata: Some(v1::ContainerMetadata { name: "c".to_owned(), attempt: 0 }),
+        labels: [
+            label("pod.uid", "uid-1"),
+            label("pod.name", "p"),
+            label("pod.namespace", "d"),
+            label("container.name", "c"),
+        ]
+        .into(),
+        ..Default::default()
+    }
+}
