@@ -23,8 +23,8 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 
 #[tokio::test(start_paused = true)]
 async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
-    let world = World::new(3).await;
-    world.policy("hung", "Enforce", World::release());
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     let replica = world.controller("a");
     for node in ["w1", "w2", "w3"] {
@@ -68,8 +68,8 @@ async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_records_and_touches_nothing() {
-    let world = World::new(3).await;
-    world.policy("hung", "DryRun", World::release());
+    let world = World::new(3);
+    world.policy("hung", "DryRun", &World::release());
     world.kubelets();
     world.set_sick("w1", true);
     let replica = world.controller("a");
@@ -77,7 +77,7 @@ async fn a_dry_run_records_and_touches_nothing() {
         world.probe(node);
     }
     world.until("simulated", || world.phases() == ["Simulated"]).await;
-    sleep(Duration::from_secs(120)).await;
+    sleep(Duration::from_mins(2)).await;
     assert_eq!(world.phases(), ["Simulated"]);
     let acts: Vec<String> = world.api.acts().into_iter().filter(|act| !act.contains("configmaps/")).collect();
     assert_eq!(acts, Vec::<String>::new());
@@ -88,8 +88,8 @@ async fn a_dry_run_records_and_touches_nothing() {
 async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_all() {
     let mut crashed = 0;
     for stop_at in 0.. {
-        let world = World::new(2).await;
-        world.policy("hung", "Enforce", json!([{"action": "Cordon"}, World::release()[0].clone()]));
+        let world = World::new(2);
+        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
         for node in ["w1", "w2"] {
@@ -133,13 +133,13 @@ async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_a
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_on_the_ledger_opens_nothing() {
-    let world = World::new(3).await;
-    world.policy("hung", "Enforce", World::release());
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
     world.set_sick("w1", true);
     world.probe("w1");
     world.api.hook(|call| (call.is_write() && call.target.plural == "configmaps").then_some(Fault::Code(409)));
     let replica = world.controller("a");
-    sleep(Duration::from_secs(180)).await;
+    sleep(Duration::from_mins(3)).await;
     assert!(world.api.list("noderemediations").is_empty());
     assert!(world.api.list("jobs").is_empty());
     world.api.unhook();
@@ -151,8 +151,8 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
 async fn two_leaders_act_once() {
     // A leader that was cut off and does not know it yet, beside its successor.
     for lead in [0, 1, 3, 7, 20, 60] {
-        let world = World::new(3).await;
-        world.policy("hung", "Enforce", json!([{"action": "Cordon"}, World::release()[0].clone()]));
+        let world = World::new(3);
+        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
         for node in ["w1", "w2", "w3"] {
@@ -162,7 +162,7 @@ async fn two_leaders_act_once() {
         sleep(Duration::from_millis(lead)).await;
         let two = world.usurper("b");
         world.until("healed", || world.phases() == ["Succeeded"]).await;
-        sleep(Duration::from_secs(120)).await;
+        sleep(Duration::from_mins(2)).await;
         let leases: Vec<String> = world.api.list("leases").iter().map(|l| l["metadata"]["name"].to_string()).collect();
         assert_eq!(leases.len(), 2, "both led");
         assert_eq!(world.phases(), ["Succeeded"]);
@@ -176,8 +176,8 @@ async fn two_leaders_act_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_replaced_in_the_middle_is_touched_no_more() {
-    let world = World::new(3).await;
-    world.policy("hung", "Enforce", json!([{"action": "Cordon"}, World::release()[0].clone()]));
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
     world.set_kubelet(false);
     world.kubelets();
     world.set_sick("w1", true);
@@ -191,7 +191,7 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
     world.api.forget_calls();
     world.add_node("w1");
     world.until("cancelled", || world.phases() == ["Cancelled"]).await;
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     let node_writes: Vec<String> =
         world.api.writes().into_iter().filter(|w| w.contains("nodes/") || w.starts_with("create jobs")).collect();
     assert_eq!(node_writes, Vec::<String>::new());
@@ -203,8 +203,8 @@ async fn a_node_replaced_in_the_middle_is_touched_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_disturbs_nothing_else() {
-    let world = World::new(4).await;
-    world.policy("hung", "Enforce", World::release());
+    let world = World::new(4);
+    world.policy("hung", "Enforce", &World::release());
     world.api.put(
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "strange"},
         "spec": {"rules": [{"name": "r", "match": {"faults": ["NoSuchFault"]}, "steps": []}]}}),
@@ -242,8 +242,8 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_is_repeated() {
-    let world = World::new(3).await;
-    world.policy("hung", "Enforce", World::release());
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     for node in ["w1", "w2", "w3"] {
         world.probe(node);
@@ -252,22 +252,22 @@ async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_i
     world.set_sick("w1", true);
     world.until("the job is there", || !world.api.list("jobs").is_empty()).await;
     world.api.set_down(true);
-    sleep(Duration::from_secs(240)).await;
+    sleep(Duration::from_mins(4)).await;
     let ended = replica.task.is_finished();
     world.api.set_down(false);
     // A leader that could not renew has ended its process; its pod is started again.
     assert!(ended, "a leader without its lease must not go on");
     let next = world.controller("a");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
-    sleep(Duration::from_secs(120)).await;
+    sleep(Duration::from_mins(2)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
     next.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn errors_about_one_node_do_not_stop_the_others() {
-    let world = World::new(6).await;
-    world.policy("hung", "Enforce", World::release());
+    let world = World::new(6);
+    world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     for i in 1..=6 {
         world.probe(&format!("w{i}"));
@@ -303,8 +303,8 @@ async fn each_last_no_is_heard() {
         }),
     ];
     for (name, veto) in vetoes {
-        let world = World::new(3).await;
-        world.policy("hung", "Enforce", World::release());
+        let world = World::new(3);
+        world.policy("hung", "Enforce", &World::release());
         world.kubelets();
         for i in 1..=3 {
             world.probe(&format!("w{i}"));
@@ -323,7 +323,7 @@ async fn each_last_no_is_heard() {
         let replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("an episode was opened", || *said.lock().unwrap()).await;
-        sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_mins(1)).await;
         assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
         replica.crash().await;
     }
@@ -331,8 +331,8 @@ async fn each_last_no_is_heard() {
 
 #[tokio::test(start_paused = true)]
 async fn no_call_goes_beyond_the_listed_rights() {
-    let world = World::new(3).await;
-    world.policy("hung", "Enforce", json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
     world.kubelets();
     for i in 1..=3 {
         world.probe(&format!("w{i}"));
@@ -343,7 +343,7 @@ async fn no_call_goes_beyond_the_listed_rights() {
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     replica.stop().await.unwrap();
     let calls = world.api.calls();
     for call in &calls {
@@ -367,14 +367,14 @@ async fn no_call_goes_beyond_the_listed_rights() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_one_does() {
-    let world = World::new(1).await;
+    let world = World::new(1);
     let replica = world.controller("a");
     world.until("it is there", || world.api.get("remediationpolicies", "dry-run").is_some()).await;
     world.until("the ledger too", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
     replica.crash().await;
     world.api.remove("remediationpolicies", "dry-run");
     let replica = world.controller("b");
-    sleep(Duration::from_secs(120)).await;
+    sleep(Duration::from_mins(2)).await;
     assert!(world.api.get("remediationpolicies", "dry-run").is_none(), "who removed it is not overruled");
     replica.crash().await;
 }

@@ -5,6 +5,7 @@
 //! recorded. A hook may answer, or hold back, any call.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
+#![expect(clippy::unwrap_used, reason = "a test world that breaks is a failed test")]
 
 mod apply;
 mod path;

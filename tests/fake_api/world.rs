@@ -28,7 +28,7 @@ pub struct World {
 
 impl World {
     /// Nodes `w1` to `wN`, all well, each with a probe that reports every 15 s and at once when asked.
-    pub async fn new(nodes: usize) -> Self {
+    pub fn new(nodes: usize) -> Self {
         let world = Self { api: FakeApi::new(), began: Instant::now(), kubelet_runs: Arc::new(Mutex::new(true)) };
         for i in 1..=nodes {
             world.add_node(&format!("w{i}"));
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// A policy for hung containers.
-    pub fn policy(&self, name: &str, mode: &str, steps: Value) {
+    pub fn policy(&self, name: &str, mode: &str, steps: &Value) {
         self.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
             "metadata": {"name": name},
             "spec": {"mode": mode, "limits": {"maxUnhealthy": "50%", "maxInFlight": 5},
@@ -108,10 +108,7 @@ impl World {
 
     /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
     fn report(&self, node: &str, sequence: u64) {
-        let faults = match self.sick(node) {
-            true => json!([hung(self.wall())]),
-            false => json!([]),
-        };
+        let faults = if self.sick(node) { json!([hung()]) } else { json!([]) };
         let now = self.wall().to_string();
         self.api.change("noderuntimehealths", node, |object| {
             if object["status"].is_null() {
@@ -174,7 +171,7 @@ impl World {
         let began = Instant::now();
         while !is() {
             assert!(
-                began.elapsed() < Duration::from_secs(900),
+                began.elapsed() < Duration::from_mins(15),
                 "waited in vain until {what}; writes: {:#?}; episodes: {:#?}; reports: {:#?}",
                 self.api.writes(),
                 self.api.list("noderemediations"),
@@ -191,10 +188,8 @@ impl World {
     }
 }
 
-/// A confirmed hung container.
-fn hung(first_seen: Timestamp) -> Value {
-    // The same occurrence for as long as it lasts: first seen at the world's start.
-    let _ = first_seen;
+/// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
+fn hung() -> Value {
     json!({"id": "hungcontainer-1", "type": "HungContainer", "severity": "High", "state": "Confirmed",
         "subject": {"kind": "Container", "name": "log", "pod": {"namespace": "d", "name": "log-x", "uid": "pod-1"}},
         "target": {"process": {"role": "Shim", "pid": 77, "startTicks": 5, "state": "T", "command": "shim"}},
