@@ -575,7 +575,7 @@ mod components {
         }
         node.runtime = Look::Blind { reason: "no socket".into() };
         assert!(node.kinds().is_empty());
-        let known = diagnose(&node.seen(), Known { runtime: true }, &Thresholds::default());
+        let known = diagnose(&node.seen(), Known { runtime: true, ..Known::default() }, &Thresholds::default());
         assert_eq!(only(&known).kind, FaultType::RuntimeUnreachable);
     }
 
@@ -620,6 +620,23 @@ mod components {
             let clean = clean_at(&findings, FaultType::KubeletDown, "kubelet").is_some();
             assert_eq!(clean, started == Some(true), "{process:?} {healthz:?}");
         }
+    }
+
+    #[test]
+    fn a_process_table_that_is_not_the_nodes_says_nothing_of_the_kubelet_and_of_shims() {
+        let mut node = Node::healthy();
+        node.table().clear();
+        node.kubelet_gone();
+        let findings = node.findings();
+        assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
+        assert_eq!(clean_at(&findings, FaultType::LeakedShim, "cccc"), None);
+        assert_eq!(clean_at(&findings, FaultType::NetworkPluginHung, "x"), None);
+        // The runtime does not answer either: perhaps it does not run, perhaps we see nothing.
+        node.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
+        assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
+        let known = Known { host_processes: true, ..Known::default() };
+        let findings = diagnose(&node.seen(), known, &Thresholds::default());
+        assert!(findings.sightings.iter().any(|sighting| sighting.kind == FaultType::KubeletDown));
     }
 
     #[test]
