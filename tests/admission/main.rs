@@ -44,6 +44,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
     let count = cases.count();
     println!("{count} requests, allowed and denied as they must be");
     cases.check();
+    uninstall(&bed).unwrap();
     assert!(count > 80, "expected all cases, tried {count}");
     bed.down().unwrap();
 }
@@ -72,5 +73,33 @@ fn install(bed: &Bed) -> Result<()> {
             bail!("expected 2 pods of the probe, bound to nodes; found {count}: {waited:?}");
         }
         std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Removes as a user would; nothing with our label may be left, and nothing may hang on a policy of ours.
+fn uninstall(bed: &Bed) -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
+    for kind in ["remediationpolicies", "noderemediations"] {
+        bed.kubectl(&["delete", kind, "--all"])?;
+    }
+    bed.kubectl(&["delete", "-k", &folder.display().to_string(), "--wait=false"])?;
+    let kinds =
+        "namespace,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let ends = std::time::Instant::now() + Duration::from_secs(90);
+    loop {
+        // Nobody runs the pods, so nobody tells that they have ended.
+        for namespace in ["nrh-node", "nrh-system"] {
+            bed.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0", "-n", namespace])?;
+        }
+        let left = bed.kubectl(&["get", kinds, "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        let roles =
+            bed.kubectl(&["get", "role,rolebinding", "-A", "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        if left.is_empty() && roles.is_empty() {
+            return Ok(());
+        }
+        if std::time::Instant::now() > ends {
+            bail!("still there after 90 s:\n{left}{roles}");
+        }
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
