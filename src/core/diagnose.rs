@@ -32,9 +32,9 @@ pub const PROBE_FAULTS: [FaultType; 7] = [
 ];
 
 /// An answer older than this proves nothing about now: its lane looks far more often.
-pub(crate) const STALE: Duration = Duration::from_secs(180);
+pub(crate) const STALE: Duration = Duration::from_mins(3);
 /// Tasks are asked slowly and in turn, so a single answer holds for longer.
-pub(crate) const TASK_STALE: Duration = Duration::from_secs(1200);
+pub(crate) const TASK_STALE: Duration = Duration::from_mins(20);
 /// Most ids asked for in one go.
 const MAX_ASK: usize = 64;
 

@@ -23,7 +23,7 @@ use super::thresholds::{Confirmation, Thresholds};
 /// Most things kept in mind at once, shown or not. What does not fit is counted.
 pub const MAX_TRACKED: usize = 256;
 /// A suspicion whose looks lie further apart than this starts anew: they are not "in a row".
-const LONGEST_GAP: Duration = Duration::from_secs(900);
+const LONGEST_GAP: Duration = Duration::from_mins(15);
 /// The moment of a look is reckoned back from its age, so the same look may seem to move by this much.
 const SAME_LOOK: Duration = Duration::from_millis(200);
 /// The same for the start of a process, which is reckoned back from two ages.

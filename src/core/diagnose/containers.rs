@@ -1,4 +1,4 @@
-//! HungContainer: the runtime and its lists answer, the task of a container does not.
+//! `HungContainer`: the runtime and its lists answer, the task of a container does not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -201,7 +201,7 @@ fn tell(
         .copied()
         .collect();
     let named = if silent.is_empty() { &group.running } else { &silent };
-    let names = match named.as_slice() {
+    let who = match named.as_slice() {
         [] => format!("sandbox {}", short(group.sandbox_id)),
         [one] => format!("container {}", bounded(&one.name, 63)),
         many => {
@@ -216,9 +216,9 @@ fn tell(
         |process| format!(": {} holds it up", describe(process)),
     );
     let message = if certain {
-        format!("{names}{pod} does not answer while the runtime does{because}")
+        format!("{who}{pod} does not answer while the runtime does{because}")
     } else {
-        format!("the shim of {names}{pod} is stopped; its task is being asked{because}")
+        format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
     let mut lines: Vec<String> = answers
         .silent

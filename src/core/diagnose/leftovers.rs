@@ -1,4 +1,4 @@
-//! OrphanContainer and LeakedShim: what is left over when its sandbox is gone.
+//! `OrphanContainer` and `LeakedShim`: what is left over when its sandbox is gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! NetworkPluginHung: the one CNI plugin process that the others wait for.
+//! `NetworkPluginHung`: the one CNI plugin process that the others wait for.
 
 use std::time::Duration;
 

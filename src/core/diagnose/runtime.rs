@@ -1,4 +1,4 @@
-//! RuntimeUnreachable, RuntimeListHung and KubeletDown: the components themselves.
+//! `RuntimeUnreachable`, `RuntimeListHung` and `KubeletDown`: the components themselves.
 
 use std::time::Duration;
 
