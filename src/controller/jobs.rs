@@ -38,8 +38,8 @@ const MOUNTS: [Mount; 2] = [
     Mount { name: "runtime", path: "/run/containerd", kind: "Directory", read_only: true },
 ];
 
-/// Signals to host processes; their links and wait channels; their files where owned by others.
-const CAPABILITIES: [&str; 3] = ["KILL", "SYS_PTRACE", "DAC_READ_SEARCH"];
+/// Signals to host processes; their executables, wait channels and open files.
+const CAPABILITIES: [&str; 2] = ["KILL", "SYS_PTRACE"];
 
 /// The Job for an order.
 pub fn job(order: &Order, image: &str) -> Result<Job, serde_json::Error> {
