@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use nrh::node::agent;
 use serde_json::Value;
 
 /// Renders a folder of `config/` as kubectl does.
@@ -148,10 +149,34 @@ fn the_probe_has_what_it_needs_and_is_everywhere() {
     assert_eq!(pod["tolerations"], serde_json::json!([{"operator": "Exists"}]));
     assert_eq!(pod["nodeSelector"], serde_json::json!({"kubernetes.io/os": "linux"}));
     let container = &pod["containers"][0];
-    assert_eq!(texts(&container["securityContext"]["capabilities"]["add"]), ["SYS_PTRACE", "KILL", "DAC_READ_SEARCH"]);
-    for volume in pod["volumes"].as_array().unwrap() {
-        let path = volume["hostPath"]["path"].as_str().unwrap();
-        assert!(["/run/nrh", "/run/containerd"].contains(&path), "a mount too many: {path}");
+    let sorted = |mut list: Vec<&'static str>| {
+        list.sort_unstable();
+        list
+    };
+    let mut added = texts(&container["securityContext"]["capabilities"]["add"]);
+    added.sort_unstable();
+    assert_eq!(
+        added,
+        sorted(agent::CAPABILITIES.iter().map(|(name, _)| *name).collect()),
+        "what the code says it needs"
+    );
+    let mut mounted: Vec<_> =
+        pod["volumes"].as_array().unwrap().iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+    mounted.sort_unstable();
+    assert_eq!(
+        mounted,
+        sorted(agent::MOUNTS.iter().map(|(path, _, _)| *path).collect()),
+        "what the code says it needs"
+    );
+    for (path, writable, _) in agent::MOUNTS {
+        let mount =
+            container["volumeMounts"].as_array().unwrap().iter().find(|mount| mount["mountPath"] == *path).unwrap();
+        assert_eq!(mount["readOnly"] != true, *writable, "{mount}");
+    }
+    // Jobs are allowed the same, and no more.
+    let jobs = one(&objects, "ValidatingAdmissionPolicy/nrh-jobs").to_string();
+    for name in agent::CAPABILITIES.iter().map(|(name, _)| name).chain(agent::MOUNTS.iter().map(|(path, _, _)| path)) {
+        assert!(jobs.contains(&format!("'{name}'")), "{name} is not allowed to Jobs");
     }
     let quota = of_kind(&objects, "ResourceQuota")
         .into_iter()
