@@ -258,7 +258,7 @@ impl Entry {
     fn tell(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
-        self.impact = other.map_or(&sighting.impact, |other| &other.impact).clone();
+        self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
         self.subject = sighting.subject.clone();
         self.target = sighting.target.clone();
         self.message.clone_from(&sighting.message);
