@@ -1,5 +1,7 @@
 //! What `kubectl apply -k config/default` installs: the least rights, the least powers, nothing by accident.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

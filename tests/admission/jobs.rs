@@ -72,7 +72,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
         (
             "a Secret",
             with_pod(|p| {
-                p["volumes"].as_array_mut().unwrap().push(json!({"name": "s", "secret": {"secretName": "s"}}))
+                p["volumes"].as_array_mut().unwrap().push(json!({"name": "s", "secret": {"secretName": "s"}}));
             }),
             mounts,
         ),

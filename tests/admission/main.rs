@@ -2,6 +2,8 @@
 //! kubelet's certificate. What is allowed is tried beside what is denied: a policy that denies everything would fail
 //! too.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 mod callers;
 mod controller;
 mod jobs;
@@ -62,7 +64,7 @@ fn install(bed: &Bed) -> Result<()> {
     }
     // Bound by the scheduler; nobody starts them, which the token does not need.
     let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
-    let ends = std::time::Instant::now() + Duration::from_secs(60);
+    let ends = std::time::Instant::now() + Duration::from_mins(1);
     loop {
         let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
         let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
