@@ -10,7 +10,7 @@ use crate::{Bed, images, state};
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long the objects of a folder may take to be accepted.
-const APPLY: Duration = Duration::from_secs(60);
+const APPLY: Duration = Duration::from_mins(1);
 
 /// Builds the static operator binary, as shipped, and returns its path.
 pub fn build() -> Result<PathBuf> {

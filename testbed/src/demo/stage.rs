@@ -16,7 +16,7 @@ use crate::{Bed, Node, operator, state};
 /// Namespace of the demo's workloads.
 pub(super) const NAMESPACE: &str = "demo";
 /// How long pods of a healthy node may take to run.
-const PODS: Duration = Duration::from_secs(120);
+const PODS: Duration = Duration::from_mins(2);
 
 /// Everything acts work with.
 pub(super) struct Stage {

@@ -1,4 +1,4 @@
-//! Act 3b: a DaemonSet pod waits in CrashLoopBackOff at its longest back-off although its cause is gone.
+//! Act 3b: a DaemonSet pod waits in `CrashLoopBackOff` at its longest back-off although its cause is gone.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Act for BackOff {
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
-        wait("a back-off of 5 minutes begins", Duration::from_secs(720), || {
+        wait("a back-off of 5 minutes begins", Duration::from_mins(12), || {
             Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0))
         })
     }
