@@ -66,7 +66,7 @@ fn every_doubt_holds() {
         ("a policy suspended", HoldReason::Suspended, |s| s.policies[0].suspend = true),
         ("a policy paused", HoldReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
         ("no rule for the kind", HoldReason::NoRule, |s| {
-            s.policies[0].rules[0].faults = [FaultType::LeakedShim].into()
+            s.policies[0].rules[0].faults = [FaultType::LeakedShim].into();
         }),
         ("no rule for the severity", HoldReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
         ("a rule that waits", HoldReason::TooYoung, |s| s.policies[0].rules[0].hold_for = secs(600)),
