@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nrh::core::episode::{HealState, Lane, Phase, StepState};
+use nrh::core::episode::{ActResult, HealState, Lane, Phase, StepState, acted};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, Health, HoldReason, Operation, plan};
@@ -627,6 +627,53 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
 }
 
 #[test]
+fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let node = world.node("n1");
+    node.view.ready = Tri::False;
+    node.probe_runs = false;
+    world.pass();
+    for _ in 0..19 {
+        world.tick(secs(10));
+        world.node("n1").send();
+        world.pass();
+    }
+    assert_eq!(world.did(), ["order ReleaseCont", "order ReleaseKill"]);
+    let order = world.nodes["n1"].report.order.clone().unwrap();
+    assert!(order.operation_id.ends_with("-2"), "{order:?}");
+    world.node("n1").probe_runs = true;
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+/// What comes back from an act, and how the record stands after it.
+#[test]
+fn the_result_of_an_act_is_written_into_its_step_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let (episode, now) = (world.only_episode().clone(), world.now);
+    let id = episode.steps[0].operation_id.clone();
+    let text = || "why".to_owned();
+    let refused = ActResult::Refused { reason: OutcomeReason::WrongNode, message: text() };
+    let cases = [
+        (ActResult::Done { message: text() }, StepState::Succeeded, true),
+        (ActResult::AlreadyCordoned, StepState::Succeeded, false),
+        (refused, StepState::Refused, false),
+        // The call may have reached the API server all the same.
+        (ActResult::Failed { message: text() }, StepState::Failed, true),
+    ];
+    for (result, state, is_owed) in cases {
+        let next = acted(&episode, &id, result.clone(), now);
+        assert_eq!((next.steps[0].state, next.undo.is_owed()), (state, is_owed), "{result:?}");
+        assert_eq!(next.steps[0].finished_at, Some(now), "{result:?}");
+        assert_eq!(acted(&next, &id, ActResult::Started, now), next, "a late answer changes nothing");
+        assert_eq!(acted(&episode, "another-1", result, now), episode, "nor does another operation's");
+    }
+    let next = acted(&episode, &id, ActResult::Started, now);
+    assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
+}
+
+#[test]
 fn no_answer_ends_the_attempt() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.node("n1").job_starts = false;
@@ -837,7 +884,9 @@ fn a_decision_from_a_stale_cache_meets_its_own_episode() {
         .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
         .collect();
     assert_eq!(created, [&name], "the API server refuses the second one");
-    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::StoreLedger(_))));
+    let slots =
+        plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
+    assert_eq!(slots, Some(1), "and its slot is not spent twice");
 }
 
 #[test]

@@ -411,6 +411,11 @@ impl World {
             }
             Operation::GiveOrder(order) => {
                 assert!(order.issued_at <= now);
+                let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
+                let standing = world_node.report.order.as_ref().map(|order| &order.operation_id);
+                if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
+                    return None; // not now: another order waits for its answer
+                }
                 world_node.report.order = Some(order.clone());
                 Some(ActResult::Started)
             }
