@@ -1,5 +1,7 @@
 //! Rules of the source tree that the compiler cannot check.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -70,9 +72,7 @@ fn the_core_decides_from_its_arguments_alone() {
     let mut wrong = Vec::new();
     let mut seen = 0;
     for path in rust_files("src/core") {
-        if path.file_name().is_some_and(|name| name == "tests.rs")
-            || path.components().any(|c| c.as_os_str() == "tests")
-        {
+        if is_test(&path) {
             continue;
         }
         seen += 1;
@@ -118,14 +118,25 @@ fn probe_and_controller_share_the_core_and_the_api_only() {
 #[test]
 fn a_file_has_one_subject() {
     const LONGEST: usize = 600;
-    let long: Vec<String> = ["src", "tests", "testbed"]
+    let long: Vec<(usize, PathBuf)> = ["src", "tests", "testbed"]
         .iter()
         .flat_map(|folder| rust_files(folder))
         .map(|path| (fs::read_to_string(&path).unwrap().lines().count(), path))
         .filter(|(lines, _)| *lines > LONGEST)
-        .map(|(lines, path)| format!("{}: {lines} lines", path.display()))
         .collect();
-    assert!(long.is_empty(), "longer than {LONGEST} lines, to be split by subject:\n{}", long.join("\n"));
+    for (lines, path) in &long {
+        println!("long: {}: {lines} lines", path.display());
+    }
+    // Tables of cases may be long; what runs may not.
+    let wrong: Vec<_> = long.iter().filter(|(_, path)| !is_test(path)).collect();
+    assert!(wrong.is_empty(), "longer than {LONGEST} lines, to be split by subject: {wrong:#?}");
+}
+
+/// Whether a file holds nothing but tests.
+fn is_test(path: &Path) -> bool {
+    let within = path.strip_prefix(root()).unwrap_or(path);
+    within.components().any(|part| part.as_os_str() == "tests")
+        || within.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"))
 }
 
 #[test]

@@ -1,15 +1,30 @@
 //! What `kubectl apply -k config/default` installs: the least rights, the least powers, nothing by accident.
 
-use std::path::Path;
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nrh::node::agent;
 use serde_json::Value;
+
+/// kubectl: the machine's, or the test bed's.
+fn kubectl() -> PathBuf {
+    use nrh_testbed::{assets, packages};
+    packages::find("kubectl").unwrap_or_else(|| {
+        let folders = assets::ensure(&[assets::CONTROL_PLANE], true).expect("kubectl of the test bed");
+        folders
+            .iter()
+            .map(|folder| folder.join("kubectl"))
+            .find(|path| path.is_file())
+            .expect("kubectl of the test bed")
+    })
+}
 
 /// Renders a folder of `config/` as kubectl does.
 fn render(folder: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(folder);
-    let output =
-        Command::new("kubectl").arg("kustomize").arg(&path).output().expect("kubectl, for `kubectl kustomize`");
+    let output = Command::new(kubectl()).arg("kustomize").arg(&path).output().unwrap();
     assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "a warning about {}", path.display());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -148,10 +163,34 @@ fn the_probe_has_what_it_needs_and_is_everywhere() {
     assert_eq!(pod["tolerations"], serde_json::json!([{"operator": "Exists"}]));
     assert_eq!(pod["nodeSelector"], serde_json::json!({"kubernetes.io/os": "linux"}));
     let container = &pod["containers"][0];
-    assert_eq!(texts(&container["securityContext"]["capabilities"]["add"]), ["SYS_PTRACE", "KILL", "DAC_READ_SEARCH"]);
-    for volume in pod["volumes"].as_array().unwrap() {
-        let path = volume["hostPath"]["path"].as_str().unwrap();
-        assert!(["/run/nrh", "/run/containerd"].contains(&path), "a mount too many: {path}");
+    let sorted = |mut list: Vec<&'static str>| {
+        list.sort_unstable();
+        list
+    };
+    let mut added = texts(&container["securityContext"]["capabilities"]["add"]);
+    added.sort_unstable();
+    assert_eq!(
+        added,
+        sorted(agent::CAPABILITIES.iter().map(|(name, _)| *name).collect()),
+        "what the code says it needs"
+    );
+    let mut mounted: Vec<_> =
+        pod["volumes"].as_array().unwrap().iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+    mounted.sort_unstable();
+    assert_eq!(
+        mounted,
+        sorted(agent::MOUNTS.iter().map(|(path, _, _)| *path).collect()),
+        "what the code says it needs"
+    );
+    for (path, writable, _) in agent::MOUNTS {
+        let mount =
+            container["volumeMounts"].as_array().unwrap().iter().find(|mount| mount["mountPath"] == *path).unwrap();
+        assert_eq!(mount["readOnly"] != true, *writable, "{mount}");
+    }
+    // Jobs are allowed the same, and no more.
+    let jobs = one(&objects, "ValidatingAdmissionPolicy/nrh-jobs").to_string();
+    for name in agent::CAPABILITIES.iter().map(|(name, _)| name).chain(agent::MOUNTS.iter().map(|(path, _, _)| path)) {
+        assert!(jobs.contains(&format!("'{name}'")), "{name} is not allowed to Jobs");
     }
     let quota = of_kind(&objects, "ResourceQuota")
         .into_iter()

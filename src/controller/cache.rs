@@ -38,6 +38,12 @@ use job::JobRow;
 use report::Standing;
 use versions::Versions;
 
+/// A pod of a DaemonSet may take as long to come up before its node is read.
+const SUSPECT_FOR: Duration = Duration::from_mins(1);
+/// Most nodes that are read for suspect pods alone. A large DaemonSet is listed too seldom to act on; its
+/// nodes are read often, a few at a time.
+const SUSPECT_NODES: usize = 16;
+
 /// A policy as it stands in the API: read, or with everything that is wrong with it.
 #[derive(Clone, Debug)]
 pub struct PolicyRow {
@@ -220,16 +226,21 @@ impl State {
         self.snapshot.episodes.values().find(|episode| episode.node == node && episode.is_open())
     }
 
-    /// Nodes whose pods are to be read as a whole: those with an open episode, and those with a confirmed
-    /// fault that is about a pod.
+    /// Nodes whose pods are to be read as a whole: those with an open episode, those with a confirmed fault
+    /// that is about a pod, and those of the suspects that have been so for longest.
     pub fn nodes_of_interest(&self) -> BTreeSet<String> {
         let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && f.fault.subject.pod.is_some())
         });
         let with_episode = self.snapshot.episodes.values().filter(|e| e.is_open()).map(|e| &e.node);
+        let mut suspects: Vec<&SuspectPod> = self.pods_of_sets.values().flat_map(|read| &read.suspects).collect();
+        suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
+        suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));
+        let of_suspects = suspects.into_iter().map(|pod| &pod.node).take(SUSPECT_NODES);
         with_fault
             .map(|(node, _)| node)
             .chain(with_episode)
+            .chain(of_suspects)
             .filter(|n| self.snapshot.nodes.contains_key(*n))
             .cloned()
             .collect()

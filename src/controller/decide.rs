@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{Applier, Failures};
 use super::ledger::LedgerStore;
+use super::shipped_policy;
 use super::status::Outlook;
 use crate::core::plan::{Plan, PlanSettings, plan};
 
@@ -73,13 +74,7 @@ impl Decider {
         }
         // A new term knows nothing of what the one before has stored.
         if self.epoch != Some(term.epoch) || self.ledger.is_doubtful() {
-            match self.ledger.load(&self.applier.calls).await {
-                Ok(ledger) => self.applier.cache.lock().snapshot.ledger = ledger,
-                Err(error) => {
-                    tracing::warn!(error = error.line(), "the ledger cannot be read; nothing new starts");
-                    self.applier.cache.lock().snapshot.ledger = None;
-                }
-            }
+            self.load_ledger().await;
             self.epoch = Some(term.epoch);
         }
         let known = !self.ledger.is_doubtful();
@@ -94,6 +89,21 @@ impl Decider {
         tracing::debug!(planned, ?next, "pass");
         let doubtful = self.ledger.is_doubtful().then_some(Duration::from_secs(1));
         next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(LONGEST).min(LONGEST)
+    }
+
+    async fn load_ledger(&mut self) {
+        let ledger = self.ledger.load(&self.applier.calls).await.unwrap_or_else(|error| {
+            tracing::warn!(error = error.line(), "the ledger cannot be read; nothing new starts");
+            None
+        });
+        self.applier.cache.lock().snapshot.ledger = ledger;
+        if self.ledger.is_missing() {
+            match shipped_policy::create_at_first_start(self.applier.calls.raw_acts()).await {
+                Ok(Some(policy)) => tracing::info!(policy, "first start: the shipped policy was created"),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = %error, "first start"),
+            }
+        }
     }
 
     /// The decision itself: under the lock, without a copy of the snapshot.

@@ -44,6 +44,11 @@ impl LedgerStore {
         !self.known
     }
 
+    /// Whether it was read, and there is none: as at the very first start in a cluster.
+    pub const fn is_missing(&self) -> bool {
+        self.known && self.version.is_none()
+    }
+
     /// Reads it: `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
     pub async fn load(&mut self, calls: &Calls) -> Result<Option<Ledger>, CallError> {
         self.known = false;

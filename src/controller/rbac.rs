@@ -37,11 +37,12 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "noderuntimehealths", &["create", "delete"], "one per Node; replaced with its Node"),
     right("runtimehealth.io", "noderuntimehealths/status", &["patch"], "the controller's part, and orders"),
     right("runtimehealth.io", "remediationpolicies", &["get", "list", "watch"], "the rules"),
+    right("runtimehealth.io", "remediationpolicies", &["create"], "the dry-run policy, at the very first start"),
     right("runtimehealth.io", "remediationpolicies/status", &["patch"], "how each policy stands"),
     right("runtimehealth.io", "noderemediations", &["get", "list", "watch"], "the episodes"),
     right("runtimehealth.io", "noderemediations", &["create", "delete"], "opened, and removed after their time"),
     right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),
-    right("runtimehealth.io", "noderemediations/status", &["update"], "the timeline, by compare-and-swap"),
+    right("runtimehealth.io", "noderemediations/status", &["patch"], "the timeline, by compare-and-swap"),
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),
         ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")

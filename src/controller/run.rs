@@ -27,8 +27,8 @@ use crate::core::plan::PlanSettings;
 /// A watch without a word for this long is dead: the API server sends a bookmark about once a minute, and
 /// ends each watch within five.
 const SILENT_CONNECTION: Duration = Duration::from_secs(310);
-/// How long the last pass may take when the process is told to end.
-const LAST_PASS: Duration = Duration::from_secs(20);
+/// How long the last pass may take when the process is told to end: less than the pod's grace period.
+const LAST_PASS: Duration = Duration::from_secs(15);
 
 /// Runs the controller until it is told to end.
 pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {

@@ -127,12 +127,13 @@ impl Slots {
         None
     }
 
-    /// Takes a slot for a new episode. Ask [`Self::refuse`] first.
+    /// Takes a slot for a new episode. Ask [`Self::refuse`] first. A slot that was taken before an episode that
+    /// could not be created is taken anew: for how long it may go unseen counts from now.
     pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
                 self.waiting.remove(episode);
-                self.taken.entry(episode.to_owned()).or_insert(slot);
+                self.taken.insert(episode.to_owned(), slot);
             }
             Mode::DryRun => self.simulated.push(slot),
         }

@@ -306,6 +306,18 @@ impl Episode {
         self.message = text::bounded(message, super::fault::MAX_LINE);
     }
 
+    /// Sets the phase that the step under way stands for; an end stays an end.
+    pub fn set_phase(&mut self) {
+        if self.phase.is_final() {
+            return;
+        }
+        self.phase = match self.current_step().map(|step| step.state) {
+            Some(StepState::Verifying) => Phase::Verifying,
+            None if self.steps.is_empty() => Phase::Pending,
+            _ => Phase::Running,
+        };
+    }
+
     /// When something was last done in it.
     pub fn last_activity(&self) -> Timestamp {
         self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)

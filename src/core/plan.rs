@@ -232,7 +232,7 @@ pub struct PolicyOutlook {
 }
 
 /// The decision of one pass.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// What to do, in order.
     pub effects: Vec<Effect>,

@@ -17,7 +17,7 @@ use crate::controller::events::Kind;
 use crate::controller::jobs;
 use crate::core::episode::{self, ActResult};
 use crate::core::fault::PodRef;
-use crate::core::order::{Order, OutcomeReason};
+use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
 
 fn parameters() -> PatchParams {
@@ -149,14 +149,15 @@ impl Applier {
     async fn give_order(&self, order: &Order, live: &Live) -> Result<ActResult, ApplyError> {
         let status = live.report.status.clone().unwrap_or_default();
         let standing = status.order.as_ref();
-        if let Some(other) = standing.filter(|other| other.operation_id != order.operation_id) {
-            let answered = status.agent.as_ref().is_some_and(|agent| agent.operation_id == other.operation_id);
-            if !answered {
-                return Err(ApplyError::NotNow(format!(
-                    "NodeRuntimeHealth {} carries order {} without an answer",
-                    order.node, other.operation_id
-                )));
-            }
+        let running = status
+            .agent
+            .as_ref()
+            .filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
+        if let Some(running) = running {
+            return Err(ApplyError::NotNow(format!(
+                "node {} is still at work on order {}",
+                order.node, running.operation_id
+            )));
         }
         if standing == Some(order) {
             return Ok(ActResult::Started);

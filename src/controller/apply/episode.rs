@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Applier, ApplyError};
 use crate::api::condition::condition;
@@ -59,6 +59,19 @@ fn status(episode: &Episode, before: &[Condition], now: Timestamp) -> NodeRemedi
     }
 }
 
+/// A merge patch leaves what it does not name: what this status does not have is named as absent.
+fn whole(mut status: Value) -> Value {
+    if let Some(fields) = status.as_object_mut() {
+        for optional in ["openedAt", "finishedAt", "faults", "steps"] {
+            fields.entry(optional).or_insert(Value::Null);
+        }
+        if let Some(undo) = fields.get_mut("undo").and_then(Value::as_object_mut) {
+            undo.entry("uncordonedAt").or_insert(Value::Null);
+        }
+    }
+    status
+}
+
 impl Applier {
     /// Creates the episode's object, then its status.
     pub(super) async fn open_episode(&self, episode: &Episode) -> Result<(), ApplyError> {
@@ -86,13 +99,12 @@ impl Applier {
         };
         let before =
             self.cache.lock().episodes.get(&episode.name).map(|row| row.conditions.clone()).unwrap_or_default();
-        let mut wanted = object(episode);
-        wanted.metadata.uid = Some(uid);
-        wanted.metadata.resource_version = Some(version);
-        wanted.status = Some(status(episode, &before, self.clock.now()));
+        let status = whole(serde_json::to_value(status(episode, &before, self.clock.now()))?);
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
+        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let api = self.calls.act::<NodeRemediation>();
         let what = || format!("writing the status of NodeRemediation {}", episode.name);
-        match bounded(what, api.replace_status(&episode.name, &parameters(), &wanted)).await {
+        match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
             Ok(written) => {
                 written.fold(&mut self.cache.lock(), Instant::now());
                 if episode.phase.is_final() {
@@ -181,5 +193,26 @@ impl Applier {
         let freed = bounded(what, api.patch(name, &params, &Patch::Merge(&patch))).await?;
         freed.fold(&mut self.cache.lock(), Instant::now());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_status_that_can_be_absent_is_named_when_it_is() {
+        let bare = whole(serde_json::to_value(NodeRemediationStatus::default()).unwrap());
+        let schema =
+            crate::api::crds::all().into_iter().find(|(file, _)| file.starts_with("noderemediations")).unwrap().1;
+        let schema = serde_json::to_value(&schema.spec.versions.first().unwrap().schema).unwrap();
+        let fields = schema.pointer("/openAPIV3Schema/properties/status/properties").unwrap().as_object().unwrap();
+        for field in fields.keys().filter(|field| *field != "conditions") {
+            assert!(bare.get(field).is_some(), "{field} would survive from an older status");
+        }
+        let undo = fields["undo"]["properties"].as_object().unwrap();
+        for field in undo.keys() {
+            assert!(bare["undo"].get(field).is_some(), "undo.{field} would survive from an older status");
+        }
     }
 }

@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_back_off_is_read_from_the_kubelets_sentence_or_not_at_all() {
         let text = "back-off 5m0s restarting failed container=app pod=app-x_default(uid)";
-        assert_eq!(back_off(text), Some(Duration::from_secs(300)));
+        assert_eq!(back_off(text), Some(Duration::from_mins(5)));
         assert_eq!(back_off("back-off 2m40s restarting failed container=a"), Some(Duration::from_secs(160)));
         assert_eq!(back_off("back-off 10s restarting"), Some(Duration::from_secs(10)));
         for other in
@@ -133,10 +133,10 @@ mod tests {
         assert_eq!(early.overdue, Some(Duration::ZERO));
         assert_eq!(early.daemon_set.as_deref(), Some("ds"));
         let late = suspect(&pod, at("2025-01-01T01:02:00Z")).unwrap();
-        assert_eq!(late.overdue, Some(Duration::from_secs(120)));
+        assert_eq!(late.overdue, Some(Duration::from_mins(2)));
         let waits = late.waiting.first().unwrap();
-        assert_eq!(waits.back_off, Some(Duration::from_secs(300)));
-        assert_eq!(waits.ended, Some(Duration::from_secs(240)));
+        assert_eq!(waits.back_off, Some(Duration::from_mins(5)));
+        assert_eq!(waits.ended, Some(Duration::from_mins(4)));
         assert_eq!((late.ready, waits.restarts), (false, 9));
     }
 

@@ -91,6 +91,7 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.finish(StepState::Failed, &message, now);
         }
     }
+    next.set_phase();
     next
 }
 

@@ -50,8 +50,8 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     }
     let opened = opening::open(ctx, &nodes, &scopes, &mut slots, &mut wake);
     let mut held = opened.held;
-    for (node, turn) in opened.turns {
-        if let Some((name, _)) = nodes.get_key_value(node.as_str()) {
+    for turn in opened.turns {
+        if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {
             turns.entry(name).or_default().push(turn);
         }
     }
@@ -123,7 +123,8 @@ fn outlooks(
         .filter(|facts| facts.report.is_some())
         .map(|facts| {
             let held = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
-            let turn = turns.get(facts.name).and_then(|turns| turns.first());
+            let turns = turns.get(facts.name).map(Vec::as_slice).unwrap_or_default();
+            let turn = turns.iter().find(|turn| turn.episode.is_open()).or_else(|| turns.first());
             (facts.name.to_owned(), outlook::node(ctx, facts, turn, held))
         })
         .collect()

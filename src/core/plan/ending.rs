@@ -102,9 +102,10 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
 
 /// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.
 pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
-    let mark = facts.view?.cordoned_by.as_deref()?;
+    let view = facts.view?;
+    let mark = view.cordoned_by.as_deref()?;
     let is_stray = match ctx.snapshot.episodes.get(mark) {
-        Some(episode) => !episode.is_open(),
+        Some(episode) => !episode.is_open() && episode.node_uid == view.uid,
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     };

@@ -36,10 +36,14 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
 /// Whether the order that stands in the node's object is to be taken back.
 pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Episode]) -> Option<Effect> {
     let order = facts.report?.order.as_ref()?;
-    let stands =
-        |step: &StepRecord| step.lane == Lane::Agent && matches!(step.state, StepState::Reserved | StepState::Started);
-    // While any order of ours is awaited the object may show an older one: a new order replaces it anyway.
-    if after.iter().filter_map(|episode| episode.current_step()).any(stands) {
+    let is_awaited = |step: &StepRecord| match step.state {
+        // While ours is awaited the cache may show an older one: to take that back would take ours.
+        StepState::Started => step.lane == Lane::Agent,
+        // Not given yet as far as anybody knows, and given again after: an older one makes room.
+        StepState::Reserved => step.lane == Lane::Agent && step.operation_id == order.operation_id,
+        _ => false,
+    };
+    if after.iter().filter_map(|episode| episode.current_step()).any(is_awaited) {
         return None;
     }
     let is_known = after

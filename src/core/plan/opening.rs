@@ -16,7 +16,7 @@ use crate::core::snapshot::Slot;
 /// How long a fault that was simulated is not simulated again, however the node's clock goes.
 const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
-/// A node on which an episode could begin.
+/// An episode that could begin: one node, one policy.
 struct Candidate<'c, 'a> {
     facts: &'c NodeFacts<'a>,
     policy: &'a Policy,
@@ -27,8 +27,8 @@ struct Candidate<'c, 'a> {
 /// What opening came to.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// New episodes with their first act, by node.
-    pub turns: BTreeMap<String, Turn>,
+    /// New episodes with their first act.
+    pub turns: Vec<Turn>,
     /// What is held.
     pub held: Vec<Held>,
 }
@@ -44,22 +44,32 @@ pub(super) fn open<'a>(
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
     for facts in nodes.values().filter(|facts| facts.open.is_empty()) {
-        candidates.extend(candidate(ctx, facts, &mut opened.held, wake));
+        candidates.extend(on_node(ctx, facts, &mut opened.held, wake));
     }
     for facts in nodes.values() {
         remember_simulated(ctx, facts, slots, wake);
     }
+    // Stable: on one node the policy of the most urgent fault comes first.
     candidates.sort_by(|a, b| b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name)));
+    let mut taken: BTreeMap<&str, &'a Policy> = BTreeMap::new();
     for candidate in candidates {
-        match begin(ctx, &candidate, scopes, slots, wake) {
+        let node = candidate.facts.name;
+        // A policy that starts nothing keeps no other one from the node, and neither does a dry run.
+        let begun = match taken.get(node) {
+            Some(first) => Err(goes_first(node, first)),
+            None => begin(ctx, &candidate, scopes, slots, wake),
+        };
+        match begun {
             Ok(turn) => {
-                opened.turns.insert(candidate.facts.name.to_owned(), turn);
+                if turn.episode.is_open() {
+                    taken.insert(node, candidate.policy);
+                }
+                opened.turns.push(turn);
             }
             Err(why) => {
                 for (seen, _) in &candidate.ready {
-                    let node = candidate.facts.name.to_owned();
-                    let held = why.clone().about(node, Some(&seen.fault.id), Some(&candidate.policy.name), wake);
-                    opened.held.push(held);
+                    let policy = Some(candidate.policy.name.as_str());
+                    opened.held.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
                 }
             }
         }
@@ -67,13 +77,20 @@ pub(super) fn open<'a>(
     opened
 }
 
-fn candidate<'c, 'a>(
+fn goes_first(node: &str, first: &Policy) -> Hold {
+    let message =
+        format!("policy {} heals a more urgent fault of node {node} first, one episode at a time", first.name);
+    Hold::new(HoldReason::OtherFaultFirst, &message)
+}
+
+/// What could begin on the node, by policy, the one with the most urgent fault first.
+fn on_node<'c, 'a>(
     ctx: Ctx<'a>,
     facts: &'c NodeFacts<'a>,
     held: &mut Vec<Held>,
     wake: &mut Wake,
-) -> Option<Candidate<'c, 'a>> {
-    let mut ready: Vec<(&'c Seen<'a>, &'a Policy, &'a Rule)> = Vec::new();
+) -> Vec<Candidate<'c, 'a>> {
+    let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = Some(seen.fault.id.as_str());
         let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
@@ -83,25 +100,16 @@ fn candidate<'c, 'a>(
             continue;
         };
         match readiness::judge(ctx, facts, policy, seen) {
-            Ok(rule) => ready.push((seen, policy, rule)),
             Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
+            Ok(rule) => match candidates.iter_mut().find(|candidate| candidate.policy.name == policy.name) {
+                Some(candidate) => candidate.ready.push((seen, rule)),
+                None => {
+                    candidates.push(Candidate { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity });
+                }
+            },
         }
     }
-    // Faults stand most urgent first: the policy of the first has the node, the others' wait for the end of the
-    // episode. A dry run holds up nobody who acts.
-    let first = ready.iter().find(|(_, policy, _)| policy.mode == Mode::Enforce).or_else(|| ready.first());
-    let (worst, policy) = first.map(|(seen, policy, _)| (seen.fault.severity, *policy))?;
-    let (mine, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(|(_, other, _)| other.name == policy.name);
-    for (seen, other, _) in others {
-        let message = format!(
-            "{} ({}) is for policy {}: policy {} heals a more urgent fault of node {} first",
-            seen.fault.kind, seen.fault.subject, other.name, policy.name, facts.name
-        );
-        let hold = Hold::new(HoldReason::OtherFaultFirst, &message);
-        held.push(hold.about(facts.name.to_owned(), Some(&seen.fault.id), Some(&other.name), wake));
-    }
-    let ready = mine.into_iter().map(|(seen, _, rule)| (seen, rule)).collect();
-    Some(Candidate { facts, policy, ready, worst })
+    candidates
 }
 
 /// A simulated episode takes a virtual slot for as long as its step would take.

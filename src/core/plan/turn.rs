@@ -4,8 +4,7 @@
 use super::evidence::{Cure, NodeFacts, Seen};
 use super::{Ctx, Effect, Held, Hold, HoldReason, Wake, ending, ladder, readiness, steps};
 use crate::core::episode::{
-    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, Phase, StepRecord, StepState, operation_id,
-    since,
+    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
 };
 use crate::core::fault::FaultState;
 use crate::core::policy::{Action, Policy, Step};
@@ -71,15 +70,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         wait_for_step(turn, wake);
         join(ctx, facts, policy, turn, wake);
     }
-    set_phase(&mut turn.episode);
-}
-
-fn set_phase(episode: &mut Episode) {
-    episode.phase = match episode.current_step().map(|step| step.state) {
-        Some(StepState::Verifying) => Phase::Verifying,
-        None if episode.steps.is_empty() => Phase::Pending,
-        _ => Phase::Running,
-    };
+    turn.episode.set_phase();
 }
 
 /// Faults that are gone by a clean look, whether by a step or by themselves.

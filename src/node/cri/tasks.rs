@@ -18,6 +18,8 @@ use super::{CriError, ask, channel};
 
 /// The containerd namespace in which the kubelet's containers live.
 const NAMESPACE: &str = "k8s.io";
+/// A task that there is not: containers have ids of 64 hex digits.
+const NOBODY: &str = "nrh-asks-for-nobody";
 /// Largest answer about one task.
 const MAX_TASK_ANSWER: usize = 256 << 10;
 
@@ -67,5 +69,19 @@ impl Tasks {
             Some(Ok(TaskStatus::Unknown) | Err(_)) | None => TaskState::Unknown,
             Some(Ok(_)) => TaskState::Known,
         })
+    }
+
+    /// Whether the task service answers at all, by a question that reaches no shim: for a task that there is not.
+    ///
+    /// Silence about one task says something about that task only while this answers. Else it is containerd that
+    /// is stuck, and every shim may be well.
+    ///
+    /// # Errors
+    /// Whatever else it said, or [`CriError::Deadline`].
+    pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
+        match self.get(NOBODY, deadline).await {
+            Ok(_) | Err(CriError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }

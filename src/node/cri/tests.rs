@@ -145,4 +145,8 @@ async fn a_task_is_asked_for_in_the_kubelets_namespace() {
     assert_eq!(tasks.get("c1", SOON).await, Ok(TaskState::Known));
     assert_eq!(tasks.get("c2", SOON).await, Ok(TaskState::Unknown));
     assert_eq!(tasks.get("c3", SOON).await, Err(CriError::NotFound));
+    fake.say("Get", Say::Error(Code::NotFound, "no such container".to_owned()));
+    assert_eq!(tasks.answers(SOON).await, Ok(()));
+    fake.say("Get", Say::Error(Code::Unavailable, "?".to_owned()));
+    assert!(tasks.answers(SOON).await.is_err());
 }

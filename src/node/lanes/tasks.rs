@@ -1,11 +1,15 @@
 //! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
+//!
+//! containerd bounds its own wait for a shim. A question that stays without any answer may therefore mean that
+//! containerd itself is stuck, with every shim well: it counts against its task only once containerd has answered
+//! another question after the deadline of this one. Where none is on its way, a control question is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::pace::{Pace, back_off};
 use super::runtime::{endpoint, unconnected};
@@ -16,8 +20,12 @@ use crate::node::collect;
 use crate::node::cri::endpoint::Endpoint;
 use crate::node::cri::tasks::Tasks;
 
+/// Most questions out at any time that are not past their deadline.
+const MAX_FRESH: usize = 4;
 /// Most questions out at any time.
-const MAX_OUT: usize = 4;
+const MAX_OUT: usize = 16;
+/// Wait between two control questions, and the end of each.
+const CONTROL: Duration = Duration::from_secs(5);
 /// Most tasks that are looked after; far above what a kubelet allows.
 const MAX_TASKS: usize = 8192;
 /// Least time between two questions to tasks that nobody suspects.
@@ -65,6 +73,10 @@ pub(super) struct Table {
     stopped: BTreeSet<String>,
     /// When a task that nobody suspects was asked for last.
     turn: Option<Instant>,
+    /// When the task service answered anything last.
+    alive: Option<Instant>,
+    /// When the last control question was sent.
+    control: Option<Instant>,
 }
 
 impl Table {
@@ -76,12 +88,43 @@ impl Table {
             suspects: BTreeSet::new(),
             stopped: BTreeSet::new(),
             turn: None,
+            alive: None,
+            control: None,
         }
     }
 
     pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
         let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
-        asked.map(|(id, entry)| (id.clone(), entry.slot.look(now))).collect()
+        asked.map(|(id, entry)| (id.clone(), self.look(entry, now))).collect()
+    }
+
+    fn look(&self, entry: &Entry, now: Instant) -> Look<TaskAnswer> {
+        match entry.slot.look(now) {
+            Look::Hung { out } if !self.is_proven(entry) => {
+                let out = out.as_secs();
+                let error = format!("out for {out} s, and containerd has answered no other question since it was due");
+                Look::Failed { error, age: Duration::ZERO }
+            }
+            look => look,
+        }
+    }
+
+    /// Whether containerd answered another question after the deadline of this one.
+    fn is_proven(&self, entry: &Entry) -> bool {
+        entry.slot.due().is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
+    }
+
+    /// When a control question is due; `None` while nothing depends on its answer.
+    fn control_due(&self, now: Instant) -> Option<Instant> {
+        let hung = self.entries.values().filter(|entry| entry.slot.due().is_some_and(|due| due <= now));
+        let due = hung.filter(|entry| !self.is_proven(entry)).filter_map(|entry| entry.slot.due()).min()?;
+        Some(self.control.map_or(due, |sent| due.max(sent + CONTROL)))
+    }
+
+    /// Whether one more question may be sent.
+    fn has_room(&self, now: Instant) -> bool {
+        let out = || self.entries.values().filter_map(|entry| entry.slot.due());
+        out().count() < MAX_OUT && out().filter(|due| *due > now).count() < MAX_FRESH
     }
 
     pub(super) fn out(&self) -> usize {
@@ -174,6 +217,9 @@ impl Table {
     }
 
     fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) {
+        if result.is_ok() {
+            self.alive = Some(now);
+        }
         let Some(entry) = self.entries.get_mut(id) else { return };
         let given_up = matches!(result, Err(Failure::GivenUp(_)));
         entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
@@ -204,7 +250,13 @@ fn wanted(round: &ListRound) -> BTreeMap<&str, &str> {
     wanted
 }
 
-type Answer = (String, Instant, Result<TaskAnswer, Failure>);
+/// What came of one question.
+enum Answer {
+    /// About this task, sent then.
+    Task(String, Instant, Result<TaskAnswer, Failure>),
+    /// To the control question: whether it was answered.
+    Control(bool),
+}
 
 /// Asks for ever.
 pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
@@ -218,7 +270,19 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
         if wanted != asked.0 {
             asked = (wanted, Some(now));
         }
-        let next = if calls.len() < MAX_OUT { lock(&shared.tasks).next(now, asked.1) } else { None };
+        let control = lock(&shared.tasks).control_due(now);
+        if control.is_some_and(|due| due <= now) {
+            lock(&shared.tasks).control = Some(now);
+            // On a connection of its own: a stuck one must not speak for the service.
+            if let Ok(endpoint) = endpoint(&shared) {
+                calls.spawn(ask_control(endpoint));
+            }
+            continue;
+        }
+        let next = {
+            let table = lock(&shared.tasks);
+            if table.has_room(now) { table.next(now, asked.1) } else { None }
+        };
         if let Some((due, id)) = &next
             && *due <= now
         {
@@ -226,12 +290,12 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
             lock(&shared.tasks).sent(id, sent);
             match connected(&shared, &mut connection).await {
                 Ok(tasks) => drop(calls.spawn(call(tasks, id.clone(), sent, pace.bound))),
-                Err(failure) => finish(&shared, (id.clone(), sent, Err(failure)), &mut connection),
+                Err(failure) => finish(&shared, Answer::Task(id.clone(), sent, Err(failure)), &mut connection),
             }
             continue;
         }
         let deadline = lock(&shared.tasks).next_deadline(now);
-        let wake = [next.map(|(due, _)| due), deadline].into_iter().flatten().min();
+        let wake = [next.map(|(due, _)| due), deadline, control].into_iter().flatten().min();
         let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
         tokio::select! {
             Some(answer) = calls.join_next() => match answer {
@@ -251,10 +315,25 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
 
 async fn call(tasks: Tasks, id: String, sent: Instant, bound: Duration) -> Answer {
     let result = collect::tasks::ask(&tasks, &id, bound).await.map_err(Failure::from);
-    (id, sent, result)
+    Answer::Task(id, sent, result)
 }
 
-fn finish(shared: &Shared, (id, sent, result): Answer, connection: &mut Option<(Endpoint, Tasks)>) {
+async fn ask_control(endpoint: Endpoint) -> Answer {
+    let answers = async { Tasks::connect(&endpoint.socket).await?.answers(CONTROL).await };
+    Answer::Control(timeout(CONTROL, answers).await.is_ok_and(|answer| answer.is_ok()))
+}
+
+fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Endpoint, Tasks)>) {
+    let (id, sent, result) = match answer {
+        Answer::Task(id, sent, result) => (id, sent, result),
+        Answer::Control(answered) => {
+            if answered {
+                lock(&shared.tasks).alive = Some(Instant::now());
+                shared.changed.notify_one();
+            }
+            return;
+        }
+    };
     match &result {
         Err(Failure::GivenUp(_)) => shared.gave_up("tasks"),
         // Whatever went wrong, the next question gets a fresh connection.

@@ -308,11 +308,12 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     paces.tasks.deadline = ms(2000);
     let lanes = start(&fake, &paces);
     let seen = until(&lanes, "all tasks", |seen| {
-        seen.tasks.len() == 6 && !seen.tasks.values().any(|look| matches!(look, Look::Never))
+        seen.tasks.len() == 6
+            && !seen.tasks.values().any(|look| matches!(look, Look::Never))
+            && matches!(seen.tasks["c1"], Look::Hung { .. })
     })
     .await;
     let said = |id: &str| seen.tasks[id].value().copied();
-    assert!(matches!(seen.tasks["c1"], Look::Hung { .. }), "{:?}", seen.tasks["c1"]);
     assert_eq!(said("c2"), Some(TaskAnswer::NoAnswer));
     assert_eq!(said("c3"), Some(TaskAnswer::NoAnswer));
     assert_eq!(said("c4"), Some(TaskAnswer::NotFound));
@@ -321,6 +322,30 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let calls = fake.calls("Get:c6");
     until(&lanes, "more questions", |_| fake.calls("Get:c6") >= calls + 2).await;
     assert_eq!((fake.calls("Get:c1"), fake.out("Get:c1")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_containerd_that_answers_no_question_accuses_no_task() {
+    let fake = Fake::start();
+    let ids = ["c1", "c2", "c3", "c4", "c5", "c6"];
+    fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
+    fake.say("Get", Say::Never);
+    let lanes = start(&fake, &quick());
+    until(&lanes, "all to be asked", |seen| {
+        seen.tasks.len() == 6 && seen.tasks.values().all(|look| matches!(look, Look::Failed { .. }))
+    })
+    .await;
+    tokio::time::sleep(ms(1000)).await;
+    let seen = now(&lanes);
+    assert!(seen.tasks.values().all(|look| matches!(look, Look::Failed { .. })), "{:?}", seen.tasks);
+    assert!(ids.iter().all(|id| fake.calls(&format!("Get:{id}")) == 1), "a question was sent twice");
+    others_go_on(&lanes, &fake).await;
+    // Once the service answers anything, what is still out is out because of its own shim.
+    fake.say("Get", Say::Error(Code::NotFound, "no such container".to_owned()));
+    let hung =
+        until(&lanes, "the control question", |seen| seen.tasks.values().all(|look| matches!(look, Look::Hung { .. })))
+            .await;
+    assert_eq!(hung.tasks.len(), 6);
 }
 
 #[tokio::test]

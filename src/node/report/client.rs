@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// The pod's own ServiceAccount.
+    /// The pod's own `ServiceAccount`.
     InCluster,
     /// A kubeconfig. It is read again after a refusal: kubelets renew their certificates.
     Kubeconfig(PathBuf),
@@ -108,15 +108,14 @@ pub struct Feedback {
 #[derive(Debug, Deserialize)]
 struct OwnObject {
     metadata: ObjectMeta,
-    #[serde(default)]
-    status: OwnStatus,
+    status: Option<OwnStatus>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct OwnStatus {
     order: Option<Value>,
-    remediation: OwnRemediation,
+    remediation: Option<OwnRemediation>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -128,7 +127,9 @@ struct OwnRemediation {
 
 impl From<OwnObject> for Feedback {
     fn from(object: OwnObject) -> Self {
-        let order = object.status.order.and_then(|raw| match serde_json::from_value(raw) {
+        let status = object.status.unwrap_or_default();
+        let remediation = status.remediation.unwrap_or_default();
+        let order = status.order.and_then(|raw| match serde_json::from_value(raw) {
             Ok(order) => Some(order),
             Err(error) => {
                 // An order we cannot read is not carried out in part.
@@ -139,8 +140,8 @@ impl From<OwnObject> for Feedback {
         let owners = object.metadata.owner_references.unwrap_or_default();
         Self {
             order,
-            look_requested: object.status.remediation.look_requested.unwrap_or_default(),
-            episode: object.status.remediation.episode.is_some(),
+            look_requested: remediation.look_requested.unwrap_or_default(),
+            episode: remediation.episode.is_some(),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
     }

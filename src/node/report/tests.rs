@@ -1,1 +1,363 @@
-//! The reporter.
+//! The reporter against an API server in memory, with the clock under control.
+
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::{advance, sleep};
+
+use super::*;
+use crate::api::NodeRuntimeHealthStatus;
+use crate::api::health::ProbeStatus;
+use crate::core::fault::{Fault, FaultState, FaultType};
+use crate::core::order::{NodeAction, Order};
+use crate::core::tracker::tests::fault;
+
+/// How the server answers from now on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Mood {
+    #[default]
+    Well,
+    Answers(u16),
+    /// Takes the request and never answers.
+    Silent,
+}
+
+#[derive(Default)]
+struct Server {
+    mood: Mood,
+    /// What the controller has written to the object's status.
+    controller: Value,
+    /// Requests as they came: seconds since the start, method, and the status in it.
+    log: Vec<(u64, Method, Value)>,
+}
+
+#[derive(Clone)]
+struct Api {
+    server: Arc<Mutex<Server>>,
+    began: Instant,
+}
+
+impl Api {
+    fn new() -> Self {
+        Self { server: Arc::default(), began: Instant::now() }
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().unwrap()
+    }
+
+    fn mood(&self, mood: Mood) {
+        self.server().mood = mood;
+    }
+
+    fn writes(&self) -> Vec<(u64, Value)> {
+        let log = &self.server().log;
+        log.iter().filter(|(_, method, _)| *method == Method::PATCH).map(|(at, _, body)| (*at, body.clone())).collect()
+    }
+
+    fn reads(&self) -> usize {
+        self.server().log.iter().filter(|(_, method, _)| *method == Method::GET).count()
+    }
+
+    fn forget(&self) {
+        self.server().log.clear();
+    }
+
+    fn client(&self) -> Client {
+        let me = self.clone();
+        Client::new(
+            tower::service_fn(move |request: Request<Body>| {
+                let me = me.clone();
+                async move { Ok::<_, Infallible>(me.answer(request).await) }
+            }),
+            "default",
+        )
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let body: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
+        if parts.method == Method::PATCH {
+            assert_eq!(parts.uri.path(), "/apis/runtimehealth.io/v1alpha1/noderuntimehealths/n1/status");
+            let query = parts.uri.query().unwrap_or_default();
+            assert!(query.contains("force=true") && query.contains("fieldManager=nrh-probe"), "{query}");
+        }
+        let (mood, controller) = {
+            let mut server = self.server();
+            server.log.push((self.began.elapsed().as_secs(), parts.method, body["status"].clone()));
+            (server.mood, server.controller.clone())
+        };
+        let (code, body) = match mood {
+            Mood::Silent => std::future::pending().await,
+            Mood::Answers(code) => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": "X", "message": "scripted"});
+                (code, status)
+            }
+            Mood::Well => {
+                let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid"}]);
+                (200, json!({"metadata": {"name": "n1", "ownerReferences": owners}, "status": controller}))
+            }
+        };
+        let body = Body::from(serde_json::to_vec(&body).unwrap());
+        Response::builder().status(StatusCode::from_u16(code).unwrap()).body(body).unwrap()
+    }
+}
+
+/// A reporter at work on a server in memory.
+struct Bench {
+    api: Api,
+    drafts: watch::Sender<Option<Arc<Draft>>>,
+    feedback: watch::Receiver<Feedback>,
+    clients: Arc<Mutex<u32>>,
+    suspected: Option<Instant>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let api = Api::new();
+        let (drafts, newest) = watch::channel(None);
+        let (sender, feedback) = watch::channel(Feedback::default());
+        let clients = Arc::new(Mutex::new(0));
+        let (made, server) = (Arc::clone(&clients), api.clone());
+        let connect: Connect = Box::new(move || {
+            *made.lock().unwrap() += 1;
+            let client = server.client();
+            Box::pin(async move { Ok(client) })
+        });
+        let wall = || Timestamp::UNIX_EPOCH;
+        let reporter = Reporter { connect, name: "n1".into(), drafts: newest, feedback: sender, wall };
+        tokio::spawn(reporter.run());
+        Self { api, drafts, feedback, clients, suspected: None }
+    }
+
+    fn say(&self, faults: Vec<Fault>) {
+        self.say_answering(faults, 0);
+    }
+
+    fn say_answering(&self, faults: Vec<Fault>, answers: u64) {
+        let probe = ProbeStatus { version: "1".into(), ..ProbeStatus::default() };
+        let status = NodeRuntimeHealthStatus { probe: Some(probe), faults, ..NodeRuntimeHealthStatus::default() };
+        self.drafts.send_replace(Some(Arc::new(Draft::new(status, Instant::now(), self.suspected, answers))));
+    }
+}
+
+fn confirmed() -> Fault {
+    Fault { state: FaultState::Confirmed, ..fault(FaultType::HungContainer) }
+}
+
+async fn seconds(count: u64) {
+    sleep(Duration::from_secs(count)).await;
+}
+
+fn gaps(writes: &[(u64, Value)]) -> Vec<u64> {
+    writes.windows(2).map(|pair| pair[1].0 - pair[0].0).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_rest_it_writes_every_five_minutes_and_reads_nothing() {
+    let bench = Bench::new();
+    bench.say(Vec::new());
+    for _ in 0..360 {
+        seconds(10).await;
+        bench.say(Vec::new());
+    }
+    let writes = bench.api.writes();
+    assert!((11..=14).contains(&writes.len()), "{} writes in an hour", writes.len());
+    assert!(gaps(&writes).iter().all(|gap| (268..=331).contains(gap)), "{:?}", gaps(&writes));
+    for (pair, gap) in writes.iter().zip(gaps(&writes)) {
+        let promised = pair.1["probe"]["intervalSeconds"].as_u64().unwrap();
+        assert!(gap <= promised, "promised {promised}, took {gap}");
+    }
+    let sequences: Vec<u64> = writes.iter().map(|(_, body)| body["probe"]["sequence"].as_u64().unwrap()).collect();
+    assert_eq!(sequences, (1..=sequences.len() as u64).collect::<Vec<_>>());
+    assert_eq!(bench.api.reads(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspicion_is_told_at_once_then_every_15_s_for_ten_minutes_then_every_minute() {
+    let mut bench = Bench::new();
+    bench.say(Vec::new());
+    seconds(60).await;
+    bench.api.forget();
+    bench.suspected = Some(Instant::now());
+    for _ in 0..900 {
+        bench.say(vec![fault(FaultType::HungContainer)]);
+        seconds(1).await;
+    }
+    let writes = bench.api.writes();
+    assert!(writes[0].0 <= 62, "{}", writes[0].0);
+    assert_eq!(writes[0].1["probe"]["intervalSeconds"].as_u64().map(|seconds| seconds <= 15), Some(true));
+    for (pair, gap) in writes.iter().zip(gaps(&writes)) {
+        let (at, promised) = (pair.0, pair.1["probe"]["intervalSeconds"].as_u64().unwrap());
+        assert!(gap <= promised.max(1), "at {at}: promised {promised}, took {gap}");
+        match at {
+            0..640 => assert!(gap <= 15, "at {at}: {gap}"),
+            680.. => assert!((53..=60).contains(&gap), "at {at}: {gap}"),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_episode_keeps_the_rhythm_of_15_s() {
+    let bench = Bench::new();
+    bench.api.server().controller = json!({"remediation": {"episode": "e-1"}});
+    for _ in 0..1200 {
+        bench.say(vec![confirmed()]);
+        seconds(1).await;
+    }
+    let writes = bench.api.writes();
+    assert!(gaps(&writes).iter().skip(1).all(|gap| *gap <= 15), "{:?}", gaps(&writes));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ages_alone_are_no_news() {
+    let bench = Bench::new();
+    for age in 0..100 {
+        let mut one = fault(FaultType::HungContainer);
+        (one.look_age_seconds, one.for_seconds, one.confirmations) = (age, age, 7);
+        one.evidence = vec![format!("{age} s old")];
+        one.message = format!("state changes {age}");
+        bench.say(vec![one]);
+        advance(Duration::from_millis(100)).await;
+    }
+    assert_eq!(bench.api.writes().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_age_is_sent_as_it_is_when_it_is_sent() {
+    let bench = Bench::new();
+    bench.api.mood(Mood::Answers(500));
+    let old = Fault { look_age_seconds: 5, for_seconds: 60, ..confirmed() };
+    bench.say(vec![old]);
+    seconds(100).await;
+    bench.api.mood(Mood::Well);
+    seconds(40).await;
+    let writes = bench.api.writes();
+    let (at, body) = writes.last().unwrap();
+    let age = body["faults"][0]["lookAgeSeconds"].as_u64().unwrap();
+    assert!((at + 4..=at + 5).contains(&age), "sent at {at} with age {age}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_server_is_away_nothing_piles_up_and_the_newest_goes_out_once() {
+    for mood in [Mood::Answers(500), Mood::Answers(404), Mood::Answers(409), Mood::Answers(429), Mood::Silent] {
+        let bench = Bench::new();
+        bench.say(Vec::new());
+        seconds(5).await;
+        bench.api.mood(mood);
+        for second in 0..600 {
+            let kind = if second % 2 == 0 { FaultType::HungContainer } else { FaultType::LeakedShim };
+            bench.say(vec![fault(kind)]);
+            seconds(1).await;
+        }
+        bench.say(vec![confirmed()]);
+        bench.api.forget();
+        bench.api.mood(Mood::Well);
+        seconds(45).await;
+        let news: Vec<_> = bench.api.writes().into_iter().filter(|(_, body)| body["faults"] != json!([])).collect();
+        let said: Vec<_> = news.iter().map(|(_, body)| body["faults"][0]["state"].clone()).collect();
+        assert!(!said.is_empty(), "{mood:?}");
+        assert!(said.iter().all(|state| state == "Confirmed"), "{mood:?}: {said:?}");
+        assert_eq!(news[0].1["probe"]["sequence"], 2, "{mood:?}: what did not arrive is not counted");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_tried_again_ever_more_slowly_with_a_new_client_now_and_then() {
+    let bench = Bench::new();
+    bench.api.mood(Mood::Answers(503));
+    bench.say(Vec::new());
+    seconds(600).await;
+    let tries = bench.api.writes();
+    assert!((20..=40).contains(&tries.len()), "{} tries in ten minutes", tries.len());
+    assert!(gaps(&tries).iter().all(|gap| *gap <= 31), "{:?}", gaps(&tries));
+    assert!(*bench.clients.lock().unwrap() > 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unauthorized_answer_makes_a_new_client_at_once() {
+    let bench = Bench::new();
+    bench.say(Vec::new());
+    seconds(1).await;
+    bench.api.mood(Mood::Answers(401));
+    bench.say(vec![fault(FaultType::LeakedShim)]);
+    seconds(2).await;
+    bench.api.mood(Mood::Well);
+    seconds(5).await;
+    assert!(*bench.clients.lock().unwrap() >= 2);
+    assert_eq!(bench.api.writes().last().unwrap().1["faults"][0]["type"], "LeakedShim");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_holds() {
+    let mut bench = Bench::new();
+    bench.say(vec![fault(FaultType::HungContainer)]);
+    seconds(30).await;
+    assert_eq!(bench.api.reads(), 0, "a suspicion brings no order");
+    bench.say(vec![confirmed()]);
+    seconds(30).await;
+    assert!((4..=6).contains(&bench.api.reads()), "{}", bench.api.reads());
+
+    let order = Order {
+        operation_id: "op-1".into(),
+        epoch: 3,
+        node: "n1".into(),
+        action: NodeAction::ReleaseCont,
+        allow_running_pods: false,
+        fault_id: "f".into(),
+        fault_type: FaultType::HungContainer,
+        target: crate::core::fault::Target::default(),
+        issued_at: Timestamp::UNIX_EPOCH,
+        ttl_seconds: 60,
+    };
+    bench.feedback.borrow_and_update();
+    bench.api.server().controller =
+        json!({"order": order, "remediation": {"episode": "e", "lookRequested": 4, "held": ["x"]}});
+    tokio::time::timeout(Duration::from_secs(6), bench.feedback.changed()).await.unwrap().unwrap();
+    let feedback = bench.feedback.borrow_and_update().clone();
+    assert_eq!(feedback.order, Some(order));
+    assert_eq!((feedback.look_requested, feedback.episode), (4, true));
+    assert_eq!(feedback.node_uid.as_deref(), Some("node-uid"));
+    // The same again is no news.
+    assert!(tokio::time::timeout(Duration::from_mins(1), bench.feedback.changed()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_was_asked_for_is_answered_by_a_write_although_nothing_changed() {
+    let bench = Bench::new();
+    bench.say_answering(vec![confirmed()], 0);
+    seconds(8).await;
+    bench.api.forget();
+    bench.say_answering(vec![confirmed()], 1);
+    seconds(2).await;
+    assert_eq!(bench.api.writes().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_cannot_be_read_is_left_alone() {
+    for order in [json!({"operationID": 7}), json!("x"), json!({"action": "ReformatDisk"}), json!([])] {
+        let bench = Bench::new();
+        bench.api.server().controller = json!({ "order": order });
+        bench.say(vec![confirmed()]);
+        seconds(20).await;
+        assert_eq!(bench.feedback.borrow().order, None);
+        assert_eq!(bench.feedback.borrow().node_uid.as_deref(), Some("node-uid"), "the rest is read");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_changes_is_written_once_a_second_at_most() {
+    let bench = Bench::new();
+    for i in 0..200 {
+        let kind = if i % 2 == 0 { FaultType::HungContainer } else { FaultType::LeakedShim };
+        bench.say(vec![fault(kind)]);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(bench.api.writes().len() <= 11, "{}", bench.api.writes().len());
+}

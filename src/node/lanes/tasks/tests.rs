@@ -135,6 +135,47 @@ fn one_question_at_a_time_and_a_given_up_one_backs_off() {
 }
 
 #[test]
+fn silence_counts_against_a_task_only_while_others_are_answered() {
+    let mut table = table(3);
+    let start = Instant::now();
+    table.sent("c000", start);
+    // An answer before the deadline proves nothing about the time after it.
+    table.sent("c001", start);
+    table.ended("c001", start, Ok(TaskAnswer::Answered), start + secs(1));
+    assert_eq!(table.control_due(start + secs(3)), None);
+    let late = start + secs(4);
+    assert!(matches!(table.looks(late)["c000"], Look::Failed { .. }));
+    assert_eq!(table.control_due(late), Some(late));
+    table.control = Some(late);
+    assert_eq!(table.control_due(late), Some(late + CONTROL));
+    // An error is no answer, a deaf neighbour's is one: containerd itself said it.
+    table.sent("c001", late);
+    table.ended("c001", late, Err(Failure::Failed("cut".to_owned())), late);
+    assert!(matches!(table.looks(late)["c000"], Look::Failed { .. }));
+    table.sent("c002", late);
+    table.ended("c002", late, Ok(TaskAnswer::NoAnswer), late + secs(2));
+    assert_eq!(table.looks(late + secs(2))["c000"], Look::Hung { out: secs(6) });
+    assert_eq!(table.control_due(late + secs(2)), None);
+}
+
+#[test]
+fn questions_past_their_deadline_leave_room_for_others_but_not_for_all() {
+    let mut table = table(40);
+    let start = Instant::now();
+    let mut now = start;
+    let mut sent = 0;
+    for _ in 0..10 {
+        while table.has_room(now) {
+            let id = table.next(now + secs(3600), None).unwrap().1;
+            table.sent(&id, now);
+            sent += 1;
+        }
+        now += secs(4);
+    }
+    assert_eq!(sent, MAX_OUT);
+}
+
+#[test]
 fn what_is_no_longer_listed_is_forgotten() {
     let mut table = table(3);
     let start = Instant::now();

@@ -1,0 +1,193 @@
+//! What the controller may write beside its own kinds.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::callers::Callers;
+use crate::requests::{Cases, create, delete, get, merge, owned_report, report};
+
+const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
+const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
+const NODE: &str = "/api/v1/nodes/worker-1";
+const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
+
+/// A pod that nothing controls.
+pub fn bare_pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"nodeName": "worker-1", "containers": [{"name": "c", "image": "i"}]}})
+}
+
+fn policy(name: &str, mode: &str) -> Value {
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
+        "spec": {"mode": mode, "rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]}]}})
+}
+
+/// Objects it may create, by name.
+pub async fn names(all: &Callers, cases: &mut Cases) {
+    let by = &all.controller;
+    let named = |name: &str| json!({"metadata": {"name": name}});
+    let system = "/api/v1/namespaces/nrh-system";
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases";
+    cases
+        .denied(
+            by,
+            "another ConfigMap",
+            create(format!("{system}/configmaps"), named("other")),
+            "creates no ConfigMap but nrh-ledger",
+        )
+        .await;
+    cases.denied(by, "another Lease", create(leases, named("other")), "creates no Lease but nrh-controller").await;
+    cases.denied(by, "a Secret", create(format!("{system}/secrets"), named("s")), "cannot create resource").await;
+    cases.denied(by, "an unowned report", create(REPORTS, json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "x"}, "spec": {}})), "is owned by the Node of the same name").await;
+    let mut wrong = owned_report("worker-1", &json!("u"));
+    wrong["metadata"]["name"] = json!("x");
+    cases
+        .denied(by, "a report owned by another node", create(REPORTS, wrong), "is owned by the Node of the same name")
+        .await;
+    cases.allowed(by, "delete a report", delete(report("worker-2"), Value::Null)).await;
+    cases
+        .allowed(
+            by,
+            "make it again",
+            create(REPORTS, owned_report("worker-2", &json!("11111111-1111-1111-1111-111111111111"))),
+        )
+        .await;
+    cases
+        .denied(by, "a policy of its own", create(POLICIES, policy("mine", "DryRun")), "creates no policy but dry-run")
+        .await;
+    cases
+        .denied(
+            by,
+            "an enforcing policy",
+            create(POLICIES, policy("dry-run", "Enforce")),
+            "creates no policy but dry-run",
+        )
+        .await;
+    cases.allowed(by, "the dry-run policy", create(POLICIES, policy("dry-run", "DryRun"))).await;
+    cases
+        .denied(
+            by,
+            "change a policy",
+            merge(format!("{POLICIES}/dry-run"), json!({"spec": {"mode": "Enforce"}})),
+            "cannot patch resource",
+        )
+        .await;
+    cases
+        .allowed(
+            by,
+            "a policy's status",
+            merge(format!("{POLICIES}/dry-run/status"), json!({"status": {"selected": 2}})),
+        )
+        .await;
+}
+
+/// Cordon and uncordon, and nothing else on a Node.
+pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let by = &all.controller;
+    let mark = |name: Value| json!({"metadata": {"annotations": {"runtimehealth.io/cordoned-by": name}}});
+    let with = |mut patch: Value, unschedulable: bool| {
+        patch["spec"] = json!({"unschedulable": unschedulable});
+        patch
+    };
+    let only = "the controller changes spec.unschedulable and the annotation";
+    cases
+        .denied(
+            by,
+            "cordon without its mark",
+            merge(NODE, json!({"spec": {"unschedulable": true}})),
+            "cordons with its mark",
+        )
+        .await;
+    cases.denied(by, "a label", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}})), only).await;
+    cases
+        .denied(by, "a taint", merge(NODE, json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}})), only)
+        .await;
+    cases.denied(by, "a provider id", merge(NODE, json!({"spec": {"providerID": "x://y"}})), only).await;
+    cases.denied(by, "a finalizer", merge(NODE, json!({"metadata": {"finalizers": ["example.org/x"]}})), only).await;
+    cases
+        .denied(by, "another annotation", merge(NODE, json!({"metadata": {"annotations": {"a": "b"}}})), "no other")
+        .await;
+    cases
+        .denied(
+            by,
+            "a node's status",
+            merge(format!("{NODE}/status"), json!({"status": {"phase": "x"}})),
+            "cannot patch resource",
+        )
+        .await;
+    cases.denied(by, "delete a node", delete(NODE, Value::Null), "cannot delete resource").await;
+    cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("episode")), true))).await;
+    cases.allowed(by, "take back its own cordon", merge(NODE, with(mark(Value::Null), false))).await;
+
+    all.admin
+        .must(&merge(NODE, json!({"spec": {"unschedulable": true}, "metadata": {"annotations": {"a": "b"}}})))
+        .await?;
+    cases
+        .denied(
+            by,
+            "take back somebody's cordon",
+            merge(NODE, json!({"spec": {"unschedulable": false}})),
+            "takes back only a cordon that carries it",
+        )
+        .await;
+    cases
+        .denied(
+            by,
+            "change somebody's annotation",
+            merge(NODE, json!({"metadata": {"annotations": {"a": "c"}}})),
+            "no other",
+        )
+        .await;
+    cases
+        .denied(
+            by,
+            "remove somebody's annotation",
+            merge(NODE, json!({"metadata": {"annotations": {"a": null}}})),
+            "no other",
+        )
+        .await;
+    all.admin.must(&merge(NODE, json!({"spec": {"unschedulable": false}}))).await?;
+    cases.allowed(&all.admin, "whatever an admin does", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}}))).await;
+    Ok(())
+}
+
+/// DaemonSet pods only, and exactly the one that was looked at.
+pub async fn pod_deletion(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let by = &all.controller;
+    let pods = all.admin.must(&get(format!("{PODS}?labelSelector=app.kubernetes.io%2Fname%3Dnrh-probe"))).await?;
+    let pod = &pods["items"][0]["metadata"];
+    let path = format!("{PODS}/{}", pod["name"].as_str().unwrap_or_default());
+    let with_uid = |uid: &Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+
+    let only = "deletes only pods that are controlled by a DaemonSet";
+    let bare = all.admin.must(&get(format!("{PODS}/canary"))).await?["metadata"]["uid"].clone();
+    cases.denied(by, "a pod of nobody", delete(format!("{PODS}/canary"), with_uid(&bare)), only).await;
+    let system = "/api/v1/namespaces/nrh-system/pods";
+    let replicas = all.admin.must(&get(system)).await?;
+    let replica = &replicas["items"][0]["metadata"];
+    let name = replica["name"].as_str().unwrap_or("none");
+    cases.denied(by, "a Deployment's pod", delete(format!("{system}/{name}"), with_uid(&replica["uid"])), only).await;
+    let mut claimed = bare_pod("claimed");
+    claimed["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "11111111-1111-1111-1111-111111111111"}]);
+    let claimed = all.admin.must(&create(PODS, claimed)).await;
+    if let Ok(claimed) = claimed {
+        cases
+            .denied(
+                by,
+                "a pod owned, not controlled",
+                delete(format!("{PODS}/claimed"), with_uid(&claimed["metadata"]["uid"])),
+                only,
+            )
+            .await;
+    }
+    cases
+        .denied(
+            by,
+            "a DaemonSet's pod without its uid",
+            delete(&path, Value::Null),
+            "only with its uid as precondition",
+        )
+        .await;
+    cases.denied(by, "all pods", delete(PODS, Value::Null), "cannot deletecollection resource").await;
+    cases.allowed(by, "a DaemonSet's pod with its uid", delete(&path, with_uid(&pod["uid"]))).await;
+    Ok(())
+}

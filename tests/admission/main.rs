@@ -1,0 +1,107 @@
+//! Who may write what, on a real API server with the manifests as shipped, real tokens bound to pods and a real
+//! kubelet's certificate. What is allowed is tried beside what is denied: a policy that denies everything would fail
+//! too.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod callers;
+mod controller;
+mod jobs;
+mod nodes;
+mod requests;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use nrh_testbed::{Bed, BedOptions};
+
+use crate::callers::Callers;
+use crate::requests::Cases;
+
+#[test]
+fn everybody_writes_what_is_theirs_and_nothing_else() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: a real API server needs root (network namespace); this test did not run");
+        return;
+    }
+    let bed =
+        Bed::up(BedOptions { name: "admission".into(), control_plane_only: true, ..BedOptions::default() }).unwrap();
+    install(&bed).unwrap();
+    let cases = bed
+        .run(async |admin| {
+            let callers = Callers::new(admin, &bed).await?;
+            let mut cases = Cases::default();
+            requests::wait_until_active(&callers).await?;
+            nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
+            nodes::beside_the_controller(&callers, &mut cases).await?;
+            nodes::with_too_many_rights(&callers, &mut cases).await?;
+            controller::names(&callers, &mut cases).await;
+            controller::node_changes(&callers, &mut cases).await?;
+            controller::pod_deletion(&callers, &mut cases).await?;
+            jobs::pinned(&callers, &mut cases).await?;
+            Ok(cases)
+        })
+        .unwrap();
+    let count = cases.count();
+    println!("{count} requests, allowed and denied as they must be");
+    cases.check();
+    uninstall(&bed).unwrap();
+    assert!(count > 80, "expected all cases, tried {count}");
+    bed.down().unwrap();
+}
+
+/// Installs as a user would, and makes two nodes for the DaemonSet's pods to be bound to.
+fn install(bed: &Bed) -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
+    bed.kubectl(&["apply", "-k", &folder.display().to_string()])?;
+    for node in ["worker-1", "worker-2"] {
+        let text = format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {node}, labels: {{kubernetes.io/os: linux}}}},
+              status: {{capacity: {{cpu: 4, memory: 8Gi, pods: 110}}, allocatable: {{cpu: 4, memory: 8Gi, pods: 110}}}}}}"
+        );
+        bed.kubectl_input(&["create", "-f", "-"], &text)?;
+    }
+    // Bound by the scheduler; nobody starts them, which the token does not need.
+    let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
+    let ends = std::time::Instant::now() + Duration::from_mins(1);
+    loop {
+        let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
+        let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
+        if waited.is_ok() && count == 2 {
+            return Ok(());
+        }
+        if std::time::Instant::now() > ends {
+            bail!("expected 2 pods of the probe, bound to nodes; found {count}: {waited:?}");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Removes as a user would; nothing with our label may be left, and nothing may hang on a policy of ours.
+fn uninstall(bed: &Bed) -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
+    for kind in ["remediationpolicies", "noderemediations"] {
+        bed.kubectl(&["delete", kind, "--all"])?;
+    }
+    bed.kubectl(&["delete", "-k", &folder.display().to_string(), "--wait=false"])?;
+    let kinds =
+        "namespace,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let ends = std::time::Instant::now() + Duration::from_secs(90);
+    loop {
+        // Nobody runs the pods, so nobody tells that they have ended.
+        for namespace in ["nrh-node", "nrh-system"] {
+            bed.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0", "-n", namespace])?;
+        }
+        let left = bed.kubectl(&["get", kinds, "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        let roles =
+            bed.kubectl(&["get", "role,rolebinding", "-A", "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        if left.is_empty() && roles.is_empty() {
+            return Ok(());
+        }
+        if std::time::Instant::now() > ends {
+            bail!("still there after 90 s:\n{left}{roles}");
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

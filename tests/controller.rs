@@ -1,0 +1,435 @@
+//! The controller against an API server in memory, with paused time: whole healings, and everything that may
+//! go wrong between two calls.
+
+mod fake_api;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fake_api::world::World;
+use fake_api::{Call, Fault};
+use nrh::controller::rbac;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+fn position(writes: &[String], start: &str) -> usize {
+    writes.iter().position(|w| w.starts_with(start)).unwrap_or_else(|| panic!("no {start} in {writes:#?}"))
+}
+
+fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
+    calls.iter().filter(|c| c.verb == "create" && c.target.plural == "jobs").map(Call::line).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    let replica = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+        .until("all have reported", || {
+            let reports = world.api.list("noderuntimehealths");
+            reports.len() == 3 && reports.iter().all(|r| r["status"]["summary"]["health"] == "Healthy")
+        })
+        .await;
+    assert!(world.api.list("jobs").is_empty() && world.api.list("noderemediations").is_empty());
+
+    world.set_sick("w2", true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let writes = world.api.writes();
+    // The first one, at the start, holds no slot.
+    let ledger = position(&writes, "patch configmaps/nrh-ledger");
+    let episode = position(&writes, "create noderemediations/");
+    let job = position(&writes, "create jobs/");
+    assert!(ledger < episode && episode < job, "{writes:#?}");
+    world
+        .until("the slot is given back", || {
+            world.api.get("configmaps", "nrh-ledger").is_some_and(|map| map["data"]["ledger.json"] == "{\"slots\":{}}")
+        })
+        .await;
+    world
+        .until("the finalizer is off", || {
+            world
+                .api
+                .list("noderemediations")
+                .iter()
+                .all(|e| e["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty))
+        })
+        .await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+    replica.stop().await.unwrap();
+    let lease = world.api.get("leases", "nrh-controller").unwrap();
+    assert!(lease["spec"]["holderIdentity"].is_null(), "the lease is given back at the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_records_and_touches_nothing() {
+    let world = World::new(3);
+    world.policy("hung", "DryRun", &World::release());
+    world.kubelets();
+    world.set_sick("w1", true);
+    let replica = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world.until("simulated", || world.phases() == ["Simulated"]).await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(world.phases(), ["Simulated"]);
+    let acts: Vec<String> = world.api.acts().into_iter().filter(|act| !act.contains("configmaps/")).collect();
+    assert_eq!(acts, Vec::<String>::new());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_all() {
+    let mut crashed = 0;
+    for stop_at in 0.. {
+        let world = World::new(2);
+        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+        world.kubelets();
+        world.set_sick("w1", true);
+        for node in ["w1", "w2"] {
+            world.probe(node);
+        }
+        let hit = Arc::new(Mutex::new((0_usize, false)));
+        let seen = hit.clone();
+        world.api.hook(move |call| {
+            let mut seen = seen.lock().unwrap();
+            let counts = call.is_write()
+                && !["leases", "events", "noderuntimehealths", "remediationpolicies"]
+                    .contains(&call.target.plural.as_str());
+            if seen.1 {
+                return counts.then_some(Fault::Stall);
+            }
+            if counts {
+                seen.0 += 1;
+                seen.1 = seen.0 > stop_at;
+            }
+            seen.1.then_some(Fault::DoneButSilent)
+        });
+        let first = world.controller("a");
+        world.until("crashed or done", || hit.lock().unwrap().1 || world.phases() == ["Succeeded"]).await;
+        let was_hit = hit.lock().unwrap().1;
+        first.crash().await;
+        world.api.unhook();
+        let second = world.controller("b");
+        world.until("healed after the crash", || world.phases() == ["Succeeded"]).await;
+        let node = world.api.get("nodes", "w1").unwrap();
+        world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "crash after write {stop_at}: {node}");
+        second.crash().await;
+        if !was_hit {
+            break;
+        }
+        crashed += 1;
+        assert!(crashed < 60, "a healing takes fewer writes");
+    }
+    assert!(crashed >= 6, "ledger, episode, its status, cordon, job, …: {crashed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_on_the_ledger_opens_nothing() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.set_sick("w1", true);
+    world.probe("w1");
+    // The first, empty one may be made; taking a slot in it may not.
+    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
+    let replica = world.controller("a");
+    sleep(Duration::from_mins(3)).await;
+    assert!(world.api.list("noderemediations").is_empty());
+    assert!(world.api.list("jobs").is_empty());
+    world.api.unhook();
+    world.until("it goes on when the ledger can be written", || !world.api.list("jobs").is_empty()).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_leaders_act_once() {
+    // A leader that was cut off and does not know it yet, beside its successor.
+    for lead in [0, 1, 3, 7, 20, 60] {
+        let world = World::new(3);
+        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+        world.kubelets();
+        world.set_sick("w1", true);
+        for node in ["w1", "w2", "w3"] {
+            world.probe(node);
+        }
+        let one = world.usurper("a");
+        sleep(Duration::from_millis(lead)).await;
+        let two = world.usurper("b");
+        world.until("healed", || world.phases() == ["Succeeded"]).await;
+        sleep(Duration::from_mins(2)).await;
+        let leases: Vec<String> = world.api.list("leases").iter().map(|l| l["metadata"]["name"].to_string()).collect();
+        assert_eq!(leases.len(), 2, "both led");
+        assert_eq!(world.phases(), ["Succeeded"]);
+        assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+        assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], Value::Null);
+        assert!(!one.task.is_finished() && !two.task.is_finished());
+        one.crash().await;
+        two.crash().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_episode_that_somebody_else_wrote_meanwhile_is_not_written_over() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    let mut armed = true;
+    world.api.hook(move |call| {
+        let status = call.target.resource() == "noderemediations/status";
+        if !status || !std::mem::take(&mut armed) {
+            return None;
+        }
+        let name = call.target.name.clone().unwrap();
+        Some(Fault::Meanwhile(Box::new(move |api| {
+            api.change("noderemediations", &name, |episode| {
+                episode["status"] = json!({"phase": "Cancelled", "message": "the successor's word",
+                    "openedAt": "2025-06-01T12:00:00Z", "finishedAt": "2025-06-01T12:00:00Z"});
+            });
+        })))
+    });
+    let replica = world.controller("a");
+    world.until("cancelled", || world.phases().contains(&"Cancelled".to_owned())).await;
+    sleep(Duration::from_mins(2)).await;
+    let first =
+        world.api.list("noderemediations").into_iter().find(|e| e["status"]["message"] == "the successor's word");
+    assert_eq!(first.unwrap()["status"]["phase"], "Cancelled");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_replaced_in_the_middle_is_touched_no_more() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+    world.set_kubelet(false);
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    let replica = world.controller("a");
+    world.until("under way", || !world.api.list("jobs").is_empty()).await;
+    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
+    world.api.remove("nodes", "w1");
+    world.api.forget_calls();
+    world.add_node("w1");
+    world.until("cancelled", || world.phases() == ["Cancelled"]).await;
+    sleep(Duration::from_mins(1)).await;
+    let node_writes: Vec<String> =
+        world.api.writes().into_iter().filter(|w| w.contains("nodes/") || w.starts_with("create jobs")).collect();
+    assert_eq!(node_writes, Vec::<String>::new());
+    let report = world.api.get("noderuntimehealths", "w1").unwrap();
+    let uid = &world.api.get("nodes", "w1").unwrap()["metadata"]["uid"];
+    assert_eq!(&report["metadata"]["ownerReferences"][0]["uid"], uid, "the report belongs to the new node");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_disturbs_nothing_else() {
+    let world = World::new(4);
+    world.policy("hung", "Enforce", &World::release());
+    world.api.put(
+        json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "strange"},
+        "spec": {"rules": [{"name": "r", "match": {"faults": ["NoSuchFault"]}, "steps": []}]}}),
+    );
+    world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "wrong"},
+        "spec": {"rules": [{"name": "r", "match": {"faults": []}, "steps": []}, {"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "ReleaseHungProcess"}]}]}}));
+    let replica = world.controller("a");
+    world.until("reports exist", || world.api.list("noderuntimehealths").len() == 4).await;
+    world.kubelets();
+    for node in ["w1", "w2", "w4"] {
+        world.probe(node);
+    }
+    world.api.change("noderuntimehealths", "w3", |object| {
+        object["status"] = json!({"faults": [{"id": "x", "type": "NoSuchFault"}], "conditions": []});
+    });
+    world.set_sick("w1", true);
+    world.until("the others go on", || world.phases() == ["Succeeded"]).await;
+    let valid = |name: &str| -> Value {
+        let policy = world.api.get("remediationpolicies", name).unwrap();
+        policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Valid").unwrap().clone()
+    };
+    assert_eq!(valid("hung")["status"], "True");
+    assert_eq!(valid("strange")["status"], "False");
+    let wrong = valid("wrong");
+    assert_eq!(wrong["status"], "False");
+    for error in
+        ["expected at least one fault", "expected at least one step", "used twice", "releaseHungProcess: needed"]
+    {
+        assert!(wrong["message"].as_str().unwrap().contains(error), "{error} is missing in {wrong}");
+    }
+    let acts = jobs_created(&world.api.calls());
+    assert!(acts.iter().all(|job| job.contains("/w1-")), "{acts:?}");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_is_repeated() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("the job is there", || !world.api.list("jobs").is_empty()).await;
+    world.api.set_down(true);
+    sleep(Duration::from_mins(4)).await;
+    let ended = replica.task.is_finished();
+    world.api.set_down(false);
+    // A leader that could not renew has ended its process; its pod is started again.
+    assert!(ended, "a leader without its lease must not go on");
+    let next = world.controller("a");
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+    next.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_about_one_node_do_not_stop_the_others() {
+    let world = World::new(6);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    for i in 1..=6 {
+        world.probe(&format!("w{i}"));
+    }
+    world.api.hook(|call| {
+        let about_w1 = call.line().contains("/w1-");
+        (about_w1 && call.target.plural == "noderemediations" && call.is_write()).then_some(Fault::Code(500))
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.set_sick("w2", true);
+    world.until("w2 is healed", || world.phases().contains(&"Succeeded".to_owned())).await;
+    assert!(world.api.list("jobs").iter().all(|job| job["spec"]["template"]["spec"]["nodeName"] == "w2"));
+    world.api.unhook();
+    world.until("w1 too", || world.phases() == ["Succeeded", "Succeeded"]).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_last_no_is_heard() {
+    type Veto = (&'static str, fn(&World));
+    let vetoes: [Veto; 3] = [
+        ("suspend", |world| {
+            world.api.change("noderuntimehealths", "w1", |object| object["spec"]["suspend"] = json!(true));
+        }),
+        ("exclude", |world| {
+            world.api.change("nodes", "w1", |node| {
+                node["metadata"]["labels"]["remediation.medik8s.io/exclude-from-remediation"] = json!("");
+            });
+        }),
+        ("policy", |world| {
+            world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["suspend"] = json!(true));
+        }),
+    ];
+    for (name, veto) in vetoes {
+        let world = World::new(3);
+        world.policy("hung", "Enforce", &World::release());
+        world.kubelets();
+        for i in 1..=3 {
+            world.probe(&format!("w{i}"));
+        }
+        // The no comes at the last moment: when the episode is open already, between plan and act.
+        let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
+        let seen = said.clone();
+        world.api.hook(move |call| {
+            if call.verb == "patch" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
+                *seen.lock().unwrap() = true;
+                let other = other.clone();
+                tokio::spawn(async move { veto(&other) });
+            }
+            None
+        });
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        world.until("an episode was opened", || *said.lock().unwrap()).await;
+        sleep(Duration::from_mins(1)).await;
+        assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
+        replica.crash().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_goes_beyond_the_listed_rights() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
+    world.kubelets();
+    for i in 1..=3 {
+        world.probe(&format!("w{i}"));
+    }
+    world.api.put(json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "log", "namespace": "d"},
+        "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": {}},
+        "status": {"desiredNumberScheduled": 3, "currentNumberScheduled": 3, "numberReady": 2, "numberMisscheduled": 0, "numberUnavailable": 1}}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    sleep(Duration::from_mins(1)).await;
+    replica.stop().await.unwrap();
+    let calls = world.api.calls();
+    for call in &calls {
+        let target = &call.target;
+        let name = target.name.as_deref().or_else(|| call.body["metadata"]["name"].as_str());
+        assert!(
+            rbac::allows(&target.group, &target.resource(), call.verb, target.namespace.as_deref(), name),
+            "not in the list: {} {:?}",
+            call.verb,
+            target
+        );
+    }
+    let used: BTreeSet<(String, &str)> = calls.iter().map(|c| (c.target.resource(), c.verb)).collect();
+    for expected in [("nodes", "patch"), ("pods", "list"), ("jobs", "create"), ("events", "create")] {
+        assert!(
+            used.contains(&(expected.0.to_owned(), expected.1)),
+            "{expected:?} was not seen: the test proves too little"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_one_does() {
+    let world = World::new(1);
+    let replica = world.controller("a");
+    world.until("it is there", || world.api.get("remediationpolicies", "dry-run").is_some()).await;
+    world.until("the ledger too", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
+    replica.crash().await;
+    world.api.remove("remediationpolicies", "dry-run");
+    let replica = world.controller("b");
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.api.get("remediationpolicies", "dry-run").is_none(), "who removed it is not overruled");
+    replica.crash().await;
+}
+
+#[test]
+fn a_job_has_exactly_what_the_executor_asks_for() {
+    let order = serde_json::from_value(json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseCont",
+        "faultId": "f", "faultType": "HungContainer", "target": {}, "issuedAt": "2025-06-01T12:00:00Z", "ttlSeconds": 60}))
+    .unwrap();
+    let job = serde_json::to_value(nrh::controller::jobs::job(&order, "nrh:1").unwrap()).unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    let texts = |list: &Value, at: &str| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|v| v.pointer(at).unwrap().as_str().unwrap().to_owned()).collect()
+    };
+    let security = &pod["containers"][0]["securityContext"];
+    let wanted = nrh::node::agent::CAPABILITIES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(texts(&security["capabilities"]["add"], ""), wanted);
+    let wanted: BTreeSet<String> = nrh::node::agent::MOUNTS.iter().map(|(path, ..)| (*path).to_owned()).collect();
+    assert_eq!(texts(&pod["volumes"], "/hostPath/path"), wanted);
+    for (path, writable, _) in nrh::node::agent::MOUNTS {
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["mountPath"] == *path).unwrap();
+        assert_eq!(mount["readOnly"] != true, *writable, "{path}");
+    }
+}

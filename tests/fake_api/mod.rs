@@ -1,0 +1,248 @@
+//! An API server in memory: enough of the real one's rules to test the shell against it, with faults.
+//!
+//! Objects have versions that rise, uids, generations and finalizers; writes obey versions and
+//! preconditions; status is a subresource of our own kinds; watches resume from a version. Every call is
+//! recorded. A hook may answer, or hold back, any call.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+#![expect(clippy::unwrap_used, reason = "a test world that breaks is a failed test")]
+
+mod apply;
+mod path;
+mod serve;
+pub mod world;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::body::Body as Answer;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+pub use path::Target;
+
+/// A call as it came in.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub verb: &'static str,
+    pub target: Target,
+    pub query: BTreeMap<String, String>,
+    pub body: Value,
+}
+
+impl Call {
+    /// Whether it changes anything.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.verb, "get" | "list" | "watch")
+    }
+
+    /// Short form for assertions: `create jobs/op-1`.
+    pub fn line(&self) -> String {
+        let name = self.target.name.clone().or_else(|| Some(self.body["metadata"]["name"].as_str()?.to_owned()));
+        format!("{} {}/{}", self.verb, self.target.resource(), name.unwrap_or_default())
+    }
+}
+
+/// What a hook does with a call.
+pub enum Fault {
+    /// Answered with this code, nothing is done.
+    Code(u16),
+    /// Never answered, nothing is done.
+    Stall,
+    /// Done, and never answered: what a crash of the caller looks like.
+    DoneButSilent,
+    /// Something happens just before it is done.
+    Meanwhile(Box<dyn FnOnce(&FakeApi) + Send>),
+}
+
+type Hook = Box<dyn FnMut(&Call) -> Option<Fault> + Send>;
+
+/// One change, for watches.
+struct Change {
+    version: u64,
+    kind: &'static str,
+    target: Target,
+    object: Value,
+}
+
+#[derive(Default)]
+struct Store {
+    version: u64,
+    objects: BTreeMap<Target, Value>,
+    changes: Vec<Change>,
+    calls: Vec<Call>,
+    hook: Option<Hook>,
+    /// Fields of a status by the manager that applied them.
+    applied: BTreeMap<(Target, String), Value>,
+    down: bool,
+}
+
+/// The server.
+#[derive(Clone, Default)]
+pub struct FakeApi {
+    store: Arc<Mutex<Store>>,
+    changed: Arc<Notify>,
+}
+
+impl FakeApi {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn client(&self) -> Client {
+        self.client_with_lease(None)
+    }
+
+    /// A client whose Leases are its own: whoever uses it leads, whoever else leads too.
+    pub fn client_with_lease(&self, own: Option<&str>) -> Client {
+        let (api, own) = (self.clone(), own.map(str::to_owned));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (api, own) = (api.clone(), own.clone());
+            async move { Ok::<Response<Answer>, Infallible>(api.serve(request, own).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap()
+    }
+
+    /// Sets what happens to calls from now on.
+    pub fn hook(&self, hook: impl FnMut(&Call) -> Option<Fault> + Send + 'static) {
+        self.lock().hook = Some(Box::new(hook));
+    }
+
+    pub fn unhook(&self) {
+        self.lock().hook = None;
+    }
+
+    /// No call is answered any more, and watches end; or all is well again.
+    pub fn set_down(&self, down: bool) {
+        self.lock().down = down;
+        self.changed.notify_waiters();
+    }
+
+    /// Creates or changes an object from outside, as a person or another program would.
+    pub fn put(&self, mut object: Value) -> Value {
+        let target = path::of_object(&object);
+        let mut store = self.lock();
+        let old = store.objects.get(&target).cloned();
+        for field in ["uid", "creationTimestamp"] {
+            if object["metadata"][field].is_null()
+                && let Some(old) = &old
+            {
+                object["metadata"][field] = old["metadata"][field].clone();
+            }
+        }
+        let stored = store.write(&target, old.as_ref(), object);
+        drop(store);
+        self.changed.notify_waiters();
+        stored
+    }
+
+    /// Changes an object from outside.
+    pub fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.get(plural, name).unwrap_or_else(|| panic!("no {plural}/{name}"));
+        change(&mut object);
+        self.put(object);
+    }
+
+    /// Removes an object from outside, finalizers or not.
+    pub fn remove(&self, plural: &str, name: &str) {
+        let mut store = self.lock();
+        let found = store.objects.keys().find(|t| t.plural == plural && t.name.as_deref() == Some(name)).cloned();
+        if let Some(target) = found {
+            store.erase(&target);
+        }
+        drop(store);
+        self.changed.notify_waiters();
+    }
+
+    pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
+        let store = self.lock();
+        store
+            .objects
+            .iter()
+            .find(|(t, _)| t.plural == plural && t.name.as_deref() == Some(name))
+            .map(|(_, o)| o.clone())
+    }
+
+    pub fn list(&self, plural: &str) -> Vec<Value> {
+        self.lock().objects.iter().filter(|(t, _)| t.plural == plural).map(|(_, o)| o.clone()).collect()
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone()
+    }
+
+    pub fn forget_calls(&self) {
+        self.lock().calls.clear();
+    }
+
+    /// Writes so far, in short.
+    pub fn writes(&self) -> Vec<String> {
+        self.lock().calls.iter().filter(|call| call.is_write()).map(Call::line).collect()
+    }
+
+    /// Writes that touch anything but leases, statuses, reports and Events.
+    pub fn acts(&self) -> Vec<String> {
+        let bookkeeping = |call: &&Call| {
+            !["leases", "events"].contains(&call.target.plural.as_str())
+                && call.target.plural != "noderemediations"
+                && call.target.plural != "noderuntimehealths"
+                && call.target.subresource.as_deref() != Some("status")
+        };
+        self.lock().calls.iter().filter(|call| call.is_write()).filter(bookkeeping).map(Call::line).collect()
+    }
+}
+
+impl Store {
+    /// Stores an object and tells watches; a write that changes nothing is none.
+    fn write(&mut self, target: &Target, old: Option<&Value>, mut object: Value) -> Value {
+        let timeless = |object: &Value| {
+            let mut object = object.clone();
+            object["metadata"]["resourceVersion"] = Value::Null;
+            object["metadata"]["managedFields"] = Value::Null;
+            object
+        };
+        if let Some(old) = old
+            && timeless(old) == timeless(&object)
+        {
+            return old.clone();
+        }
+        self.version += 1;
+        let meta = &mut object["metadata"];
+        meta["resourceVersion"] = json!(self.version.to_string());
+        if meta["uid"].is_null() {
+            meta["uid"] = json!(format!("uid-{}", self.version));
+        }
+        if meta["creationTimestamp"].is_null() {
+            meta["creationTimestamp"] = json!("2025-06-01T00:00:00Z");
+        }
+        let generation = old.and_then(|old| old["metadata"]["generation"].as_i64()).unwrap_or(0);
+        let changed = old.is_none_or(|old| old["spec"] != object["spec"]);
+        object["metadata"]["generation"] = json!(generation + i64::from(changed));
+        let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
+        let finalized = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        if !object["metadata"]["deletionTimestamp"].is_null() && finalized {
+            self.objects.insert(target.clone(), object.clone());
+            self.erase(target);
+            return object;
+        }
+        self.objects.insert(target.clone(), object.clone());
+        self.changes.push(Change { version: self.version, kind, target: target.clone(), object: object.clone() });
+        object
+    }
+
+    fn erase(&mut self, target: &Target) {
+        let Some(mut object) = self.objects.remove(target) else { return };
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.applied.retain(|(other, _), _| other != target);
+        self.changes.push(Change { version: self.version, kind: "DELETED", target: target.clone(), object });
+    }
+}

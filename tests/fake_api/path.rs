@@ -1,0 +1,71 @@
+//! Paths of the API, both ways.
+
+use serde_json::Value;
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    pub group: String,
+    pub plural: String,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub subresource: Option<String>,
+}
+
+impl Target {
+    /// The resource as rights name it.
+    pub fn resource(&self) -> String {
+        self.subresource.as_ref().map_or_else(|| self.plural.clone(), |sub| format!("{}/{sub}", self.plural))
+    }
+
+    /// The object, whatever subresource was named.
+    pub fn object(&self) -> Self {
+        Self { subresource: None, ..self.clone() }
+    }
+
+    /// Whether an object belongs to this collection.
+    pub fn holds(&self, other: &Self) -> bool {
+        self.group == other.group
+            && self.plural == other.plural
+            && self.namespace.as_ref().is_none_or(|namespace| other.namespace.as_ref() == Some(namespace))
+    }
+}
+
+/// Reads a path.
+pub fn of_path(path: &str) -> Option<Target> {
+    let mut parts = path.trim_matches('/').split('/');
+    let group = match parts.next()? {
+        "api" => {
+            parts.next()?;
+            String::new()
+        }
+        "apis" => {
+            let group = parts.next()?.to_owned();
+            parts.next()?;
+            group
+        }
+        _ => return None,
+    };
+    let mut rest: Vec<&str> = parts.collect();
+    let namespace = (rest.first() == Some(&"namespaces") && rest.len() > 2).then(|| {
+        let namespace = rest.remove(1).to_owned();
+        rest.remove(0);
+        namespace
+    });
+    let mut rest = rest.into_iter().map(str::to_owned);
+    Some(Target { group, plural: rest.next()?, namespace, name: rest.next(), subresource: rest.next() })
+}
+
+/// Where an object lives.
+pub fn of_object(object: &Value) -> Target {
+    let version = object["apiVersion"].as_str().unwrap_or_else(|| panic!("no apiVersion in {object}"));
+    let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let kind = object["kind"].as_str().unwrap().to_lowercase();
+    let plural = match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
+    };
+    let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
+    let name = object["metadata"]["name"].as_str().map(str::to_owned);
+    Target { group, plural, namespace, name, subresource: None }
+}

@@ -1,0 +1,217 @@
+//! A small cluster on the in-memory server: nodes whose probes report, and a kubelet that runs our Jobs.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nrh::cli::ControllerArgs;
+use nrh::controller::calls::Calls;
+use nrh::controller::clock::Clock;
+use nrh::controller::run::{Controller, Ended};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::FakeApi;
+
+/// Where the world's clock starts.
+const START: &str = "2025-06-01T12:00:00Z";
+
+/// The cluster.
+#[derive(Clone)]
+pub struct World {
+    pub api: FakeApi,
+    began: Instant,
+    kubelet_runs: Arc<Mutex<bool>>,
+}
+
+impl World {
+    /// Nodes `w1` to `wN`, all well, each with a probe that reports every 15 s and at once when asked.
+    pub fn new(nodes: usize) -> Self {
+        let world = Self { api: FakeApi::new(), began: Instant::now(), kubelet_runs: Arc::new(Mutex::new(true)) };
+        for i in 1..=nodes {
+            world.add_node(&format!("w{i}"));
+        }
+        world
+    }
+
+    pub fn add_node(&self, name: &str) {
+        self.api.put(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    }
+
+    pub fn wall(&self) -> Timestamp {
+        let start: Timestamp = START.parse().unwrap();
+        start + jiff::SignedDuration::try_from(self.began.elapsed()).unwrap()
+    }
+
+    fn clock(&self) -> Clock {
+        let world = self.clone();
+        Clock::of(move || world.wall())
+    }
+
+    /// A policy for hung containers.
+    pub fn policy(&self, name: &str, mode: &str, steps: &Value) {
+        self.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": name},
+            "spec": {"mode": mode, "limits": {"maxUnhealthy": "50%", "maxInFlight": 5},
+                "rules": [{"name": "hung", "match": {"faults": ["HungContainer"]}, "steps": steps}]}}));
+    }
+
+    /// Release by SIGCONT, tried twice.
+    pub fn release() -> Value {
+        json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}, "attempts": 2, "timeout": "2m"}])
+    }
+
+    /// Starts a controller replica.
+    pub fn controller(&self, name: &str) -> Replica {
+        self.controller_on(name, self.api.client())
+    }
+
+    /// Starts a replica that leads whatever others do.
+    pub fn usurper(&self, name: &str) -> Replica {
+        self.controller_on(name, self.api.client_with_lease(Some(name)))
+    }
+
+    fn controller_on(&self, name: &str, client: kube::Client) -> Replica {
+        let args = ControllerArgs {
+            image: "nrh:test".into(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            max_in_flight: 10,
+            identity: name.into(),
+        };
+        let controller = Controller::new(Calls::new(client.clone(), client), self.clock(), &args);
+        let end = CancellationToken::new();
+        Replica { task: tokio::spawn(controller.run(end.clone())), end }
+    }
+
+    /// Starts the probe of a node.
+    pub fn probe(&self, node: &str) {
+        let (world, node) = (self.clone(), node.to_owned());
+        tokio::spawn(async move {
+            let (mut sequence, mut answered, mut last) = (0_u64, 0_u64, None::<Instant>);
+            loop {
+                sleep(Duration::from_millis(500)).await;
+                let Some(object) = world.api.get("noderuntimehealths", &node) else { continue };
+                let asked = object["status"]["remediation"]["lookRequested"].as_u64().unwrap_or(0);
+                let due = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(15));
+                if due || asked != answered {
+                    (answered, last) = (asked, Some(Instant::now()));
+                    sequence += 1;
+                    world.report(&node, sequence);
+                }
+            }
+        });
+    }
+
+    /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
+    fn report(&self, node: &str, sequence: u64) {
+        let faults = if self.sick(node) { json!([hung()]) } else { json!([]) };
+        let now = self.wall().to_string();
+        self.api.change("noderuntimehealths", node, |object| {
+            if object["status"].is_null() {
+                object["status"] = json!({});
+            }
+            let status = &mut object["status"];
+            status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence,
+                "heartbeatAt": now, "intervalSeconds": 15, "canAct": true});
+            status["kubelet"] = json!({"started": true});
+            status["faults"] = faults;
+        });
+    }
+
+    fn sick(&self, node: &str) -> bool {
+        self.api.get("nodes", node).is_some_and(|node| node["metadata"]["annotations"]["test/sick"] == "yes")
+    }
+
+    pub fn set_sick(&self, node: &str, sick: bool) {
+        self.api.change("nodes", node, |node| {
+            node["metadata"]["annotations"]["test/sick"] = json!(if sick { "yes" } else { "no" });
+        });
+    }
+
+    pub fn set_kubelet(&self, runs: bool) {
+        *self.kubelet_runs.lock().unwrap() = runs;
+    }
+
+    /// Starts the kubelets: each Job is run once, and makes its node well.
+    pub fn kubelets(&self) {
+        let world = self.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                if !*world.kubelet_runs.lock().unwrap() {
+                    continue;
+                }
+                for job in world.api.list("jobs").into_iter().filter(|job| job["status"].is_null()) {
+                    world.run_job(job);
+                }
+            }
+        });
+    }
+
+    fn run_job(&self, mut job: Value) {
+        let node = job["spec"]["template"]["spec"]["nodeName"].as_str().unwrap().to_owned();
+        let id = job["metadata"]["name"].as_str().unwrap().to_owned();
+        let outcome = json!({"operationId": id, "state": "Done", "reason": "Acted", "message": "released", "at": self.wall().to_string()});
+        self.set_sick(&node, false);
+        self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"]},
+            "spec": {"nodeName": node, "containers": []},
+            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "", "ready": false,
+                "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));
+        job["status"] = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
+        self.api.put(job);
+    }
+
+    /// Waits until something is so, at most some minutes of the world's time.
+    pub async fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is() {
+            assert!(
+                began.elapsed() < Duration::from_mins(15),
+                "waited in vain until {what}; writes: {:#?}; episodes: {:#?}; reports: {:#?}",
+                self.api.writes(),
+                self.api.list("noderemediations"),
+                self.api.list("noderuntimehealths").iter().map(|o| o["status"].clone()).collect::<Vec<_>>()
+            );
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Phases of all episodes.
+    pub fn phases(&self) -> Vec<String> {
+        let episodes = self.api.list("noderemediations");
+        episodes.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
+    }
+}
+
+/// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
+fn hung() -> Value {
+    json!({"id": "hungcontainer-1", "type": "HungContainer", "severity": "High", "state": "Confirmed",
+        "subject": {"kind": "Container", "name": "log", "pod": {"namespace": "d", "name": "log-x", "uid": "pod-1"}},
+        "target": {"process": {"role": "Shim", "pid": 77, "startTicks": 5, "state": "T", "command": "shim"}},
+        "message": "does not answer", "firstSeen": START, "forSeconds": 60, "confirmations": 3, "lookAgeSeconds": 1})
+}
+
+/// A running controller.
+pub struct Replica {
+    pub task: JoinHandle<Result<(), Ended>>,
+    pub end: CancellationToken,
+}
+
+impl Replica {
+    /// Dies without a word, as in a crash.
+    pub async fn crash(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    /// Ends as told.
+    pub async fn stop(self) -> Result<(), Ended> {
+        self.end.cancel();
+        self.task.await.unwrap()
+    }
+}

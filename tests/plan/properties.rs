@@ -1,0 +1,462 @@
+//! What holds whatever happens: random worlds, random people, crashes, failing calls and old caches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nrh::core::episode::{Episode, Phase};
+use nrh::core::fault::{FaultState, FaultType, Severity};
+use nrh::core::plan::{Effect, Operation, Plan, plan};
+use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
+use nrh::core::snapshot::{Slot, Snapshot, Tri};
+use proptest::prelude::*;
+
+use crate::world::{
+    Chaos, Cure, World, backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, secs, step,
+};
+
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Something that happens between two passes.
+#[derive(Clone, Debug)]
+enum Event {
+    Nothing,
+    FallIll(usize, FaultType, Cure),
+    Recover(usize),
+    Fade(usize, FaultState),
+    StickPod(usize, u8),
+    HealPods(usize),
+    EndPod(usize, bool),
+    Probe(usize, bool),
+    Look(usize, u64),
+    Jobs(usize, bool),
+    Ready(usize, Tri),
+    Kubelet(usize, Tri),
+    MayAct(usize, bool),
+    Veto(usize, bool),
+    Suspend(usize, bool),
+    SuspendPolicy(bool),
+    PausePolicy(bool),
+    DryRun(bool),
+    LoseLedger,
+    Cordon(usize),
+    Uncordon(usize),
+    Replace(usize),
+    DeleteEpisode(usize),
+    NewLeader,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let node = 0..NODES.len();
+    let kind = prop::sample::select(vec![
+        FaultType::HungContainer,
+        FaultType::NetworkPluginHung,
+        FaultType::LeakedShim,
+        FaultType::OrphanContainer,
+        FaultType::RuntimeListHung,
+    ]);
+    let cure = prop::sample::select(vec![Cure::Cont, Cure::Kill, Cure::Cleanup, Cure::Nothing]);
+    let tri = || prop::sample::select(vec![Tri::True, Tri::True, Tri::False, Tri::Unknown]);
+    let state = prop::sample::select(vec![FaultState::Suspected, FaultState::Confirmed, FaultState::Clearing]);
+    prop_oneof![
+        8 => Just(Event::Nothing),
+        8 => (node.clone(), kind, cure).prop_map(|(n, k, c)| Event::FallIll(n, k, c)),
+        2 => node.clone().prop_map(Event::Recover),
+        1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
+        3 => (node.clone(), 0_u8..3).prop_map(|(n, p)| Event::StickPod(n, p)),
+        2 => node.clone().prop_map(Event::HealPods),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
+        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Look(n, s)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Jobs(n, b)),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Veto(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
+        1 => any::<bool>().prop_map(Event::SuspendPolicy),
+        1 => any::<bool>().prop_map(Event::PausePolicy),
+        1 => any::<bool>().prop_map(Event::DryRun),
+        1 => Just(Event::LoseLedger),
+        1 => node.clone().prop_map(Event::Cordon),
+        2 => node.clone().prop_map(Event::Uncordon),
+        1 => node.clone().prop_map(Event::Replace),
+        1 => node.prop_map(Event::DeleteEpisode),
+        1 => Just(Event::NewLeader),
+    ]
+}
+
+fn happen(world: &mut World, event: &Event, turn: usize) {
+    let name = |index: &usize| NODES[*index];
+    let now = world.now;
+    match event {
+        Event::Nothing => {}
+        Event::FallIll(n, kind, cure) => {
+            let mut ill = fault(*kind, &format!("x{}", turn % 3));
+            ill.first_seen = now;
+            ill.severity = if turn % 2 == 0 { Severity::High } else { Severity::Medium };
+            if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
+                world.infect(name(n), ill, *cure);
+            }
+        }
+        Event::Recover(n) => drop(world.node(name(n)).sick.pop()),
+        Event::Fade(n, state) => world.node(name(n)).sick.iter_mut().for_each(|sick| sick.fault.state = *state),
+        Event::StickPod(n, pattern) => {
+            let key = format!("agent-{turn}");
+            let stuck = match pattern {
+                0 => backing_off(name(n), &key),
+                1 => creating(name(n), &key),
+                _ => overdue(name(n), &key),
+            };
+            world.node(name(n)).pods = vec![stuck];
+        }
+        Event::HealPods(n) => world.node(name(n)).pods.clear(),
+        Event::EndPod(n, ends) => {
+            let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
+            let _ = n;
+            for pod in pods {
+                let _ = if *ends { world.terminating.insert(pod) } else { world.terminating.remove(&pod) };
+            }
+        }
+        Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,
+        Event::Look(n, age) => world.node(name(n)).looked = secs(*age),
+        Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
+        Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
+        Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
+        Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().can_act = *may,
+        Event::Veto(n, on) => {
+            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect()
+        }
+        Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
+        Event::SuspendPolicy(on) => world.policies[0].suspend = *on,
+        Event::PausePolicy(on) => {
+            world.policies[0].pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
+        }
+        Event::DryRun(on) => world.policies[0].mode = if *on { Mode::DryRun } else { Mode::Enforce },
+        Event::LoseLedger => world.ledger = None,
+        Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
+        Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
+        Event::Replace(n) => {
+            let node = world.node(name(n));
+            node.view.uid = format!("uid-{}-{turn}", name(n));
+            (node.view.unschedulable, node.view.cordoned_by) = (false, None);
+            node.report.node_uid = Some(node.view.uid.clone());
+            node.claimed.clear();
+        }
+        Event::DeleteEpisode(n) => {
+            let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
+            open.for_each(|episode| episode.deleting = true);
+        }
+        Event::NewLeader => world.epoch += 1,
+    }
+}
+
+fn ladders() -> impl Strategy<Value = Vec<Step>> {
+    let mut twice = cont();
+    (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
+    prop::sample::select(vec![
+        vec![cont()],
+        vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
+        vec![step(Action::Cordon), cont(), kill(true), step(Action::CleanupOrphans), notify()],
+        vec![step(Action::Cordon), twice.clone(), step(Action::DeletePod), notify()],
+        vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon), kill(false)],
+    ])
+}
+
+fn worlds() -> impl Strategy<Value = World> {
+    (ladders(), 1_u32..4, 1_u32..4, prop::sample::select(vec![50_u32, 75, 100])).prop_map(
+        |(ladder, most, ceiling, bad)| {
+            let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
+            policy.limits.max_in_flight = Amount::Count(most);
+            policy.limits.max_unhealthy = Amount::Percent(bad);
+            let mut world = World::new(&[policy], &NODES);
+            world.ceiling = ceiling;
+            world.settings.rebuild_ledger = true;
+            world
+        },
+    )
+}
+
+/// One round: what happens, how long it takes, and how the pass is disturbed.
+#[derive(Clone, Debug)]
+struct Round {
+    event: Event,
+    wait: u64,
+    chaos: Chaos,
+    is_stale: bool,
+}
+
+fn round() -> impl Strategy<Value = Round> {
+    let failing = prop::collection::btree_set(0_usize..8, 0..3);
+    let chaos = (prop::option::weighted(0.3, 0_usize..6), failing, any::<bool>());
+    let wait = prop::sample::select(vec![0_u64, 1, 3, 5, 10, 20, 50, 120, 200]);
+    (event(), wait, chaos, prop::bool::weighted(0.2)).prop_map(
+        |(event, wait, (crash_after, failing, calm), is_stale)| {
+            let chaos = if calm { Chaos::default() } else { Chaos { crash_after, failing } };
+            Round { event, wait, chaos, is_stale }
+        },
+    )
+}
+
+/// What every plan keeps, by what it was decided from.
+fn check_plan(snapshot: &Snapshot, plan: &Plan) {
+    if let Some(next) = plan.next {
+        assert!(next > Duration::ZERO);
+    }
+    let mut acts = BTreeMap::<&str, u32>::new();
+    for (place, effect) in plan.effects.iter().enumerate() {
+        match effect {
+            Effect::StoreLedger(ledger) => {
+                assert_eq!(place, 0, "the ledger comes first");
+                let had = snapshot.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
+                let open = snapshot.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).count();
+                let most = usize::try_from(snapshot.ceiling).unwrap();
+                assert!(ledger.slots.len() <= most.max(had).max(open), "{ledger:?}");
+            }
+            Effect::WriteEpisode(episode) => check_episode(episode),
+            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+                *acts.entry(node).or_default() += 1;
+                check_act(snapshot, node, node_uid, operation);
+                let written = plan.effects[..place].iter().find_map(|effect| match effect {
+                    Effect::WriteEpisode(written) if written.name == *episode => Some(written.as_ref()),
+                    _ => None,
+                });
+                let record = written.or_else(|| snapshot.episodes.get(episode)).unwrap();
+                let step = record.current_step().unwrap();
+                assert_eq!(step.operation_id, *operation_id, "reserved before the act");
+                if matches!(operation, Operation::Cordon) {
+                    assert!(record.undo.is_owed(), "the undo is remembered before the act");
+                }
+            }
+            Effect::Uncordon { episode, node } => {
+                let mark = snapshot.nodes[node].cordoned_by.as_ref();
+                assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
+                if let Some(known) = snapshot.episodes.get(episode) {
+                    assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
+                }
+            }
+            Effect::DeleteEpisode { name } => assert!(!snapshot.episodes[name].is_open()),
+            Effect::WithdrawOrder { .. } | Effect::DeleteJob { .. } => {}
+        }
+    }
+    assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");
+}
+
+fn check_episode(episode: &Episode) {
+    let under_way = episode.steps.iter().filter(|step| !step.state.is_final()).count();
+    assert!(under_way <= 1, "{episode:?}");
+    assert!(episode.mode == Mode::Enforce || episode.phase.is_final(), "a dry run is over at once");
+    assert!(!episode.phase.is_final() || under_way == 0, "{episode:?}");
+    assert!(episode.phase != Phase::Succeeded || !episode.undo.is_owed(), "{episode:?}");
+    assert!(episode.name.len() <= 58 && episode.message.len() <= 512);
+}
+
+/// Never on suspicion, on old evidence, on another node, against a no.
+fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) {
+    let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
+    assert_eq!(view.uid, uid);
+    assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none());
+    assert_eq!(report.node_uid.as_ref(), Some(&view.uid));
+    let policy: &Policy = &snapshot.policies[0];
+    assert!(!policy.suspend && policy.mode == Mode::Enforce);
+    assert!(snapshot.ledger.is_some() || snapshot.episodes.values().any(|e| e.node == node && e.is_open()));
+    let heartbeat = report.heartbeat.as_ref().unwrap();
+    if matches!(operation, Operation::Notify(_)) && heartbeat.arrived > heartbeat.interval {
+        return;
+    }
+    assert!(heartbeat.arrived <= heartbeat.interval * 3 / 2, "a missed heartbeat");
+    if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
+        let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
+        assert_eq!(seen.fault.state, FaultState::Confirmed);
+        assert!(seen.looked <= secs(45), "an old look");
+    }
+    if let Operation::DeletePod(target) = operation {
+        let pod = snapshot.pods.iter().find(|pod| pod.pod == *target).unwrap();
+        assert!(pod.daemon_set.is_some() && pod.node == node && pod.read <= secs(45));
+        assert!(!report.faults.iter().any(|seen| seen.fault.kind == FaultType::HungContainer
+            && seen.fault.subject.pod.as_ref().is_some_and(|pod| pod.uid == target.uid)));
+    }
+}
+
+/// What the world keeps after every pass, however it was disturbed.
+fn check_world(world: &World) {
+    for node in NODES {
+        let open = world.episodes.values().filter(|e| e.node == node && e.current_step().is_some()).count();
+        assert!(open <= 1, "two steps on {node}");
+    }
+    assert!(world.acts.values().all(|count| *count == 1), "an operation was done twice: {:?}", world.acts);
+    let open: Vec<&Episode> = world.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).collect();
+    let most = world.policies[0].limits.max_in_flight.of(4).min(world.ceiling);
+    assert!(open.len() <= usize::try_from(most).unwrap(), "{} in flight, {most} allowed", open.len());
+    if let Some(ledger) = &world.ledger {
+        assert!(ledger.slots.len() <= usize::try_from(most).unwrap(), "{ledger:?}");
+    }
+}
+
+fn shuffled(snapshot: &Snapshot) -> Snapshot {
+    let mut other = snapshot.clone();
+    other.policies.reverse();
+    other.pods.reverse();
+    for report in other.reports.values_mut() {
+        report.faults.reverse();
+    }
+    other
+}
+
+/// Everybody lets go, and time passes: everything comes to an end and is put back.
+fn calm_down(world: &mut World) {
+    world.policies[0].suspend = false;
+    for node in world.nodes.values_mut() {
+        (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
+    }
+    for _ in 0..2_000 {
+        let plan = world.pass();
+        check_world(world);
+        let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
+        if plan.effects.is_empty() && slots == 0 && !world.episodes.values().any(Episode::is_open) {
+            break;
+        }
+        world.tick(secs(15));
+    }
+    let open: Vec<&Episode> = world.episodes.values().filter(|episode| episode.is_open()).collect();
+    assert!(open.is_empty(), "never ended: {open:#?}");
+    for (name, node) in &world.nodes {
+        assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");
+        assert!(node.report.order.is_none(), "the order of {name} stands for ever");
+    }
+    assert!(world.jobs.values().all(|(_, job)| job.finished), "a Job waits for ever");
+    assert_eq!(world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len()), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_rules_hold_in_a_disturbed_world(
+        mut world in worlds(),
+        rounds in prop::collection::vec(round(), 1..40),
+    ) {
+        let mut before = world.snapshot();
+        for (turn, round) in rounds.iter().enumerate() {
+            happen(&mut world, &round.event, turn);
+            world.tick(secs(round.wait));
+            let now = world.snapshot();
+            let mut snapshot = if round.is_stale { before } else { now.clone() };
+            snapshot.now = now.now;
+            let plan = world.carry_out(&snapshot, &round.chaos);
+            check_plan(&snapshot, &plan);
+            check_world(&world);
+            before = now;
+        }
+        calm_down(&mut world);
+    }
+
+    #[test]
+    fn the_same_in_any_order_gives_the_same(
+        mut world in worlds(),
+        rounds in prop::collection::vec(round(), 1..12),
+        other in ladders(),
+    ) {
+        let mut second = policy("a-second", &[rule("r", &FaultType::ALL, &other)]);
+        second.priority = 0;
+        for (turn, round) in rounds.iter().enumerate() {
+            happen(&mut world, &round.event, turn);
+            world.tick(secs(round.wait));
+            world.disturbed_pass(&round.chaos);
+        }
+        let mut snapshot = world.snapshot();
+        snapshot.policies.push(second);
+        let first = plan(&snapshot, &world.settings);
+        prop_assert_eq!(&first, &plan(&snapshot, &world.settings));
+        prop_assert_eq!(&first, &plan(&shuffled(&snapshot), &world.settings));
+    }
+
+    #[test]
+    fn a_decision_is_content_with_its_own_result(
+        mut world in worlds(),
+        rounds in prop::collection::vec(round(), 1..12),
+    ) {
+        for (turn, round) in rounds.iter().enumerate() {
+            happen(&mut world, &round.event, turn);
+            world.tick(secs(round.wait));
+            // At one moment a node sees at most its undo, its cordon and one further act, and then rest.
+            let mut operations = BTreeSet::new();
+            let mut effects = Vec::new();
+            for _ in 0..16 {
+                let plan = world.pass();
+                for effect in &plan.effects {
+                    if let Effect::Act { operation_id, node, operation, .. } = effect
+                        && !matches!(operation, Operation::Cordon | Operation::Notify(_))
+                    {
+                        let is_new = operations.insert((node.clone(), operation_id.clone()));
+                        prop_assert!(is_new, "repeated although it was done: {operation_id}");
+                    }
+                }
+                effects = plan.effects;
+            }
+            let mut nodes = BTreeSet::new();
+            prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");
+            prop_assert!(effects.is_empty(), "no rest: {effects:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_read_makes_it_panic_or_forget_itself(
+        mut world in worlds(),
+        rounds in prop::collection::vec(round(), 1..12),
+        noise in prop::collection::vec((any::<u8>(), any::<u64>(), ".{0,12}"), 0..24),
+    ) {
+        for (turn, round) in rounds.iter().enumerate() {
+            happen(&mut world, &round.event, turn);
+            world.tick(secs(round.wait));
+            world.disturbed_pass(&round.chaos);
+        }
+        let mut snapshot = world.snapshot();
+        for (what, number, text) in &noise {
+            spoil(&mut snapshot, *what, *number, text);
+        }
+        let first = plan(&snapshot, &world.settings);
+        prop_assert!(first.next.is_none_or(|next| next > Duration::ZERO));
+        prop_assert_eq!(&first, &plan(&shuffled(&snapshot), &world.settings));
+        for effect in &first.effects {
+            if let Effect::WriteEpisode(episode) = effect {
+                prop_assert!(episode.steps.iter().filter(|s| !s.state.is_final()).count() <= 1 || noise.len() > 1);
+            }
+        }
+    }
+}
+
+/// Nonsense as a lying node, a careless person or a broken store might hand in.
+fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
+    let age = Duration::from_secs(number);
+    let small = usize::try_from(number % 7).unwrap();
+    match what % 16 {
+        0 => snapshot.now = jiff::Timestamp::MIN,
+        1 => snapshot.now = jiff::Timestamp::MAX,
+        2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
+        3 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.interval = age),
+        4 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.arrived = age),
+        5 => snapshot.episodes.values_mut().for_each(|e| e.steps.truncate(small)),
+        6 => snapshot.episodes.values_mut().for_each(|e| e.faults.truncate(small)),
+        7 => snapshot.episodes.values_mut().for_each(|e| text.clone_into(&mut e.node)),
+        8 => snapshot.episodes.values_mut().for_each(|e| e.faults.iter_mut().for_each(|f| f.rung = u32::MAX)),
+        9 => snapshot.policies.iter_mut().for_each(|p| p.rules.iter_mut().for_each(|r| r.steps.clear())),
+        10 => {
+            let slot = Slot { node: text.to_owned(), policy: "p".to_owned(), taken_at: jiff::Timestamp::MAX };
+            snapshot.ledger.get_or_insert_default().slots.insert(text.to_owned(), slot);
+        }
+        11 => snapshot.nodes.values_mut().for_each(|n| n.cordoned_by = Some(text.to_owned())),
+        12 => {
+            for report in snapshot.reports.values_mut() {
+                let many: Vec<_> = report.faults.iter().cycle().take(200).cloned().collect();
+                report.faults = many;
+            }
+        }
+        13 => snapshot.pods.iter_mut().for_each(|p| (p.age, p.read) = (age, age)),
+        14 => drop(snapshot.nodes.remove(NODES[small % 4])),
+        _ => snapshot.policies.iter_mut().for_each(|p| {
+            for step in p.rules.iter_mut().flat_map(|r| &mut r.steps) {
+                (step.attempts, step.timeout, step.cooldown, step.verify_for) = (u32::MAX, age, age, age);
+            }
+        }),
+    }
+}
