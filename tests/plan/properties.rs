@@ -93,7 +93,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::FallIll(n, kind, cure) => {
             let mut ill = fault(*kind, &format!("x{}", turn % 3));
             ill.first_seen = now;
-            ill.severity = if turn % 2 == 0 { Severity::High } else { Severity::Medium };
+            ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
             if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
                 world.infect(name(n), ill, *cure);
             }
