@@ -1,5 +1,7 @@
 //! Rules of the source tree that the compiler cannot check.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -137,7 +137,8 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
     world.policy("hung", "Enforce", &World::release());
     world.set_sick("w1", true);
     world.probe("w1");
-    world.api.hook(|call| (call.is_write() && call.target.plural == "configmaps").then_some(Fault::Code(409)));
+    // The first, empty one may be made; taking a slot in it may not.
+    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
     let replica = world.controller("a");
     sleep(Duration::from_mins(3)).await;
     assert!(world.api.list("noderemediations").is_empty());
@@ -172,6 +173,38 @@ async fn two_leaders_act_once() {
         one.crash().await;
         two.crash().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_episode_that_somebody_else_wrote_meanwhile_is_not_written_over() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    let mut armed = true;
+    world.api.hook(move |call| {
+        let status = call.target.resource() == "noderemediations/status";
+        if !status || !std::mem::take(&mut armed) {
+            return None;
+        }
+        let name = call.target.name.clone().unwrap();
+        Some(Fault::Meanwhile(Box::new(move |api| {
+            api.change("noderemediations", &name, |episode| {
+                episode["status"] = json!({"phase": "Cancelled", "message": "the successor's word",
+                    "openedAt": "2025-06-01T12:00:00Z", "finishedAt": "2025-06-01T12:00:00Z"});
+            });
+        })))
+    });
+    let replica = world.controller("a");
+    world.until("cancelled", || world.phases().contains(&"Cancelled".to_owned())).await;
+    sleep(Duration::from_mins(2)).await;
+    let first =
+        world.api.list("noderemediations").into_iter().find(|e| e["status"]["message"] == "the successor's word");
+    assert_eq!(first.unwrap()["status"]["phase"], "Cancelled");
+    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]

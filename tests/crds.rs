@@ -1,6 +1,8 @@
 //! The definitions of our kinds: written from the types, bounded everywhere, explained everywhere, and taken by a
 //! real API server, which refuses what makes no sense with a sentence.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,16 +1,30 @@
 //! What `kubectl apply -k config/default` installs: the least rights, the least powers, nothing by accident.
 
-use std::path::Path;
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nrh::node::agent;
 use serde_json::Value;
 
+/// kubectl: the machine's, or the test bed's.
+fn kubectl() -> PathBuf {
+    use nrh_testbed::{assets, packages};
+    packages::find("kubectl").unwrap_or_else(|| {
+        let folders = assets::ensure(&[assets::CONTROL_PLANE], true).expect("kubectl of the test bed");
+        folders
+            .iter()
+            .map(|folder| folder.join("kubectl"))
+            .find(|path| path.is_file())
+            .expect("kubectl of the test bed")
+    })
+}
+
 /// Renders a folder of `config/` as kubectl does.
 fn render(folder: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(folder);
-    let output =
-        Command::new("kubectl").arg("kustomize").arg(&path).output().expect("kubectl, for `kubectl kustomize`");
+    let output = Command::new(kubectl()).arg("kustomize").arg(&path).output().unwrap();
     assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "a warning about {}", path.display());
     let text = String::from_utf8(output.stdout).unwrap();

@@ -38,8 +38,8 @@ const MOUNTS: [Mount; 2] = [
     Mount { name: "runtime", path: "/run/containerd", kind: "Directory", read_only: true },
 ];
 
-/// Signals to host processes; their executables, wait channels and open files.
-const CAPABILITIES: [&str; 2] = ["KILL", "SYS_PTRACE"];
+/// Signals to host processes; their executables, wait channels and open files; files below closed folders.
+const CAPABILITIES: [&str; 3] = ["KILL", "SYS_PTRACE", "DAC_READ_SEARCH"];
 
 /// The Job for an order.
 pub fn job(order: &Order, image: &str) -> Result<Job, serde_json::Error> {
@@ -128,6 +128,8 @@ fn container(order: &Order, image: &str) -> Result<Container, serde_json::Error>
                     name: mount.name.to_owned(),
                     mount_path: mount.path.to_owned(),
                     read_only: mount.read_only.then_some(true),
+                    // What the runtime unmounts must not be held mounted by us.
+                    mount_propagation: mount.read_only.then(|| "HostToContainer".to_owned()),
                     ..VolumeMount::default()
                 })
                 .collect(),

@@ -220,8 +220,8 @@ mod tests {
         for at in looks {
             node.now = Duration::from_secs(*at);
             let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
-            let tracked = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            judged = of_probe(&tracked.faults, tracked.left_out, &findings);
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            judged = of_probe(&seen.faults, seen.left_out, &findings);
         }
         judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
     }

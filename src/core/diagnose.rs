@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::condition::ConditionReason;
 use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
-use super::observation::{Look, Observations, ProcessSeen};
+use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable};
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -157,6 +157,9 @@ pub struct Known {
     /// A runtime has answered on this node since it booted: a missing socket is then a fault, not a node
     /// without a runtime.
     pub runtime: bool,
+    /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
+    /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
+    pub host_processes: bool,
 }
 
 /// Everything one pass has to say.
@@ -172,6 +175,8 @@ pub struct Findings {
     pub ask: Vec<String>,
     /// Running containers whose task has not been asked yet.
     pub unasked: usize,
+    /// Whether the process table shows a process that only the node's own table can show.
+    pub host_processes: bool,
     /// Work of the runtime that has been under way for suspiciously long, one line each.
     pub in_flight: Vec<String>,
 }
@@ -212,10 +217,12 @@ impl Findings {
 /// assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
 /// ```
 pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> Findings {
-    let mut findings = Findings::default();
+    let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
+    let mut findings = Findings { host_processes, ..Findings::default() };
+    let known = Known { host_processes: known.host_processes || host_processes, ..known };
     runtime::unreachable(seen, known, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
-    runtime::kubelet(seen, thresholds, &mut findings);
+    runtime::kubelet(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
     containers::hung(seen, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
@@ -245,6 +252,21 @@ fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) 
             Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
         }
     }
+}
+
+/// The process table, where it can be the node's: a runtime that answers runs somewhere.
+fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> {
+    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE)?;
+    let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
+    if !runs && answer(&seen.runtime, seen.now, "the runtime", STALE).is_ok() {
+        let detail = "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind";
+        return Err(Verdict::unknown(ConditionReason::CannotLook, detail));
+    }
+    Ok((table, looked))
+}
+
+fn is_of_host(part: &Part) -> bool {
+    matches!(part, Part::Runtime | Part::Shim { .. } | Part::Kubelet)
 }
 
 /// The process as a fault names it.

@@ -142,8 +142,8 @@ mod tests {
 
     fn judge(node: &Node) -> RestartSafety {
         let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
-        let tracked = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
-        restart_safety(&tracked.faults, tracked.left_out, &findings)
+        let seen = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+        restart_safety(&seen.faults, seen.left_out, &findings)
     }
 
     #[test]
@@ -170,9 +170,9 @@ mod tests {
         for (at, expected) in [(1000, Tri::Unknown), (1020, Tri::Unknown), (1040, Tri::False)] {
             node.now = Duration::from_secs(at);
             let findings = diagnose(&node.seen(), Known::default(), &thresholds);
-            let tracked = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            let safety = restart_safety(&tracked.faults, 0, &findings);
-            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {tracked:?}");
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let safety = restart_safety(&seen.faults, 0, &findings);
+            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {seen:?}");
         }
     }
 

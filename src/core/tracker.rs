@@ -39,6 +39,9 @@ pub struct Tracker {
     kubelet_completed: Option<Duration>,
     /// Whether a runtime has answered since boot.
     runtime_known: bool,
+    /// Whether the process table has shown itself to be the node's since boot.
+    #[serde(default)]
+    processes_known: bool,
 }
 
 /// Looks that counted.
@@ -106,7 +109,7 @@ impl Tracker {
 
     /// What later looks must know.
     pub fn known(&self) -> Known {
-        Known { runtime: self.runtime_known }
+        Known { runtime: self.runtime_known, host_processes: self.processes_known }
     }
 
     /// Takes in one set of findings. Taking in the same findings again changes nothing.
@@ -122,6 +125,7 @@ impl Tracker {
             findings.coverage.get(&FaultType::RuntimeUnreachable).map(|coverage| &coverage.others),
             Some(Verdict::Clean { .. })
         );
+        self.processes_known |= findings.host_processes;
         let mut overflow = 0_u32;
         // The kubelet first: whether a leftover does harm depends on it.
         let of_kubelet = |kind: FaultType| kind == FaultType::KubeletDown;
@@ -254,7 +258,7 @@ impl Entry {
     fn tell(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
-        self.impact = other.map_or(&sighting.impact, |other| &other.impact).clone();
+        self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
         self.subject = sighting.subject.clone();
         self.target = sighting.target.clone();
         self.message.clone_from(&sighting.message);

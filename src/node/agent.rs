@@ -49,10 +49,6 @@ pub const CAPABILITIES: &[(&str, &str)] = &[
         "to read the executable, environment, wait channel and open files of host processes, which hold more \
          capabilities than this container: without it no role can be proven",
     ),
-    (
-        "DAC_READ_SEARCH",
-        "to read the kubelet's configuration below /proc/PID/root, where folders on the way are closed to others",
-    ),
 ];
 
 /// Host folders a container needs to act: path, whether it is mounted writable, reason.

@@ -25,7 +25,7 @@ const LEAST: Duration = Duration::from_secs(1);
 /// Time between two reads of the own object while an order may come.
 const POLL: Duration = Duration::from_secs(5);
 /// For how long after an order the object is still read.
-const AFTER_ORDER: Duration = Duration::from_secs(120);
+const AFTER_ORDER: Duration = Duration::from_mins(2);
 /// After this many failures in a row a new client is made: certificates and addresses change.
 const NEW_CLIENT_AFTER: u32 = 3;
 

@@ -184,7 +184,7 @@ mod tests {
     async fn a_second_probe_waits_and_takes_over() {
         let folder = tempfile::tempdir().unwrap();
         let first = OneProbe::wait(folder.path()).await.unwrap();
-        let second = tokio::time::timeout(Duration::from_secs(60), OneProbe::wait(folder.path())).await;
+        let second = tokio::time::timeout(Duration::from_mins(1), OneProbe::wait(folder.path())).await;
         assert!(second.is_err(), "the first still runs");
         let path = folder.path().to_path_buf();
         let waiting = tokio::spawn(async move { OneProbe::wait(&path).await });

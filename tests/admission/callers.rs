@@ -16,17 +16,17 @@ use crate::requests::Caller;
 pub struct Callers {
     /// A cluster administrator.
     pub admin: Caller,
-    /// The controller's ServiceAccount.
+    /// The controller's account.
     pub controller: Caller,
-    /// The probe's ServiceAccount, bound to the DaemonSet's pod on worker-1.
+    /// The probe's account, bound to the pod on worker-1.
     pub pod: Caller,
     /// The same on worker-2.
     pub neighbour: Caller,
     /// The kubelet's certificate of worker-1.
     pub unit: Caller,
-    /// The probe's ServiceAccount with a token that is bound to no pod.
+    /// The probe's account with a token that is bound to no pod.
     pub unbound: Caller,
-    /// The default ServiceAccount of the probe's namespace, bound to nothing.
+    /// The default account of the probe's namespace, bound to nothing.
     pub stranger: Caller,
 }
 

@@ -1,6 +1,7 @@
 //! The one shape of a Job in nrh-node.
 
 use anyhow::Result;
+use nrh::core::order::Order;
 use serde_json::{Value, json};
 
 use crate::callers::Callers;
@@ -10,30 +11,10 @@ const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 /// The image in config/default.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
 
-/// A Job as the controller makes it.
+/// A Job as the controller makes it, for an order to worker-1.
 pub fn shaped() -> Value {
-    json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": "op-1", "labels": {"runtimehealth.io/operation": "op-1"}},
-        "spec": {"backoffLimit": 0, "activeDeadlineSeconds": 120, "ttlSecondsAfterFinished": 600, "template": {"spec": {
-            "nodeName": "worker-1", "restartPolicy": "Never", "hostPID": true, "hostNetwork": true,
-            "serviceAccountName": "nrh-act", "automountServiceAccountToken": false,
-            "priorityClassName": "system-node-critical",
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{
-                "name": "act", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["/nrh", "act"],
-                "args": ["--order", "{}"],
-                "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsUser": 0,
-                    "capabilities": {"drop": ["ALL"], "add": ["SYS_PTRACE", "KILL"]}},
-                "volumeMounts": [{"name": "state", "mountPath": "/run/nrh"}, {"name": "containerd", "mountPath": "/run/containerd"}],
-            }],
-            "volumes": [
-                {"name": "state", "hostPath": {"path": "/run/nrh", "type": "DirectoryOrCreate"}},
-                {"name": "containerd", "hostPath": {"path": "/run/containerd", "type": "Directory"}},
-            ],
-        }}},
-    })
+    let order: Order = serde_json::from_value(crate::nodes::order()).unwrap();
+    serde_json::to_value(nrh::controller::jobs::job(&order, IMAGE).unwrap()).unwrap()
 }
 
 /// The shape with one thing changed.
@@ -91,7 +72,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
         (
             "a Secret",
             with_pod(|p| {
-                p["volumes"].as_array_mut().unwrap().push(json!({"name": "s", "secret": {"secretName": "s"}}))
+                p["volumes"].as_array_mut().unwrap().push(json!({"name": "s", "secret": {"secretName": "s"}}));
             }),
             mounts,
         ),

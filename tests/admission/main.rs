@@ -2,6 +2,8 @@
 //! kubelet's certificate. What is allowed is tried beside what is denied: a policy that denies everything would fail
 //! too.
 
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 mod callers;
 mod controller;
 mod jobs;
@@ -44,6 +46,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
     let count = cases.count();
     println!("{count} requests, allowed and denied as they must be");
     cases.check();
+    uninstall(&bed).unwrap();
     assert!(count > 80, "expected all cases, tried {count}");
     bed.down().unwrap();
 }
@@ -61,7 +64,7 @@ fn install(bed: &Bed) -> Result<()> {
     }
     // Bound by the scheduler; nobody starts them, which the token does not need.
     let arguments = ["wait", "pod", "-n", "nrh-node", "-l", "app.kubernetes.io/name=nrh-probe"];
-    let ends = std::time::Instant::now() + Duration::from_secs(60);
+    let ends = std::time::Instant::now() + Duration::from_mins(1);
     loop {
         let waited = bed.kubectl(&[&arguments[..], &["--for=condition=PodScheduled", "--timeout=10s"]].concat());
         let count = bed.kubectl(&["get", "pod", "-n", "nrh-node", "-o", "name"])?.lines().count();
@@ -72,5 +75,33 @@ fn install(bed: &Bed) -> Result<()> {
             bail!("expected 2 pods of the probe, bound to nodes; found {count}: {waited:?}");
         }
         std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Removes as a user would; nothing with our label may be left, and nothing may hang on a policy of ours.
+fn uninstall(bed: &Bed) -> Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
+    for kind in ["remediationpolicies", "noderemediations"] {
+        bed.kubectl(&["delete", kind, "--all"])?;
+    }
+    bed.kubectl(&["delete", "-k", &folder.display().to_string(), "--wait=false"])?;
+    let kinds =
+        "namespace,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding";
+    let ends = std::time::Instant::now() + Duration::from_secs(90);
+    loop {
+        // Nobody runs the pods, so nobody tells that they have ended.
+        for namespace in ["nrh-node", "nrh-system"] {
+            bed.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0", "-n", namespace])?;
+        }
+        let left = bed.kubectl(&["get", kinds, "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        let roles =
+            bed.kubectl(&["get", "role,rolebinding", "-A", "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])?;
+        if left.is_empty() && roles.is_empty() {
+            return Ok(());
+        }
+        if std::time::Instant::now() > ends {
+            bail!("still there after 90 s:\n{left}{roles}");
+        }
+        std::thread::sleep(Duration::from_secs(1));
     }
 }

@@ -234,16 +234,16 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
 
 /// Somebody has bound far too much to all nodes: the policies hold, with their own sentences.
 pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()> {
-    let roles = "/apis/rbac.authorization.k8s.io/v1";
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
     all.admin
-        .must(&create(format!("{roles}/clusterroles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
+        .must(&create(format!("{rbac}/clusterroles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
         .await?;
     let group = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name});
     let binding = json!({"metadata": {"name": "too-much"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
         "subjects": [group("system:nodes"), group("system:serviceaccounts:nrh-node")]});
-    all.admin.must(&create(format!("{roles}/clusterrolebindings"), binding)).await?;
+    all.admin.must(&create(format!("{rbac}/clusterrolebindings"), binding)).await?;
     let ends = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while all.stranger.send(&get(LEDGER)).await.is_err() && std::time::Instant::now() < ends {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -274,7 +274,7 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
             create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease),
         )
         .await;
-    all.admin.must(&delete(format!("{roles}/clusterrolebindings/too-much"), Value::Null)).await?;
-    all.admin.must(&delete(format!("{roles}/clusterroles/too-much"), Value::Null)).await?;
+    all.admin.must(&delete(format!("{rbac}/clusterrolebindings/too-much"), Value::Null)).await?;
+    all.admin.must(&delete(format!("{rbac}/clusterroles/too-much"), Value::Null)).await?;
     Ok(())
 }

@@ -62,8 +62,9 @@ pub fn apply(path: impl Into<String>, body: Value) -> Call {
 
 /// Applies a status as the probe does.
 pub fn apply_status(node: &str, status: Value) -> Call {
-    let body = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
-        "metadata": {"name": node}, "status": status});
+    let mut body = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+        "metadata": {"name": node}});
+    body["status"] = status;
     let path = format!("{}/status?fieldManager=nrh-probe&force=true", report(node));
     apply(path, body)
 }

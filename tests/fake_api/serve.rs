@@ -53,16 +53,19 @@ impl FakeApi {
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
             Some(Fault::Stall) => return std::future::pending().await,
-            _ => {}
+            Some(Fault::DoneButSilent) => {
+                let _ = self.lock().reply(&call, &kind);
+                self.changed.notify_waiters();
+                return std::future::pending().await;
+            }
+            Some(Fault::Meanwhile(happens)) => happens(self),
+            None => {}
         }
         if verb == "watch" {
             return self.watch(call);
         }
         let reply = self.lock().reply(&call, &kind);
         self.changed.notify_waiters();
-        if matches!(fault, Some(Fault::DoneButSilent)) {
-            return std::future::pending().await;
-        }
         match reply {
             Ok((code, value)) => json_answer(code, &value),
             Err((code, reason, message)) => status(code, reason, &message),

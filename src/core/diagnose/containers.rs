@@ -200,14 +200,14 @@ fn tell(
         .filter(|container| answers.silent.iter().any(|(id, _)| *id == container.id))
         .copied()
         .collect();
-    let named = if silent.is_empty() { &group.running } else { &silent };
-    let who = match named.as_slice() {
+    let shown = if silent.is_empty() { &group.running } else { &silent };
+    let who = match shown.as_slice() {
         [] => format!("sandbox {}", short(group.sandbox_id)),
         [one] => format!("container {}", bounded(&one.name, 63)),
         many => {
-            let names: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
+            let listed: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
             let more = if many.len() > 5 { ", …" } else { "" };
-            format!("containers {}{more}", names.join(", "))
+            format!("containers {}{more}", listed.join(", "))
         }
     };
     let pod = of_pod(group.pod);
@@ -232,11 +232,11 @@ fn tell(
     lines.extend(shim.map(|process| format!("shim of sandbox {}: {}", short(group.sandbox_id), describe(process))));
     lines.push("the runtime's lists answer".to_owned());
     let subject = Subject {
-        id: named.first().map(|container| bounded(&container.id, 128)),
-        name: named.first().map(|container| bounded(&container.name, 253)),
+        id: shown.first().map(|container| bounded(&container.id, 128)),
+        name: shown.first().map(|container| bounded(&container.name, 253)),
         pod: group.pod.map(bounded_pod),
         sandbox_id: Some(bounded(group.sandbox_id, 128)),
-        ..Subject::of(if named.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
+        ..Subject::of(if shown.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
     };
     let target = Target {
         process: shim.map(|process| process_ref(process, Role::Shim)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, describe, evidence,
-    of_pod, process_ref, short,
+    of_pod, process_ref, processes, short,
 };
 use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
@@ -143,7 +143,7 @@ fn orphan(
 pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::LeakedShim;
     let lists = answer(&seen.lists, seen.now, "the runtime's lists", STALE);
-    let table = answer(&seen.processes, seen.now, "processes", STALE);
+    let table = processes(seen);
     let ((lists, listed), (table, looked_at)) = match (lists, table) {
         (Ok(lists), Ok(table)) => (lists, table),
         (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),

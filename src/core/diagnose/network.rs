@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, bounded_pod, describe, evidence, of_pod, process_ref,
-    short,
+    Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, describe, evidence, of_pod, process_ref, processes, short,
 };
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{Observations, Part, ProcessSeen};
@@ -24,7 +23,7 @@ struct Old<'a> {
 
 pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::NetworkPluginHung;
-    let (table, looked) = match answer(&seen.processes, seen.now, "processes", STALE) {
+    let (table, looked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence};
+use super::{
+    Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, processes,
+};
 use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{KubeletSeen, Look, Observations, Part};
@@ -145,12 +147,21 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
     findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
 }
 
-pub(super) fn kubelet(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::KubeletDown;
     let (kubelet, looked) = match answer(&seen.kubelet, seen.now, "the kubelet", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
+    if kubelet.process.is_none() {
+        // No kubelet in a table that may not be the node's means nothing.
+        let table = processes(seen).map(|_| ());
+        let strange =
+            || Verdict::unknown(ConditionReason::CannotLook, "no process of the node has ever been seen here");
+        if let Err(verdict) = table.and_then(|()| if known.host_processes { Ok(()) } else { Err(strange()) }) {
+            return findings.blind(kind, verdict);
+        }
+    }
     let confirm = thresholds.kubelet_down;
     let (message, confirm) = match (kubelet.process, kubelet.healthz) {
         (None, _) => ("no kubelet process runs".to_owned(), confirm),

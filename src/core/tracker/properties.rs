@@ -103,7 +103,7 @@ proptest! {
                     }
                 }
                 prop_assert!(counted >= need.looks, "{counted} looks: {row:?}");
-                prop_assert!(now - row[0] >= need.grace);
+                prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace);
             }
             // A confirmed fault goes only by a clean look, and never by a single one.
             if before == Some(FaultState::Confirmed) {

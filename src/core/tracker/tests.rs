@@ -304,9 +304,9 @@ fn a_flood_is_bounded_and_counted() {
     }
     let mut tracker = Tracker::default();
     let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
-    let tracked = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
-    assert_eq!(tracked.faults.len(), MAX_FAULTS);
-    assert_eq!(tracked.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
+    let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+    assert_eq!(now.faults.len(), MAX_FAULTS);
+    assert_eq!(now.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
     assert_eq!(tracker.entries.len(), MAX_TRACKED);
 }
 

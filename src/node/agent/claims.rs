@@ -117,7 +117,7 @@ impl Claims {
         // A claim that cannot be read was cut short by a crash: it is a claim all the same.
         let Ok(claim) = serde_json::from_slice::<Claim>(&bytes) else { return Ok(Known::Open) };
         Ok(match claim.outcome {
-            _ if claim.order != *order => Known::OtherOrder,
+            _ if !same_attempt(&claim.order, order) => Known::OtherOrder,
             Some(outcome) => Known::Ended(outcome),
             None => Known::Open,
         })
@@ -205,6 +205,12 @@ impl Claims {
         }
         Err(io::Error::new(io::ErrorKind::WouldBlock, format!("{} is locked by another process", path.display())))
     }
+}
+
+/// One attempt at one fault. A new leader may give the same order again, with its own epoch and time, and with a
+/// target that was looked up anew: that is the same attempt, and it has one outcome.
+fn same_attempt(a: &Order, b: &Order) -> bool {
+    (&a.fault_id, a.fault_type, a.action) == (&b.fault_id, b.fault_type, b.action)
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {

@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// The pod's own ServiceAccount.
+    /// The pod's own `ServiceAccount`.
     InCluster,
     /// A kubeconfig. It is read again after a refusal: kubelets renew their certificates.
     Kubeconfig(PathBuf),

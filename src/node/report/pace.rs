@@ -4,13 +4,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 /// At rest.
-const REST: Duration = Duration::from_secs(300);
+const REST: Duration = Duration::from_mins(5);
 /// While something new is suspected, or an episode runs.
 const ALERT: Duration = Duration::from_secs(15);
 /// While a fault stands and nobody does anything about it.
-const HELD: Duration = Duration::from_secs(60);
+const HELD: Duration = Duration::from_mins(1);
 /// For how long a new suspicion keeps the probe alert.
-const ALERT_FOR: Duration = Duration::from_secs(600);
+const ALERT_FOR: Duration = Duration::from_mins(10);
 /// First wait after a failure, doubled with each one more, up to `LONGEST_WAIT`.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);

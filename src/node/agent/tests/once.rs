@@ -109,7 +109,12 @@ async fn an_operation_id_serves_one_order_only() {
     second.stop();
     let order = resume(&shim, &sandbox);
     done(&node.execute(&order).await);
-    let forged = Order { operation_id: order.operation_id, ..resume(&second, &other) };
+    process::wait_until("the trap", || shim.resumed() == 1);
+    let again = Order { operation_id: order.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
+    done(&node.execute(&again).await);
+    assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");
+    let fault_id = "fault-2".to_owned();
+    let forged = Order { operation_id: order.operation_id, fault_id, ..resume(&second, &other) };
     refused(&node.execute(&forged).await, OutcomeReason::AlreadyClaimed);
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }

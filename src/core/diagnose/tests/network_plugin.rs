@@ -1,0 +1,65 @@
+//! A CNI plugin that does not end.
+
+use super::*;
+
+const LOCK: &str = "/var/lib/cni/networks/pods/lock";
+
+#[test]
+fn the_holder_is_the_fault_and_its_waiters_are_evidence() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(400, 90, "s1", &[LOCK], false));
+    node.table().push(plugin(401, 80, "s2", &[], true));
+    node.table().push(plugin(402, 70, "s3", &[], true));
+    node.table().push(plugin(399, 95, "s4", &[], false));
+    let findings = node.findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::NetworkPluginHung, LOCK));
+    assert_eq!(sighting.subject.lock.as_deref(), Some(LOCK));
+    assert_eq!(sighting.target.process.as_ref().map(|p| (p.pid, p.role)), Some((400, Role::NetworkPlugin)));
+    assert!(sighting.evidence.iter().any(|line| line.contains("process 402") && line.contains("waits")));
+}
+
+#[test]
+fn among_equals_the_oldest_is_the_fault_and_never_the_parent_that_waits_for_its_child() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(401, 80, "s2", &[], false));
+    node.table().push(plugin(400, 90, "s1", &[], false));
+    assert_eq!(only(&node.findings()).target.process.as_ref().map(|p| p.pid), Some(400));
+    let mut child = plugin(405, 89, "s1", &[], false);
+    child.parent = 400;
+    node.table().push(child);
+    assert_eq!(only(&node.findings()).target.process.as_ref().map(|p| p.pid), Some(401));
+}
+
+#[test]
+fn young_plugins_are_at_work() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(400, 59, "s1", &[LOCK], false));
+    assert!(node.kinds().is_empty());
+    assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, LOCK), Some(1000));
+}
+
+#[test]
+fn waiters_without_a_holder_are_told_but_not_to_be_touched() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(401, 80, "s2", &[], true));
+    let findings = node.findings();
+    assert_eq!(only(&findings).target.process, None);
+    assert!(only(&findings).message.contains("holder was not found"));
+}
+
+#[test]
+fn hostile_names_are_bounded() {
+    let mut node = Node::healthy();
+    let mut hostile = plugin(400, 90, &"s".repeat(100_000), &[&"/l\n".repeat(100_000)], false);
+    hostile.command = "\u{1b}[31m".repeat(10_000);
+    hostile.wchan = Some("w".repeat(10_000));
+    node.table().push(hostile);
+    let findings = node.findings();
+    let sighting = only(&findings);
+    assert!(sighting.message.len() <= MAX_LINE && !sighting.message.contains('\u{1b}'));
+    assert!(sighting.evidence.len() <= MAX_EVIDENCE);
+    assert!(sighting.evidence.iter().all(|line| line.len() <= MAX_LINE));
+    assert!(sighting.subject.lock.as_ref().unwrap().len() <= MAX_LINE);
+    assert!(sighting.target.sandbox_id.as_ref().unwrap().len() <= 128);
+}

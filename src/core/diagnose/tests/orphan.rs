@@ -1,0 +1,82 @@
+//! A container whose sandbox is gone.
+
+use super::*;
+
+#[test]
+fn running_does_harm_always_exited_only_without_a_kubelet() {
+    for (state, harm) in [
+        (ContainerState::Running, Harm::Always),
+        (ContainerState::Exited, Harm::WithoutKubelet),
+        (ContainerState::Created, Harm::WithoutKubelet),
+        (ContainerState::Unknown, Harm::WithoutKubelet),
+    ] {
+        let mut node = Node::healthy();
+        node.orphan(state);
+        let findings = node.findings();
+        let sighting = findings.sightings.iter().find(|sighting| sighting.kind == FaultType::OrphanContainer).unwrap();
+        assert_eq!((sighting.harm, sighting.key.as_str()), (harm, WORK), "{state:?}");
+        assert_eq!(sighting.target.container_id.as_deref(), Some(WORK));
+        assert_eq!(sighting.target.sandbox_id.as_deref(), Some(SANDBOX));
+        assert_eq!(sighting.target.process, None);
+    }
+}
+
+#[test]
+fn only_a_confirmed_recheck_is_a_sighting() {
+    for (recheck, clean) in
+        [(Some(OrphanRecheck::Refuted), Some(1000)), (Some(OrphanRecheck::NoAnswer), None), (None, None)]
+    {
+        let mut node = Node::healthy();
+        node.orphan(ContainerState::Running);
+        node.list().rechecks.clear();
+        node.list().rechecks.extend(recheck.map(|recheck| (WORK.to_owned(), recheck)));
+        let findings = node.findings();
+        assert!(findings.sightings.is_empty(), "{recheck:?}");
+        assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), clean, "{recheck:?}");
+    }
+}
+
+#[test]
+fn a_sandbox_in_either_list_and_a_container_of_others_are_no_orphans() {
+    let mut node = Node::healthy();
+    node.orphan(ContainerState::Running);
+    node.list().sandboxes_again.push(SANDBOX.into());
+    assert!(!node.kinds().contains(&FaultType::OrphanContainer));
+    let mut node = Node::healthy();
+    node.orphan(ContainerState::Running);
+    node.list().containers.iter_mut().for_each(|container| container.pod = None);
+    assert!(!node.kinds().contains(&FaultType::OrphanContainer));
+}
+
+#[test]
+fn many_at_once_are_a_failed_list() {
+    let mut node = Node::healthy();
+    node.list().sandboxes.clear();
+    node.list().sandboxes_again.clear();
+    node.list().containers.push(container("b2", OTHER, "more"));
+    let all: Vec<String> = node.list().containers.iter().map(|container| container.id.clone()).collect();
+    node.list().rechecks = all.into_iter().map(|id| (id, OrphanRecheck::Confirmed)).collect();
+    let findings = node.findings();
+    assert!(!node.kinds().contains(&FaultType::OrphanContainer));
+    assert_eq!(clean_at(&findings, FaultType::OrphanContainer, WORK), None);
+}
+
+#[test]
+fn an_old_kubelet_raises_the_severity_only() {
+    for (version, severity) in [
+        ("v1.23.17", Severity::Critical),
+        ("1.9.1", Severity::Critical),
+        ("v1.24.0", Severity::High),
+        ("v1.36.3", Severity::High),
+        ("v2.1.0", Severity::High),
+        ("nonsense", Severity::High),
+        ("", Severity::High),
+    ] {
+        let mut node = Node::healthy();
+        node.orphan(ContainerState::Exited);
+        node.kubelet().version = Some(version.into());
+        let findings = node.findings();
+        let sighting = only(&findings);
+        assert_eq!(sighting.without_kubelet.as_ref().unwrap().severity, severity, "{version}");
+    }
+}
