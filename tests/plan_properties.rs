@@ -2,6 +2,8 @@
 //! random worlds are tried.
 #![expect(clippy::unwrap_used, reason = "helpers of tests: what is missing fails the test")]
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "plan/properties.rs"]
 mod properties;
 #[path = "plan/rules.rs"]
