@@ -93,7 +93,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::FallIll(n, kind, cure) => {
             let mut ill = fault(*kind, &format!("x{}", turn % 3));
             ill.first_seen = now;
-            ill.severity = if turn % 2 == 0 { Severity::High } else { Severity::Medium };
+            ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
             if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
                 world.infect(name(n), ill, *cure);
             }
@@ -124,7 +124,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().can_act = *may,
         Event::Veto(n, on) => {
-            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect()
+            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
         Event::SuspendPolicy(on) => world.policies[0].suspend = *on,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use nrh::core::episode::{ActResult, HealState, Lane, Phase, StepState, acted};
-use nrh::core::fault::{FaultState, FaultType, Severity};
+use nrh::core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, Health, HoldReason, Operation, plan};
 use nrh::core::policy::{Action, Amount, Mode};
-use nrh::core::snapshot::{Snapshot, Tri};
+use nrh::core::snapshot::{Slot, Snapshot, Tri};
 
 use crate::world::{
     Chaos, Cure, World, acts, backing_off, cont, creating, fault, hung, kill, notify, overdue, plugin, pod, policy,
@@ -66,7 +66,7 @@ fn every_doubt_holds() {
         ("a policy suspended", HoldReason::Suspended, |s| s.policies[0].suspend = true),
         ("a policy paused", HoldReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
         ("no rule for the kind", HoldReason::NoRule, |s| {
-            s.policies[0].rules[0].faults = [FaultType::LeakedShim].into()
+            s.policies[0].rules[0].faults = [FaultType::LeakedShim].into();
         }),
         ("no rule for the severity", HoldReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
         ("a rule that waits", HoldReason::TooYoung, |s| s.policies[0].rules[0].hold_for = secs(600)),
@@ -722,6 +722,30 @@ fn what_was_claimed_before_is_judged_by_its_effect() {
 }
 
 #[test]
+fn of_two_answers_the_one_that_acted_counts() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    let answer =
+        |state, reason| Outcome { operation_id: id.clone(), state, reason, message: String::new(), at: world.now };
+    for (job, agent) in [
+        (
+            answer(OutcomeState::Refused, OutcomeReason::AlreadyClaimed),
+            answer(OutcomeState::Done, OutcomeReason::Acted),
+        ),
+        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Acted)),
+        (answer(OutcomeState::Done, OutcomeReason::Acted), answer(OutcomeState::Failed, OutcomeReason::CallFailed)),
+    ] {
+        let mut snapshot = world.snapshot();
+        snapshot.jobs.get_mut(&id).unwrap().outcome = Some(job);
+        snapshot.reports.get_mut("n1").unwrap().agent = Some(agent);
+        let plan = plan(&snapshot, &world.settings);
+        let Some(Effect::WriteEpisode(episode)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
+        assert_eq!((episode.phase, episode.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Acted)));
+    }
+}
+
+#[test]
 fn someone_elses_cordon_is_not_adopted() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
     world.node("n1").view.unschedulable = true;
@@ -822,6 +846,129 @@ fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
     world.run(secs(600));
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+#[test]
+fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    let acted_at = world.only_episode().steps[0].acted_at.unwrap();
+    world.now = world.now.checked_add(secs(10)).unwrap();
+    let mut early = world.snapshot();
+    early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
+    let waiting = plan(&early, &world.settings);
+    assert!(waiting.effects.is_empty(), "a report from before the act is no cure: {:?}", waiting.effects);
+    assert!(waiting.nodes["n1"].look_requested, "a new one is asked for");
+
+    world.node("n1").send();
+    world.pass();
+    let step = world.only_episode().steps[0].clone();
+    assert_eq!((step.state, step.clean_since), (StepState::Verifying, Some(world.now)));
+    world.tick(secs(4));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
+    world.infect("n1", hung("log"), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].clean_since, None, "it came back");
+    world.node("n1").sick.clear();
+    world.tick(secs(1));
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_episode().steps[0].acted_at, Some(acted_at));
+}
+
+#[test]
+fn a_full_report_may_have_left_the_fault_out() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    for i in 0..MAX_FAULTS {
+        let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
+        other.state = FaultState::Suspected;
+        world.node("n1").sick.push(crate::world::Sickness { fault: other, cure: Cure::Nothing });
+    }
+    for _ in 0..3 {
+        world.tick(secs(20));
+        world.pass();
+    }
+    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    world.node("n1").sick.pop();
+    world.tick(secs(5));
+    world.run(secs(20));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn somebody_elses_mark_is_left_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.pass();
+    world.node("n1").view.cordoned_by = Some("another-episode".into());
+    let mut snapshot = world.snapshot();
+    snapshot
+        .ledger
+        .as_mut()
+        .unwrap()
+        .slots
+        .insert("another-episode".into(), Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now });
+    snapshot.policies.clear();
+    let plan = plan(&snapshot, &world.settings);
+    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    let written = plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = written.unwrap();
+    assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
+}
+
+#[test]
+fn names_are_never_used_again() {
+    let mut world = World::sick(plugin(), Cure::Nothing, &[cont()]);
+    world.run(secs(900));
+    world.tick(secs(3_600));
+    world.run(secs(900));
+    let names: Vec<String> = world.episodes.keys().cloned().collect();
+    assert_eq!(names.len(), 2);
+    assert!(names[0].ends_with("-1") && names[1].ends_with("-2"), "{names:?}");
+    world.tick(secs(3_600));
+    world.episodes.remove(&names[0]);
+    let plan = world.plan();
+    let opened =
+        plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e.name.as_str()) } else { None });
+    assert!(opened.unwrap().ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
+
+    world.policies[0].suspend = true;
+    world.policies[0].history.limit = 0;
+    world.run(secs(60));
+    assert_eq!(world.episodes.len(), 1, "the newest one stays while its fault is there: its name must not come again");
+}
+
+#[test]
+fn a_node_whose_episode_does_not_show_gets_no_second_one() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.episodes.clear();
+    world.node("n1").sick.clear();
+    world.infect("n1", hung("other"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![HoldReason::StepUnderWay]), "{:?}", plan.held);
+}
+
+#[test]
+fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
+    for severity in [Severity::Low, Severity::High, Severity::Critical] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut doubt = hung("log");
+        (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
+        world.infect("n1", doubt, Cure::Cont);
+        let first = world.plan();
+        assert!(first.effects.is_empty(), "the doubt counts");
+        world.node("n1").sick.reverse();
+        world.node("n1").send();
+        assert_eq!(world.plan(), first);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is known of one node at this moment, and how much it counts.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -219,15 +220,19 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
             all.push(Seen { fault: Cow::Borrowed(&reported.fault), looked: reported.looked, lasted });
         }
     }
+    // A report that names a fault twice is read with the greater doubt, whatever its order.
     all.sort_by(|a, b| {
-        Fault::by_urgency(&a.fault, &b.fault)
-            .then_with(|| a.fault.state.cmp(&b.fault.state))
-            .then_with(|| b.looked.cmp(&a.looked))
-            .then_with(|| a.lasted.cmp(&b.lasted))
-            .then_with(|| a.fault.message.cmp(&b.fault.message))
+        (&a.fault.id, a.fault.state, Reverse(a.looked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
+            &b.fault.id,
+            b.fault.state,
+            Reverse(b.looked),
+            b.lasted,
+            b.fault.severity,
+            &b.fault.message,
+        ))
     });
-    let mut known = BTreeSet::new();
-    all.retain(|seen| known.insert(seen.fault.id.clone()));
+    all.dedup_by(|later, first| later.fault.id == first.fault.id);
+    all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     all.truncate(MAX_FAULTS);
     if facts.view.is_some() {
         let own = cluster_faults(facts, &all, now, settings);
