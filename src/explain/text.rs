@@ -38,6 +38,13 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, inval
     for fault in faults {
         one(&mut out, node, fault, snapshot, decided);
     }
+    for effect in &decided.effects {
+        if let Effect::Act { node: target, operation, .. } = effect
+            && target == node
+        {
+            let _ = writeln!(out, "  now: {}", act(operation));
+        }
+    }
     episodes(&mut out, node, snapshot);
     match decided.next {
         Some(next) => {
@@ -91,13 +98,6 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
     }
     for held in decided.held.iter().filter(|held| held.node == node && held.fault_id.as_deref() == Some(&fault.id)) {
         let _ = writeln!(out, "    held ({:?}): {}", held.reason, held.message);
-    }
-    for effect in &decided.effects {
-        if let Effect::Act { node: target, operation, .. } = effect
-            && target == node
-        {
-            let _ = writeln!(out, "    now: {}", act(operation));
-        }
     }
 }
 
