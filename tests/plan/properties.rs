@@ -10,9 +10,8 @@ use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use proptest::prelude::*;
 
-use crate::world::{
-    Chaos, Cure, World, backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, secs, step,
-};
+use crate::samples::{backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, step};
+use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -124,7 +123,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().can_act = *may,
         Event::Veto(n, on) => {
-            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect()
+            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
         Event::SuspendPolicy(on) => world.policies[0].suspend = *on,
