@@ -2,6 +2,8 @@
 //!
 //! Prints each size's time with the ratio to the smallest per node, and writes `target/bench/plan.json`.
 
+#![expect(clippy::cast_precision_loss, reason = "nanoseconds and node counts are far below 2^52")]
+
 mod record;
 
 use std::collections::BTreeMap;
@@ -100,9 +102,9 @@ fn leaked_shim(node: &str) -> ReportedFault {
 fn policy() -> Policy {
     let step = Step {
         action: Action::CleanupOrphans,
-        timeout: Duration::from_secs(180),
+        timeout: Duration::from_mins(3),
         attempts: 1,
-        cooldown: Duration::from_secs(60),
+        cooldown: Duration::from_mins(1),
         verify_for: Duration::from_secs(5),
     };
     Policy {
@@ -122,6 +124,6 @@ fn policy() -> Policy {
             steps: vec![step],
         }],
         limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5) },
-        history: History { limit: 50, ttl: Duration::from_secs(3600) },
+        history: History { limit: 50, ttl: Duration::from_hours(1) },
     }
 }

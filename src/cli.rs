@@ -33,7 +33,7 @@ pub enum Command {
     Act(ActArgs),
     /// Says why a node is healed, held or left alone.
     Explain(ExplainArgs),
-    /// Prints the CustomResourceDefinitions, or writes them to a folder.
+    /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
     Thresholds,

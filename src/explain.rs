@@ -1,9 +1,102 @@
 //! `nrh explain NODE`: evidence, fault, rule, held or done, why, and when it is looked at next.
+//!
+//! A reader of the very same [`plan`]: it decides as the controller would, on the objects as they are in the cluster
+//! (or in a file), and carries nothing out.
+
+mod objects;
+mod text;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
 
 use crate::cli::ExplainArgs;
+use crate::core::plan::{PlanSettings, plan};
+use objects::Objects;
 
 /// Runs `nrh explain`.
-#[expect(clippy::unused_async, reason = "to come")]
-pub async fn run(_args: ExplainArgs) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
+    let objects = match &args.file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            Objects::parse(&text).with_context(|| format!("cannot use {}", path.display()))?
+        }
+        None => Objects::fetch(args.node.as_deref()).await?,
+    };
+    let node = match (args.node, objects.node_names().as_slice()) {
+        (Some(node), _) => node,
+        (None, [only]) => only.clone(),
+        (None, names) => bail!("expected the name of a node; the objects are of {}: {}", names.len(), names.join(", ")),
+    };
+    // Saved objects are explained as of when they were saved: the newest heartbeat in them.
+    let now = if args.file.is_some() { objects.newest().unwrap_or_else(Timestamp::now) } else { Timestamp::now() };
+    print!("{}", explain(&objects, &node, now)?);
+    Ok(())
+}
+
+/// The explanation of one node.
+fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<String> {
+    let (snapshot, invalid) = objects.snapshot(now);
+    if !snapshot.nodes.contains_key(node) && !snapshot.reports.contains_key(node) {
+        bail!("there is no Node and no NodeRuntimeHealth {node:?}; `kubectl get nrh` lists what there is");
+    }
+    let decided = plan(&snapshot, &PlanSettings::default());
+    Ok(text::explanation(node, &snapshot, &decided, &invalid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAVED: &str = include_str!("explain/saved.yaml");
+
+    fn explained(change: impl Fn(String) -> String) -> anyhow::Result<String> {
+        let objects = Objects::parse(&change(SAVED.to_owned()))?;
+        explain(&objects, "worker-1", objects.newest().context("a heartbeat")?)
+    }
+
+    #[test]
+    fn a_dry_run_is_said_to_be_why_nothing_is_done() {
+        let text = explained(|saved| saved).unwrap();
+        for part in [
+            "worker-1",
+            "HungContainer",
+            "kube-system/log-shipper-x7k2p",
+            "state T",
+            "policy default, rule release",
+            "dry run",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn an_enforcing_policy_is_said_to_act() {
+        let text = explained(|saved| saved.replace("mode: DryRun", "mode: Enforce")).unwrap();
+        assert!(text.contains("now: ReleaseHungProcess"), "{text}");
+    }
+
+    #[test]
+    fn a_suspended_node_says_who_said_no() {
+        let text = explained(|saved| {
+            saved
+                .replace("suspend: false", "suspend: true\n    reason: disk swap")
+                .replace("mode: DryRun", "mode: Enforce")
+        })
+        .unwrap();
+        assert!(text.contains("disk swap"), "{text}");
+    }
+
+    #[test]
+    fn a_broken_policy_is_named_with_its_error() {
+        let text = explained(|saved| saved.replace("signal: Cont", "signal: Hup")).unwrap();
+        assert!(text.contains("policy default cannot be used"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_node_is_refused() {
+        let objects = Objects::parse(SAVED).unwrap();
+        let error = explain(&objects, "worker-9", Timestamp::UNIX_EPOCH).unwrap_err();
+        assert!(error.to_string().contains("worker-9"), "{error}");
+        assert!(Objects::parse("kind: Pod\napiVersion: v1").is_err());
+    }
 }

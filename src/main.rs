@@ -12,10 +12,10 @@ fn main() -> anyhow::Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
         match cli.command {
-            Command::Controller(args) => nrh::controller::run::run(args).await,
-            Command::Probe(args) => nrh::node::run::run(args).await,
-            Command::Act(args) => nrh::node::agent::run(args).await,
-            Command::Explain(args) => nrh::explain::run(args).await,
+            Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
+            Command::Probe(args) => Box::pin(nrh::node::run::run(args)).await,
+            Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
+            Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds => print_thresholds(),
         }

@@ -1,6 +1,5 @@
 //! The decision: one rule after the other, and what holds whatever happens. `PROPTEST_CASES` sets how many
 //! random worlds are tried.
-
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "plan/answers.rs"]

@@ -17,6 +17,7 @@ pub mod kwok;
 pub mod network;
 pub mod node;
 mod node_config;
+pub mod operator;
 pub mod packages;
 mod pki;
 pub mod process;

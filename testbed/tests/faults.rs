@@ -231,6 +231,8 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
     let (pod, other) = (stage.running("agent", None), stage.running("other", None));
     let node = stage.node();
 
+    let before = stage.snapshot();
+
     let lost = faults::lose_sandbox(node, &pod.uid).unwrap();
     println!("orphan after {:.1?}", lost.elapsed());
     let lists = stage.lists();
@@ -255,6 +257,16 @@ fn an_orphan_keeps_an_old_kubelet_from_starting_on_a_node_where_nothing_runs() {
     until("the kubelet runs", SOON, || stage.kubelet_runs());
     until("its pods run", SOON, || stage.runs(&pod.uid).yes() && stage.runs(&other.uid).yes());
     println!("node healed {:.1?} after the orphan's removal", lifted.elapsed());
+    // Nothing of the injection may look like a fault of its own afterwards.
+    let (lists, processes) = (stage.lists(), view::processes(node.init_pid()).unwrap());
+    let known = |id: &String| lists.sandboxes.iter().any(|s| s.id == *id && s.ready);
+    let left = processes.iter().filter(|p| p.sandbox.as_ref().is_some_and(|id| !known(id)));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<&view::Process>::new());
+    let mut allowed = Allowed::default().stopped_node(&node.name);
+    for program in ["containerd", "testbed", "kubelet"] {
+        allowed = allowed.program(&node.name, program);
+    }
+    assert_eq!(view::diff(&before, &stage.snapshot(), &allowed).0, []);
     stage.down();
 }
 

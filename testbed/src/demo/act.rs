@@ -40,7 +40,7 @@ pub(super) trait Act {
     fn writes(&self, stage: &Stage) -> Vec<Write>;
     /// Longest time from the injection to a cure; then the act has failed.
     fn limit(&self) -> Duration {
-        Duration::from_secs(300)
+        Duration::from_mins(5)
     }
 }
 

@@ -144,9 +144,11 @@ mod tests {
         assert!(report.acts[0].ok && report.acts[0].control.ok && report.untouched.ok);
     }
 
+    type Flaw = (&'static str, fn(&mut ActRecord));
+
     #[test]
     fn each_flaw_is_objected_to() {
-        let flaws: [(&str, fn(&mut ActRecord)); 11] = [
+        let flaws: [Flaw; 11] = [
             ("not detected", |r| r.run.as_mut().unwrap().detected = None),
             ("not acted", |r| r.run.as_mut().unwrap().acted = None),
             ("not healed", |r| r.run.as_mut().unwrap().healed = None),

@@ -14,14 +14,14 @@ use super::judge::{ActRecord, judge};
 use super::report::Report;
 use super::stage::Stage;
 use super::tell::Teller;
-use crate::{Bed, BedOptions, images, state};
+use crate::{Bed, BedOptions, operator};
 
 /// Runs the demo; returns whether everything held.
 pub fn run(options: &Options) -> Result<bool> {
     let tell = Teller::new();
     tell.head("Node Runtime Health: five incidents on a real node");
     tell.say("building the operator (static, as shipped)");
-    let nrh = images::static_binary(&state::workspace(), "nrh", "nrh")?;
+    let nrh = operator::build()?;
     tell.say("starting a control plane, two real nodes and simulated ones");
     let bed = Bed::up(BedOptions { name: "demo".into(), keep: options.keep, ..BedOptions::default() })?;
     bed.add_kwok_nodes(options.kwok)?;

@@ -11,14 +11,12 @@ use serde_json::Value;
 use super::act::wait;
 use super::tell::Teller;
 use crate::view::{self, Pod, Snapshot};
-use crate::{Bed, Node, images, state};
+use crate::{Bed, Node, operator, state};
 
 /// Namespace of the demo's workloads.
 pub(super) const NAMESPACE: &str = "demo";
-/// Image reference that the shipped manifests name.
-pub(super) const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long pods of a healthy node may take to run.
-const PODS: Duration = Duration::from_secs(120);
+const PODS: Duration = Duration::from_mins(2);
 
 /// Everything acts work with.
 pub(super) struct Stage {
@@ -47,30 +45,13 @@ impl Stage {
 
     fn install(&self) -> Result<()> {
         self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
-        let archive = self.bed.dir().join("nrh-image.tar");
-        images::operator_image(&state::workspace(), &self.nrh, IMAGE, &archive)?;
-        for node in self.bed.nodes() {
-            images::import(node, &archive)?;
-        }
+        operator::load_image(&self.bed, &self.nrh)?;
         self.tell.say("kubectl apply -k config/default");
-        self.apply_folder("config/default")?;
+        operator::apply_folder(&self.bed, "config/default")?;
         self.bed.kubectl_input(&["apply", "-f", "-"], &super::acts::workloads(&self.sick.name))?;
         self.tell.say("waiting for the controller, the probes and the workloads");
-        let rollout = |namespace: &str, what: &str| {
-            self.bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=150s"]).map(drop)
-        };
-        rollout("nrh-system", "deployment/nrh-controller")?;
-        rollout("nrh-node", "daemonset/nrh-probe")?;
-        wait("both probes report", PODS, || Ok(self.reports(&self.sick.name) && self.reports(&self.well.name)))?;
+        operator::wait(&self.bed)?;
         self.settle()
-    }
-
-    /// Applies a folder of the project as a GitOps change would.
-    pub(super) fn apply_folder(&self, folder: &str) -> Result<()> {
-        let path = state::workspace().join(folder);
-        // A second time: objects of a kind that the first time only defines.
-        let apply = || self.bed.kubectl(&["apply", "-k", &path.display().to_string()]);
-        wait(&format!("kubectl apply -k {folder}"), Duration::from_secs(60), || apply().map(|_| true))
     }
 
     /// Applies one policy.
@@ -78,10 +59,6 @@ impl Stage {
         self.tell.say(&format!("a GitOps change: kubectl apply -f config/policies/{file}"));
         let path = state::workspace().join("config/policies").join(file);
         self.bed.kubectl(&["apply", "-f", &path.display().to_string()]).map(drop)
-    }
-
-    fn reports(&self, node: &str) -> bool {
-        self.health(node).is_some_and(|health| !health["status"]["probe"]["heartbeatAt"].is_null())
     }
 
     /// A node's report, as the operator shows it.

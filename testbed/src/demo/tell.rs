@@ -15,25 +15,29 @@ impl Teller {
     }
 
     /// A headline.
+    #[expect(clippy::unused_self, reason = "the teller tells all, with or without the time")]
     pub(super) fn head(self, text: &str) {
-        self.write(&format!("\n== {text} ==\n"));
+        write(&format!("\n== {text} ==\n"));
     }
 
     /// A sentence.
     pub(super) fn say(self, text: &str) {
         let seconds = self.began.elapsed().as_secs();
-        self.write(&format!("[{:02}:{:02}] {text}\n", seconds / 60, seconds % 60));
+        write(&format!("[{:02}:{:02}] {text}\n", seconds / 60, seconds % 60));
     }
 
     /// What a command printed.
+    #[expect(clippy::unused_self, reason = "the teller tells all, with or without the time")]
     pub(super) fn show(self, text: &str) {
-        self.write(&text.lines().map(|line| format!("        {line}\n")).collect::<String>());
+        for line in text.lines() {
+            write(&format!("        {line}\n"));
+        }
     }
+}
 
-    /// A closed pipe ends nobody's demo.
-    fn write(self, text: &str) {
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(text.as_bytes());
-        let _ = out.flush();
-    }
+/// A closed pipe ends nobody's demo.
+fn write(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
 }

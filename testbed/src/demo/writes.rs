@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::AuditEntry;
 
-/// The operator's ServiceAccounts, and the node identities that a probe in unit mode uses.
+/// The operator's service accounts, by namespace.
 const ACCOUNTS: [&str; 2] = ["system:serviceaccount:nrh-system:", "system:serviceaccount:nrh-node:"];
 
 /// A write that an act may make.

@@ -95,8 +95,15 @@ impl Stage {
 
     /// A child of this test.
     pub(super) fn child(&self, name: &str, args: &[&str]) -> Running {
+        self.child_by("env", &[], name, args)
+    }
+
+    /// A child of this test that another program starts.
+    pub(super) fn child_by(&self, by: &str, flags: &[&str], name: &str, args: &[&str]) -> Running {
         let (program, log) = (self.program(name), self.path(&format!("{name}.log")));
-        let child = Command::new(program).args(self.waiting(&log, args)).stdin(Stdio::null()).spawn().unwrap();
+        let mut command = Command::new(by);
+        let child =
+            command.args(flags).arg(program).args(self.waiting(&log, args)).stdin(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         Running::ready(pid, log, Some(child))
     }

@@ -198,3 +198,31 @@ async fn a_process_is_no_plugin_without_its_environment_or_its_runtime() {
     refused(&node.execute(&end(&alone, &sandbox, None)).await, OutcomeReason::TargetChanged);
     assert!(plain.state().is_some() && alone.state().is_some());
 }
+
+#[tokio::test]
+async fn a_shim_inside_a_container_is_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: a PID namespace of its own needs root");
+        return;
+    }
+    let (node, sandbox) = (Node::new(), id());
+    let outer = node.stage.child_by(
+        "unshare",
+        &["-p", "-f", "--kill-child"],
+        "nested/containerd-shim-runc-v2",
+        &["-namespace", "k8s.io", "-id", &sandbox],
+    );
+    let table = crate::node::proc::table(std::path::Path::new("/proc")).unwrap();
+    let inner = table.iter().find(|process| process.parent == outer.pid).unwrap();
+    let process = ProcessRef {
+        role: Role::Shim,
+        pid: inner.pid,
+        start_ticks: inner.start_ticks,
+        state: "S".to_owned(),
+        wchan: None,
+        command: inner.command.clone(),
+    };
+    let order = order(NodeAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &sandbox));
+    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    assert!(outer.state().is_some() && outer.resumed() == 0);
+}

@@ -1,19 +1,20 @@
-//! Act 3b: a DaemonSet pod waits in CrashLoopBackOff at its longest back-off although its cause is gone.
+//! Act 3b: a DaemonSet pod waits in `CrashLoopBackOff` at its longest back-off although its cause is gone.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use super::super::act::{Act, wait};
 use super::super::stage::{NAMESPACE, Stage};
 use super::super::writes::Write;
 use super::CAUSES;
 use crate::faults::{self, Fault, Injection, Victim};
-use crate::view::{Allowed, Pod};
+use crate::view::{self, Allowed, Pod};
 
 /// The longest back-off of a kubelet with default settings.
 const BACK_OFF: f64 = 300.0;
+/// The back-off before it.
+const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
 /// See the module.
 #[derive(Debug)]
@@ -41,18 +42,17 @@ impl BackOff {
     }
 
     /// Seconds since the container ended, if it waits at the longest back-off.
+    ///
+    /// The kubelet names the length of a back-off only when it tries the pod again, up to a minute and a half later. It
+    /// doubles each time, so the one that follows 2 min 40 s is the longest.
     fn waits(&self, stage: &Stage) -> Result<Option<(Pod, f64)>> {
         let Some(pod) = stage.pod_of(self.daemon_set)? else { return Ok(None) };
-        let text = stage.bed.kubectl(&["-n", NAMESPACE, "get", "pod", &pod.name, "-o", "json"])?;
-        let json: Value = serde_json::from_str(&text)?;
-        let container = &json["status"]["containerStatuses"][0];
-        let message = container["state"]["waiting"]["message"].as_str().unwrap_or_default();
-        if !message.starts_with("back-off 5m0s") {
+        let last = view::back_off(&stage.sick, &pod.uid)?;
+        if last.is_none_or(|last| last < BEFORE_LONGEST) {
             return Ok(None);
         }
-        let ended = container["lastState"]["terminated"]["finishedAt"].as_str().context("a back-off follows an end")?;
-        let ended: jiff::Timestamp = ended.parse()?;
-        Ok(Some((pod, jiff::Timestamp::now().duration_since(ended).as_secs_f64())))
+        let ended = pod.containers.iter().filter_map(|container| container.finished).max();
+        Ok(ended.map(|at| (pod, jiff::Timestamp::now().duration_since(at).as_secs_f64())))
     }
 }
 
@@ -71,7 +71,7 @@ impl Act for BackOff {
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.tell.say(&format!("waiting until {} has just begun a back-off of 5 minutes", self.daemon_set));
-        wait("a back-off of 5 minutes begins", Duration::from_secs(720), || {
+        wait("a back-off of 5 minutes begins", Duration::from_mins(12), || {
             Ok(self.waits(stage)?.is_some_and(|(_, ended)| ended < 12.0))
         })
     }

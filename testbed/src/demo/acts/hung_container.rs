@@ -55,7 +55,7 @@ impl Act for HungContainer {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the control gets well once its shim goes on", std::time::Duration::from_secs(60), || {
+        wait("the control gets well once its shim goes on", std::time::Duration::from_mins(1), || {
             self.healed(stage, injection)
         })
     }

@@ -1,4 +1,4 @@
-//! Act 3a: a CNI plugin hangs while it holds a file lock, others wait behind it. Pods sit in ContainerCreating, no event.
+//! Act 3a: a CNI plugin hangs while it holds a file lock, others wait behind it. Pods sit in `ContainerCreating`, no event.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Act for NetworkPlugin {
         self.old = pods.iter().map(|pod| pod.uid.clone()).collect();
         let gate = faults::hang_cni_add(&stage.sick)?;
         pods.iter().try_for_each(|pod| stage.delete_pod(pod))?;
-        faults::await_gate_holder(&stage.sick, &gate, Duration::from_secs(60))
+        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(1))
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {

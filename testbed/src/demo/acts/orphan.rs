@@ -115,7 +115,7 @@ impl Act for Orphan {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the node gets well once the orphan is gone", Duration::from_secs(120), || self.healed(stage, injection))?;
+        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.healed(stage, injection))?;
         self.stop_unit()
     }
 

@@ -1,0 +1,141 @@
+//! The objects an explanation is made from, out of the cluster or out of a file.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+
+use crate::api::convert::{self, Invalid};
+use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
+use crate::controller::cache::{node, report};
+use crate::core::snapshot::{Ledger, Slot, Snapshot};
+
+/// How long the API server may take for one answer.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// All objects a decision is made from, as far as a reader may see them.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    nodes: Vec<Node>,
+    healths: Vec<NodeRuntimeHealth>,
+    policies: Vec<RemediationPolicy>,
+    episodes: Vec<NodeRemediation>,
+    /// Objects that cannot be read, one sentence each.
+    unreadable: Vec<String>,
+}
+
+impl Objects {
+    /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
+    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+        let root: Value = serde_saphyr::from_str(text).context("it is neither YAML nor JSON")?;
+        let items = match root.get("items").and_then(Value::as_array) {
+            Some(items) => items.clone(),
+            None => vec![root],
+        };
+        let mut objects = Self::default();
+        for item in items {
+            let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let read = match kind.as_str() {
+                "Node" => serde_json::from_value(item).map(|object| objects.nodes.push(object)),
+                "NodeRuntimeHealth" => serde_json::from_value(item).map(|object| objects.healths.push(object)),
+                "RemediationPolicy" => serde_json::from_value(item).map(|object| objects.policies.push(object)),
+                "NodeRemediation" => serde_json::from_value(item).map(|object| objects.episodes.push(object)),
+                _ => continue,
+            };
+            if let Err(error) = read {
+                let kind = if kind == "RemediationPolicy" { "policy" } else { kind.as_str() };
+                objects.unreadable.push(format!("{kind} {name} cannot be used: {error}"));
+            }
+        }
+        if objects.nodes.is_empty() && objects.healths.is_empty() {
+            bail!(
+                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints"
+            );
+        }
+        Ok(objects)
+    }
+
+    /// Reads them from the cluster of the current kubeconfig.
+    pub(super) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
+        let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG, or use --file")?;
+        let what =
+            |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
+        Ok(Self {
+            nodes: list(client.clone()).await.with_context(|| what("nodes"))?,
+            healths: list(client.clone()).await.with_context(|| what("noderuntimehealths"))?,
+            policies: list(client.clone()).await.with_context(|| what("remediationpolicies"))?,
+            episodes: list(client).await.with_context(|| what("noderemediations"))?,
+            unreadable: Vec::new(),
+        })
+    }
+
+    pub(super) fn node_names(&self) -> Vec<String> {
+        self.healths.iter().map(ResourceExt::name_any).collect()
+    }
+
+    /// The newest heartbeat.
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        self.healths.iter().filter_map(heartbeat).max()
+    }
+
+    /// The snapshot as of `now`, and what is wrong with objects that cannot be used.
+    pub(super) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
+        let mut invalid = self.unreadable.clone();
+        let mut snapshot = Snapshot { now, ceiling: u32::MAX, ..Snapshot::default() };
+        for object in &self.nodes {
+            snapshot.nodes.insert(object.name_any(), node::view(object));
+        }
+        for object in &self.healths {
+            let mut view = report::view(object);
+            // The controller measures arrival by its own clock; a reader has only what the object says.
+            let age = heartbeat(object).and_then(|at| now.duration_since(at).try_into().ok()).unwrap_or(Duration::ZERO);
+            if let Some(beat) = view.heartbeat.as_mut() {
+                beat.arrived = age;
+            }
+            for reported in &mut view.faults {
+                reported.looked = reported.looked.saturating_add(age);
+            }
+            snapshot.reports.insert(object.name_any(), view);
+        }
+        for object in &self.policies {
+            match convert::policy(object) {
+                Ok(policy) => snapshot.policies.push(policy),
+                Err(Invalid(errors)) => {
+                    invalid.push(format!("policy {} cannot be used: {}", object.name_any(), errors.join("; ")));
+                }
+            }
+        }
+        let mut ledger = Ledger::default();
+        for object in &self.episodes {
+            let episode = convert::episode(object);
+            if episode.is_open() {
+                let slot =
+                    Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at: episode.opened_at };
+                ledger.slots.insert(episode.name.clone(), slot);
+            }
+            snapshot.episodes.insert(episode.name.clone(), episode);
+        }
+        snapshot.ledger = Some(ledger);
+        (snapshot, invalid)
+    }
+}
+
+fn heartbeat(object: &NodeRuntimeHealth) -> Option<Timestamp> {
+    object.status.as_ref()?.probe.as_ref()?.heartbeat_at
+}
+
+async fn list<K>(client: Client) -> anyhow::Result<Vec<K>>
+where
+    K: kube::Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client);
+    Ok(tokio::time::timeout(DEADLINE, api.list(&ListParams::default())).await.context("no answer in time")??.items)
+}

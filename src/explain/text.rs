@@ -1,0 +1,151 @@
+//! The explanation as text.
+
+use std::fmt::Write;
+
+use crate::core::fault::{Fault, FaultState};
+use crate::core::plan::{Effect, Operation, Plan};
+use crate::core::policy::{Action, Policy, Rule};
+use crate::core::snapshot::Snapshot;
+
+/// The explanation of one node. Writing to a string cannot fail, so its results are not looked at.
+pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, invalid: &[String]) -> String {
+    let mut out = String::new();
+    let outlook = decided.nodes.get(node).cloned().unwrap_or_default();
+    let _ = writeln!(out, "node {node}: {:?}", outlook.health);
+    match snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
+        Some(beat) => {
+            let can = if beat.can_act { "may act" } else { "only looks" };
+            let _ = writeln!(
+                out,
+                "  probe: last heard of {} s ago, the next report promised within {} s; {can}",
+                beat.arrived.as_secs(),
+                beat.interval.as_secs()
+            );
+        }
+        None => {
+            let _ = writeln!(out, "  probe: has never reported, so nothing is known and nothing is done");
+        }
+    }
+    for line in invalid {
+        let _ = writeln!(out, "  {line}");
+    }
+    let reported =
+        snapshot.reports.get(node).into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
+    let faults: Vec<&Fault> = reported.chain(&outlook.cluster_faults).collect();
+    if faults.is_empty() {
+        let _ = writeln!(out, "  no fault is suspected");
+    }
+    for fault in faults {
+        one(&mut out, node, fault, snapshot, decided);
+    }
+    episodes(&mut out, node, snapshot);
+    match decided.next {
+        Some(next) => {
+            let _ = writeln!(out, "  decided again in {} s at the latest, and at every change", next.as_secs().max(1));
+        }
+        None => {
+            let _ = writeln!(out, "  decided again at the next change");
+        }
+    }
+    out
+}
+
+fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided: &Plan) {
+    let _ = writeln!(out, "  fault {} ({:?}, {}): {}", fault.kind, fault.state, fault.severity.as_str(), fault.subject);
+    let _ = writeln!(out, "    {}", fault.message);
+    if !fault.impact.is_empty() {
+        let _ = writeln!(out, "    impact: {}", fault.impact);
+    }
+    let _ = writeln!(
+        out,
+        "    there for {} s, seen by {} looks in a row, the last one {} s before the report",
+        fault.for_seconds, fault.confirmations, fault.look_age_seconds
+    );
+    if let Some(process) = &fault.target.process {
+        let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
+        let _ = writeln!(
+            out,
+            "    process: {:?} {} ({}), state {}{wchan}",
+            process.role, process.pid, process.command, process.state
+        );
+    }
+    for line in &fault.evidence {
+        let _ = writeln!(out, "    evidence: {line}");
+    }
+    let label = snapshot.nodes.get(node).map(|view| &view.labels);
+    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
+    policies.sort_by(|a, b| a.order(b));
+    let applies = label.and_then(|labels| {
+        policies.iter().filter(|p| p.selector.matches(labels)).find_map(|p| Some((*p, p.rule_for(fault)?)))
+    });
+    match applies {
+        Some((policy, rule)) => {
+            let _ = writeln!(out, "    policy {}, rule {}: {}", policy.name, rule.name, ladder(rule));
+        }
+        None => {
+            let _ = writeln!(out, "    no policy has a rule for it");
+        }
+    }
+    if fault.state != FaultState::Confirmed {
+        let _ = writeln!(out, "    held: it is not confirmed; nothing acts on a suspicion");
+    }
+    for held in decided.held.iter().filter(|held| held.node == node && held.fault_id.as_deref() == Some(&fault.id)) {
+        let _ = writeln!(out, "    held ({:?}): {}", held.reason, held.message);
+    }
+    for effect in &decided.effects {
+        if let Effect::Act { node: target, operation, .. } = effect
+            && target == node
+        {
+            let _ = writeln!(out, "    now: {}", act(operation));
+        }
+    }
+}
+
+fn act(operation: &Operation) -> String {
+    match operation {
+        Operation::Cordon => "Cordon".to_owned(),
+        Operation::DeletePod(pod) => format!("DeletePod {pod}"),
+        Operation::RunJob(order) => format!("{} by a Job", name(order.action)),
+        Operation::GiveOrder(order) => format!("{} by the probe", name(order.action)),
+        Operation::Notify(message) => format!("Notify: {message}"),
+    }
+}
+
+const fn name(action: crate::core::order::NodeAction) -> &'static str {
+    use crate::core::order::NodeAction;
+    match action {
+        NodeAction::ReleaseCont => "ReleaseHungProcess (Cont)",
+        NodeAction::ReleaseKill => "ReleaseHungProcess (Kill)",
+        NodeAction::CleanupOrphans => "CleanupOrphans",
+    }
+}
+
+fn ladder(rule: &Rule) -> String {
+    let step = |action: &Action| match action {
+        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({signal:?})"),
+        other => other.kind().as_str().to_owned(),
+    };
+    rule.steps.iter().map(|one| step(&one.action)).collect::<Vec<_>>().join(" → ")
+}
+
+fn episodes(out: &mut String, node: &str, snapshot: &Snapshot) {
+    let mut mine: Vec<_> = snapshot.episodes.values().filter(|episode| episode.node == node).collect();
+    mine.sort_by_key(|episode| std::cmp::Reverse(episode.opened_at));
+    for episode in mine.into_iter().take(5) {
+        let _ = writeln!(
+            out,
+            "  episode {} ({}, {}): {}",
+            episode.name,
+            episode.policy,
+            episode.phase.as_str(),
+            episode.message
+        );
+        for step in &episode.steps {
+            let _ = writeln!(
+                out,
+                "    {} {:?} by {:?}: {:?} {}",
+                step.reserved_at, step.action, step.lane, step.state, step.message
+            );
+        }
+    }
+}

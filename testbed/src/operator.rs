@@ -1,0 +1,57 @@
+//! The operator on a bed, installed as a user would: the shipped image, `kubectl apply -k config/default`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::{Bed, images, state};
+
+/// Image reference that the shipped manifests name.
+pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
+/// How long the objects of a folder may take to be accepted.
+const APPLY: Duration = Duration::from_mins(1);
+
+/// Builds the static operator binary, as shipped, and returns its path.
+pub fn build() -> Result<PathBuf> {
+    images::static_binary(&state::workspace(), "nrh", "nrh")
+}
+
+/// Brings the image to every real node.
+pub fn load_image(bed: &Bed, nrh: &Path) -> Result<()> {
+    let archive = bed.dir().join("nrh-image.tar");
+    images::operator_image(&state::workspace(), nrh, IMAGE, &archive)?;
+    bed.nodes().iter().try_for_each(|node| images::import(node, &archive))
+}
+
+/// Applies a folder of the project, such as `config/default`.
+pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
+    let path = state::workspace().join(folder).display().to_string();
+    let end = Instant::now() + APPLY;
+    loop {
+        match bed.kubectl(&["apply", "-k", &path]) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > end => return Err(error.context(format!("kubectl apply -k {folder}"))),
+            Err(_) => std::thread::sleep(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// Waits until the controller and the probes run.
+pub fn wait(bed: &Bed) -> Result<()> {
+    for (namespace, what) in [("nrh-system", "deployment/nrh-controller"), ("nrh-node", "daemonset/nrh-probe")] {
+        bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=150s"])?;
+    }
+    let end = Instant::now() + APPLY;
+    let reports = |node: &str| {
+        let path = "jsonpath={.status.probe.heartbeatAt}";
+        bed.kubectl(&["get", "noderuntimehealth", node, "-o", path]).is_ok_and(|at| !at.is_empty())
+    };
+    while !bed.nodes().iter().all(|node| reports(&node.name)) {
+        if Instant::now() > end {
+            bail!("not every probe has reported within {APPLY:?}");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(())
+}

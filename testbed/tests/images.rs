@@ -1,0 +1,56 @@
+//! Images made without a registry run on a real node.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nrh_testbed::{Bed, BedOptions, images, view, workspace};
+use serde_json::json;
+
+const REFERENCE: &str = "runtimehealth.io/nrh:dev";
+
+#[test]
+fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: a real node needs root");
+        return;
+    }
+    let bed = Bed::up(BedOptions { name: "images".into(), nodes: 1, ..BedOptions::default() }).unwrap();
+    let node = &bed.nodes()[0];
+
+    // The workload stands in for the product here: what is proven is the way from a Dockerfile to a running pod.
+    let dir = tempfile::tempdir().unwrap();
+    let dockerfile = "FROM nowhere.invalid/rust:1 AS build\nRUN false\nFROM scratch\n\
+        COPY --from=build /out/nrh /nrh\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
+    fs::write(dir.path().join("Dockerfile"), dockerfile).unwrap();
+    let binary = images::workload_binary(&workspace()).unwrap();
+    let archive = dir.path().join("nrh.tar");
+    images::operator_image(dir.path(), &binary, REFERENCE, &archive).unwrap();
+    images::import(node, &archive).unwrap();
+
+    let pod = |name: &str, image: &str, argument: &str, restart: &str| {
+        let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+            "restartPolicy": restart, "terminationGracePeriodSeconds": 1,
+            "securityContext": if image == REFERENCE { json!({"runAsNonRoot": true}) } else { json!({}) },
+            "containers": [{"name": "c", "image": image, "imagePullPolicy": "Never", "args": [argument]}],
+        }});
+        bed.kubectl_input(&["apply", "-f", "-"], &text.to_string()).unwrap();
+    };
+    pod("product", REFERENCE, "work", "Always");
+    pod("reach", images::WORK_IMAGE, "reach", "Never");
+
+    let kubectl = || bed.command("kubectl");
+    let look = |name: &str| view::pod(&kubectl, "default", name).unwrap().unwrap();
+    let start = Instant::now();
+    let done = || {
+        let runs = view::pod_runs(&kubectl, node, &look("product").uid).unwrap();
+        runs.yes() && look("reach").phase == "Succeeded"
+    };
+    while !done() {
+        assert!(start.elapsed() < Duration::from_mins(1), "{:?} {:?}", look("product"), look("reach"));
+        sleep(Duration::from_millis(200));
+    }
+    bed.down().unwrap();
+}
