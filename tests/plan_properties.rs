@@ -2,9 +2,21 @@
 //! random worlds are tried.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "plan/answers.rs"]
+mod answers;
+#[path = "plan/budgets.rs"]
+mod budgets;
+#[path = "plan/endings.rs"]
+mod endings;
+#[path = "plan/healing.rs"]
+mod healing;
+#[path = "plan/pods.rs"]
+mod pods;
 #[path = "plan/properties.rs"]
 mod properties;
-#[path = "plan/rules.rs"]
-mod rules;
+#[path = "plan/refusals.rs"]
+mod refusals;
+#[path = "plan/samples.rs"]
+mod samples;
 #[path = "plan/world.rs"]
 mod world;

@@ -10,9 +10,8 @@ use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use proptest::prelude::*;
 
-use crate::world::{
-    Chaos, Cure, World, backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, secs, step,
-};
+use crate::samples::{backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, step};
+use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 

@@ -1,0 +1,214 @@
+//! What nodes answer, and what is believed of it.
+
+use nrh::core::episode::{ActResult, Lane, Phase, StepState, acted};
+use nrh::core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
+use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
+use nrh::core::plan::{Effect, plan};
+use nrh::core::policy::Action;
+use nrh::core::snapshot::Tri;
+
+use crate::samples::{cont, fault, hung, kill, plugin, step};
+use crate::world::{Chaos, Cure, World, secs};
+
+#[test]
+fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Succeeded);
+    assert_eq!((episode.steps.len(), episode.steps[0].lane), (1, Lane::Agent));
+    assert!(world.jobs.is_empty(), "the Job is taken away");
+    assert!(world.nodes["n1"].report.order.is_none(), "the order is taken back");
+    assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let node = world.node("n1");
+    node.view.ready = Tri::False;
+    node.probe_runs = false;
+    world.pass();
+    for _ in 0..19 {
+        world.tick(secs(10));
+        world.node("n1").send();
+        world.pass();
+    }
+    assert_eq!(world.did(), ["order ReleaseCont", "order ReleaseKill"]);
+    let order = world.nodes["n1"].report.order.clone().unwrap();
+    assert!(order.operation_id.ends_with("-2"), "{order:?}");
+    world.node("n1").probe_runs = true;
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+/// What comes back from an act, and how the record stands after it.
+#[test]
+fn the_result_of_an_act_is_written_into_its_step_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let (episode, now) = (world.only_episode().clone(), world.now);
+    let id = episode.steps[0].operation_id.clone();
+    let text = || "why".to_owned();
+    let refused = ActResult::Refused { reason: OutcomeReason::WrongNode, message: text() };
+    let cases = [
+        (ActResult::Done { message: text() }, StepState::Succeeded, true),
+        (ActResult::AlreadyCordoned, StepState::Succeeded, false),
+        (refused, StepState::Refused, false),
+        // The call may have reached the API server all the same.
+        (ActResult::Failed { message: text() }, StepState::Failed, true),
+    ];
+    for (result, state, is_owed) in cases {
+        let next = acted(&episode, &id, result.clone(), now);
+        assert_eq!((next.steps[0].state, next.undo.is_owed()), (state, is_owed), "{result:?}");
+        assert_eq!(next.steps[0].finished_at, Some(now), "{result:?}");
+        assert_eq!(acted(&next, &id, ActResult::Started, now), next, "a late answer changes nothing");
+        assert_eq!(acted(&episode, "another-1", result, now), episode, "nor does another operation's");
+    }
+    let next = acted(&episode, &id, ActResult::Started, now);
+    assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
+}
+
+#[test]
+fn no_answer_ends_the_attempt() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    assert!(world.jobs.is_empty());
+}
+
+#[test]
+fn a_changed_target_costs_no_attempt_but_not_for_ever() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.node("n1").job_starts = false;
+    for _ in 0..400 {
+        world.pass();
+        let open: Vec<String> = world.jobs.keys().cloned().collect();
+        for id in open {
+            let (_, job) = world.jobs.get_mut(&id).unwrap();
+            job.finished = true;
+            job.outcome = Some(Outcome {
+                operation_id: id.clone(),
+                state: OutcomeState::Refused,
+                reason: OutcomeReason::TargetChanged,
+                message: "pid 4242 is another process now".into(),
+                at: world.now,
+            });
+        }
+        world.tick(secs(5));
+    }
+    let episode = world.episodes.values().next().unwrap();
+    assert_eq!(episode.steps.len(), 5);
+    assert!(episode.steps.iter().all(|step| step.state == StepState::Refused));
+    assert_eq!(episode.phase, Phase::Failed);
+}
+
+#[test]
+fn what_was_claimed_before_is_judged_by_its_effect() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    world.node("n1").claimed.insert(id);
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].state, StepState::Verifying);
+}
+
+#[test]
+fn of_two_answers_the_one_that_acted_counts() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    let answer =
+        |state, reason| Outcome { operation_id: id.clone(), state, reason, message: String::new(), at: world.now };
+    for (job, agent) in [
+        (
+            answer(OutcomeState::Refused, OutcomeReason::AlreadyClaimed),
+            answer(OutcomeState::Done, OutcomeReason::Acted),
+        ),
+        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Acted)),
+        (answer(OutcomeState::Done, OutcomeReason::Acted), answer(OutcomeState::Failed, OutcomeReason::CallFailed)),
+    ] {
+        let mut snapshot = world.snapshot();
+        snapshot.jobs.get_mut(&id).unwrap().outcome = Some(job);
+        snapshot.reports.get_mut("n1").unwrap().agent = Some(agent);
+        let plan = plan(&snapshot, &world.settings);
+        let Some(Effect::WriteEpisode(episode)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
+        assert_eq!((episode.phase, episode.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Acted)));
+    }
+}
+
+#[test]
+fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    let acted_at = world.only_episode().steps[0].acted_at.unwrap();
+    world.now = world.now.checked_add(secs(10)).unwrap();
+    let mut early = world.snapshot();
+    early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
+    let waiting = plan(&early, &world.settings);
+    assert!(waiting.effects.is_empty(), "a report from before the act is no cure: {:?}", waiting.effects);
+    assert!(waiting.nodes["n1"].look_requested, "a new one is asked for");
+
+    world.node("n1").send();
+    world.pass();
+    let step = world.only_episode().steps[0].clone();
+    assert_eq!((step.state, step.clean_since), (StepState::Verifying, Some(world.now)));
+    world.tick(secs(4));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
+    world.infect("n1", hung("log"), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].clean_since, None, "it came back");
+    world.node("n1").sick.clear();
+    world.tick(secs(1));
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_episode().steps[0].acted_at, Some(acted_at));
+}
+
+#[test]
+fn a_full_report_may_have_left_the_fault_out() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    for i in 0..MAX_FAULTS {
+        let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
+        other.state = FaultState::Suspected;
+        world.node("n1").sick.push(crate::world::Sickness { fault: other, cure: Cure::Nothing });
+    }
+    for _ in 0..3 {
+        world.tick(secs(20));
+        world.pass();
+    }
+    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    world.node("n1").sick.pop();
+    world.tick(secs(5));
+    world.run(secs(20));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
+    for severity in [Severity::Low, Severity::High, Severity::Critical] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut doubt = hung("log");
+        (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
+        world.infect("n1", doubt, Cure::Cont);
+        let first = world.plan();
+        assert!(first.effects.is_empty(), "the doubt counts");
+        world.node("n1").sick.reverse();
+        world.node("n1").send();
+        assert_eq!(world.plan(), first);
+    }
+}

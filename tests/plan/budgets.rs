@@ -1,0 +1,227 @@
+//! Policies, budgets, slots, dry runs and history.
+
+use nrh::core::episode::{Phase, StepState};
+use nrh::core::fault::{FaultType, Severity};
+use nrh::core::plan::{Effect, HoldReason, plan};
+use nrh::core::policy::{Action, Amount, Mode};
+use nrh::core::snapshot::Tri;
+
+use crate::samples::{cont, hung, kill, plugin, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+#[test]
+fn one_policy_heals_a_node_and_overlaps_are_told() {
+    let rules = [rule("r", &FaultType::ALL, &[cont()])];
+    let (mut high, low) = (policy("z-high", &rules), policy("a-low", &rules));
+    high.priority = 10;
+    let mut world = World::new(&[low, high], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(acts(&plan).len(), 1);
+    assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("z-high"));
+    assert_eq!(plan.policies["a-low"].overlaps, ["z-high"]);
+    assert_eq!(plan.policies["z-high"].overlaps, ["a-low"]);
+    world.policies[1].priority = 0;
+    assert_eq!(world.plan().nodes["n1"].policy.as_deref(), Some("a-low"), "then the name");
+}
+
+#[test]
+fn policies_for_different_faults_share_a_node_one_after_the_other() {
+    let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
+    let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    let mut world = World::new(&[net, tasks], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    let mut critical = plugin();
+    critical.severity = Severity::Critical;
+    world.infect("n1", critical, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
+    assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
+    for stop in [0, 1, 2] {
+        let mut world = world.clone();
+        match stop {
+            0 => world.policies[0].pause_requests.push("release".into()),
+            1 => world.policies[0].mode = Mode::DryRun,
+            _ => world.policies[0].limits.max_in_flight = Amount::Count(0),
+        }
+        let plan = world.plan();
+        assert_eq!(acts(&plan).len(), 1, "a policy that does nothing holds up nobody: {:?}", plan.held);
+        assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("tasks"));
+    }
+    world.run(secs(600));
+    assert_eq!(world.episodes.len(), 2);
+    assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+}
+
+#[test]
+fn unhealthy_counts_what_the_design_says() {
+    let mut world = World::new(
+        &[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])])],
+        &["a", "b", "c", "d", "e", "f"],
+    );
+    world.policies[0].limits.max_unhealthy = Amount::Percent(50);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.node("b").view.ready = Tri::Unknown;
+    world.infect("c", plugin(), Cure::Cont); // no rule for it: not counted
+    world.node("d").report.heartbeat = None; // never reported: unknown
+    world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent
+    world.node("f").view.deleting = true; // not in the denominator
+    let outlook = &world.plan().policies["p"];
+    assert_eq!((outlook.selected, outlook.unhealthy, outlook.unknown, outlook.max_unhealthy), (5, 3, 1, 2));
+    assert_eq!(outlook.blocked.as_ref().unwrap().0, HoldReason::TooManyUnhealthy);
+    assert!(acts(&world.plan()).is_empty());
+}
+
+#[test]
+fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.policies[0].mode = Mode::DryRun;
+    let plan = world.pass();
+    assert!(acts(&plan).is_empty());
+    assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+    let episode = world.only_episode().clone();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Simulated, StepState::Simulated));
+    assert!(!episode.undo.cordoned && !episode.is_open());
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    for _ in 0..50 {
+        world.tick(secs(60));
+        let plan = world.pass();
+        assert!(plan.effects.is_empty(), "{:?}", plan.effects);
+        assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+    }
+    world.policies[0].mode = Mode::Enforce;
+    assert_eq!(acts(&world.plan()).len(), 1, "a simulation stands in no one's way");
+}
+
+#[test]
+fn a_dry_run_keeps_to_its_budgets() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.policies[0].mode = Mode::DryRun;
+    world.policies[0].limits.max_in_flight = Amount::Count(1);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.infect("b", hung("x"), Cure::Cont);
+    world.pass();
+    assert_eq!(world.episodes.len(), 1);
+    assert!(reasons(&world.plan()).contains(&HoldReason::InFlightLimit));
+    world.tick(secs(181));
+    world.pass();
+    assert_eq!(world.episodes.len(), 2, "the virtual slot is given back when the step would be over");
+}
+
+#[test]
+fn history_is_kept_within_limit_and_time() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.policies[0].history.limit = 1;
+    world.run(secs(300));
+    let first = world.only_episode().name.clone();
+    world.infect("n1", hung("other"), Cure::Cont);
+    world.run(secs(300));
+    assert_eq!(world.episodes.len(), 2, "the last hour is remembered whatever the limit");
+    world.tick(secs(3_600));
+    let deleted: Vec<_> = world.plan().effects;
+    assert_eq!(deleted, [Effect::DeleteEpisode { name: first }]);
+    world.policies.clear();
+    world.pass();
+    assert_eq!(world.episodes.len(), 2, "history of a policy that is gone has the default limits");
+    world.tick(secs(604_800));
+    world.pass();
+    assert!(world.episodes.is_empty());
+}
+
+#[test]
+fn names_are_never_used_again() {
+    let mut world = World::sick(plugin(), Cure::Nothing, &[cont()]);
+    world.run(secs(900));
+    world.tick(secs(3_600));
+    world.run(secs(900));
+    let names: Vec<String> = world.episodes.keys().cloned().collect();
+    assert_eq!(names.len(), 2);
+    assert!(names[0].ends_with("-1") && names[1].ends_with("-2"), "{names:?}");
+    world.tick(secs(3_600));
+    world.episodes.remove(&names[0]);
+    let plan = world.plan();
+    let opened =
+        plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e.name.as_str()) } else { None });
+    assert!(opened.unwrap().ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
+
+    world.policies[0].suspend = true;
+    world.policies[0].history.limit = 0;
+    world.run(secs(60));
+    assert_eq!(world.episodes.len(), 1, "the newest one stays while its fault is there: its name must not come again");
+}
+
+#[test]
+fn a_node_whose_episode_does_not_show_gets_no_second_one() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.episodes.clear();
+    world.node("n1").sick.clear();
+    world.infect("n1", hung("other"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![HoldReason::StepUnderWay]), "{:?}", plan.held);
+}
+
+#[test]
+fn paused_policies_finish_what_runs() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.pass();
+    world.policies[0].pause_requests.push("release".into());
+    world.policies[0].limits.max_unhealthy = Amount::Count(0);
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    world.infect("b", hung("x"), Cure::Cont);
+    world.ledger = None;
+    assert_eq!(acts(&world.plan()), []);
+    world.settings.rebuild_ledger = true;
+    let plan = world.pass();
+    assert_eq!(acts(&plan), []);
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1, "the open episode has its slot again");
+    world.pass();
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 2);
+}
+
+#[test]
+fn slots_without_a_visible_episode_wait_for_the_cache() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.policies[0].limits.max_in_flight = Amount::Count(1);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    let hidden = std::mem::take(&mut world.episodes);
+    world.nodes.get_mut("a").unwrap().sick.clear();
+    world.node("a").send();
+    world.infect("b", hung("x"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(plan.effects, [], "its slot is not spent again while its episode is only unseen");
+    assert!(plan.next.unwrap() <= secs(60));
+    world.tick(secs(61));
+    assert_eq!(acts(&world.plan()).len(), 1);
+    world.episodes = hidden;
+}
+
+#[test]
+fn a_decision_from_a_stale_cache_meets_its_own_episode() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let stale = world.snapshot();
+    world.pass();
+    let name = world.only_episode().name.clone();
+    let mut late = stale;
+    late.now = late.now.checked_add(secs(7)).unwrap();
+    late.ledger.clone_from(&world.ledger);
+    let plan = plan(&late, &world.settings);
+    let created: Vec<_> = plan
+        .effects
+        .iter()
+        .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
+        .collect();
+    assert_eq!(created, [&name], "the API server refuses the second one");
+    let slots =
+        plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
+    assert_eq!(slots, Some(1), "and its slot is not spent twice");
+}

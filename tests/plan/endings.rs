@@ -1,0 +1,134 @@
+//! How episodes end early, and how the node is put back.
+
+use nrh::core::episode::Phase;
+use nrh::core::plan::{Effect, HoldReason, plan};
+use nrh::core::policy::{Action, Mode};
+use nrh::core::snapshot::Slot;
+
+use crate::samples::{cont, hung, kill, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+#[test]
+fn someone_elses_cordon_is_not_adopted() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert!(world.nodes["n1"].view.unschedulable, "it was cordoned before, it stays so");
+    assert_eq!(world.only_episode().steps[0].message, "already unschedulable, adopted nothing");
+}
+
+#[test]
+fn a_persons_uncordon_cancels() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont(), kill(true)]);
+    world.pass();
+    world.pass();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Cancelled, "{}", episode.message);
+    assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+    assert!(world.nodes["n1"].view.cordoned_by.is_none(), "our mark is taken off");
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed], "it does not begin anew at once");
+}
+
+#[test]
+fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    world.pass();
+    let mut snapshot = world.snapshot();
+    let view = snapshot.nodes.get_mut("n1").unwrap();
+    (view.unschedulable, view.cordoned_by) = (false, None);
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
+}
+
+/// What ends an episode, and whether the node is put back.
+#[test]
+fn episodes_are_cancelled_and_put_back() {
+    type End = (&'static str, fn(&mut World), bool);
+    let ends: [End; 9] = [
+        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true),
+        ("policy gone", |w| w.policies.clear(), true),
+        ("policy suspended", |w| w.policies[0].suspend = true, true),
+        ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
+        ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),
+        ("vetoed", |w| w.node("n1").view.vetoes.push("drain in progress".into()), true),
+        ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false),
+        (
+            "taken over",
+            |w| {
+                let mut other = w.policies[0].clone();
+                (other.name, other.priority, other.suspend) = ("higher".into(), 9, true);
+                w.policies.push(other);
+            },
+            true,
+        ),
+    ];
+    for (name, end, is_put_back) in ends {
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+        world.pass();
+        end(&mut world);
+        for _ in 0..5 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        let episode = world.episodes.values().min_by_key(|e| e.opened_at).unwrap();
+        assert_eq!(episode.phase, Phase::Cancelled, "{name}: {}", episode.message);
+        assert!(!episode.is_open() && episode.finished_at.is_some(), "{name}");
+        assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
+        let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == episode.name).collect();
+        assert!(open.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_node_that_is_gone_ends_its_episode() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    world.pass();
+    world.nodes.clear();
+    world.pass();
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+}
+
+#[test]
+fn somebody_elses_mark_is_left_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.pass();
+    world.node("n1").view.cordoned_by = Some("another-episode".into());
+    let mut snapshot = world.snapshot();
+    snapshot
+        .ledger
+        .as_mut()
+        .unwrap()
+        .slots
+        .insert("another-episode".into(), Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now });
+    snapshot.policies.clear();
+    let plan = plan(&snapshot, &world.settings);
+    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    let written = plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = written.unwrap();
+    assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
+}
+
+#[test]
+fn a_mark_left_by_a_removed_episode_is_taken_off() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    world.pass();
+    world.episodes.clear();
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+    assert_eq!(world.plan().effects, [], "its slot may mean that it is only unseen");
+    world.tick(secs(61));
+    world.pass();
+    world.pass();
+    assert!(!world.nodes["n1"].view.unschedulable);
+    let mut snapshot = world.snapshot();
+    snapshot.nodes.get_mut("n1").unwrap().unschedulable = true;
+    assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
+}

@@ -1,0 +1,226 @@
+//! From the first step to the verified cure.
+
+use nrh::core::episode::{HealState, Phase, StepState};
+use nrh::core::fault::{FaultType, Severity};
+use nrh::core::plan::{Effect, Health, HoldReason, Operation};
+use nrh::core::policy::{Action, Amount};
+use nrh::core::snapshot::Tri;
+
+use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
+use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+
+#[test]
+fn a_confirmed_fault_is_acted_on_in_one_pass() {
+    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let plan = world.plan();
+    let kinds: Vec<&str> = plan
+        .effects
+        .iter()
+        .map(|effect| match effect {
+            Effect::StoreLedger(ledger) => {
+                assert_eq!(ledger.slots.len(), 1);
+                "ledger"
+            }
+            Effect::WriteEpisode(episode) => {
+                assert_eq!((episode.phase, episode.steps.len()), (Phase::Running, 1));
+                assert_eq!(episode.steps[0].state, StepState::Reserved);
+                "write"
+            }
+            Effect::Act { node_uid, operation: Operation::RunJob(order), .. } => {
+                assert_eq!((node_uid.as_str(), order.node.as_str()), ("uid-n1", "n1"));
+                assert_eq!(order.epoch, 1);
+                "act"
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(kinds, ["ledger", "write", "act"]);
+    assert!(plan.held.is_empty(), "{:?}", plan.held);
+}
+
+#[test]
+fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+    world.run(secs(300));
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Succeeded, "{}", episode.message);
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
+    let outlook = &world.plan().nodes["n1"];
+    assert_eq!(outlook.health, Health::Healthy);
+    assert!(outlook.doing.starts_with("healed 2026-01-01T01:00:"), "{}", outlook.doing);
+    assert!(outlook.doing.ends_with("by ReleaseHungProcess(Cont)"), "{}", outlook.doing);
+}
+
+#[test]
+fn the_lane_follows_the_kubelet() {
+    for (ready, kubelet, can_act, expected) in [
+        (Tri::True, Tri::True, false, "job ReleaseCont"),
+        (Tri::True, Tri::True, true, "job ReleaseCont"),
+        (Tri::True, Tri::False, true, "order ReleaseCont"),
+        (Tri::True, Tri::Unknown, true, "order ReleaseCont"),
+        (Tri::Unknown, Tri::True, true, "order ReleaseCont"),
+        (Tri::False, Tri::True, true, "order ReleaseCont"),
+    ] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let node = world.node("n1");
+        node.view.ready = ready;
+        let heartbeat = node.report.heartbeat.as_mut().unwrap();
+        (heartbeat.kubelet_works, heartbeat.can_act) = (kubelet, can_act);
+        assert_eq!(acts(&world.plan()), [("n1".to_owned(), expected.to_owned())], "{ready:?} {kubelet:?}");
+    }
+}
+
+#[test]
+fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
+    let order = |world: &World| {
+        world.plan().effects.into_iter().find_map(|effect| match effect {
+            Effect::Act { operation: Operation::RunJob(order), .. } => Some(order),
+            _ => None,
+        })
+    };
+    let mut world = World::sick(hung("log"), Cure::Kill, &[kill(false)]);
+    assert!(order(&world).is_none());
+    let mut other = pod("log");
+    other.uid = "another".into();
+    world.terminating.insert(other);
+    assert!(order(&world).is_none(), "another pod of the same name");
+    world.terminating.insert(pod("log"));
+    assert!(order(&world).unwrap().allow_running_pods);
+
+    let world = World::sick(hung("log"), Cure::Kill, &[kill(true)]);
+    assert!(order(&world).unwrap().allow_running_pods);
+    let world = World::sick(plugin(), Cure::Kill, &[kill(false)]);
+    assert!(!order(&world).unwrap().allow_running_pods, "a plugin is no pod");
+}
+
+#[test]
+fn the_ladder_is_climbed_when_a_step_does_not_heal() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false), notify()]);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Succeeded);
+    let states: Vec<_> = episode.steps.iter().map(|step| (step.rung, step.state)).collect();
+    assert_eq!(states, [(0, StepState::Failed), (1, StepState::Succeeded)]);
+}
+
+#[test]
+fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
+    let mut twice = cont();
+    twice.attempts = 2;
+    let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon), twice, notify()]);
+    world.run(secs(1_200));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Failed);
+    assert_eq!(episode.faults[0].state, HealState::GivenUp);
+    let (first, second) = (&episode.steps[1], &episode.steps[2]);
+    let pause = second.reserved_at.duration_since(first.finished_at.unwrap());
+    assert!(pause.as_secs() >= 60, "cool-down counts from the end of the attempt: {pause:?}");
+    assert!(!world.nodes["n1"].view.unschedulable);
+
+    let plan = world.plan();
+    assert_eq!(reasons(&plan), [HoldReason::RecentlyFailed]);
+    assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
+    world.tick(secs(3_600));
+    assert_eq!(acts(&world.plan()).len(), 1, "after an hour it is tried again");
+    let again = world.plan().effects.iter().any(|e| matches!(e, Effect::WriteEpisode(e) if e.name.ends_with("-2")));
+    assert!(again, "under a new name");
+}
+
+#[test]
+fn steps_that_cannot_apply_are_left_out() {
+    let ladder = [step(Action::DeletePod), step(Action::CleanupOrphans), cont()];
+    let plan = World::sick(hung("log"), Cure::Cont, &ladder).plan();
+    assert_eq!(acts(&plan)[0].1, "job ReleaseCont");
+    for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
+        let plan = World::sick(fault(kind, "x"), Cure::Cleanup, &[cont(), step(Action::CleanupOrphans)]).plan();
+        assert_eq!(acts(&plan)[0].1, "job CleanupOrphans");
+    }
+}
+
+#[test]
+fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut critical = plugin();
+    critical.severity = Severity::Critical;
+    world.infect("n1", critical, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(acts(&plan).len(), 1);
+    assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst]);
+    let Some(Effect::WriteEpisode(episode)) = plan.effects.get(1) else { panic!() };
+    assert_eq!(episode.steps[0].fault_id, plugin().id);
+    assert_eq!(episode.faults.len(), 2);
+
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont"]);
+
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
+    world.policies[0].limits.max_in_flight = Amount::Count(1);
+    let mut critical = hung("x");
+    critical.severity = Severity::Critical;
+    world.infect("a", hung("x"), Cure::Cont);
+    world.infect("b", critical.clone(), Cure::Cont);
+    world.infect("c", critical, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(acts(&plan)[0].0, "b");
+    assert_eq!(reasons(&plan), [HoldReason::InFlightLimit; 2]);
+    assert_eq!(plan.policies["p"].blocked.as_ref().unwrap().0, HoldReason::InFlightLimit);
+}
+
+#[test]
+fn a_new_fault_joins_the_open_episode() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.infect("n1", plugin(), Cure::Cont);
+    let plan = world.pass();
+    assert_eq!(reasons(&plan), [HoldReason::StepUnderWay]);
+    assert_eq!(world.only_episode().faults.len(), 2);
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_fault_that_goes_by_itself_needs_no_act() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    world.node("n1").sick.clear();
+    world.tick(secs(5));
+    world.run(secs(60));
+    assert!(world.log.is_empty());
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+}
+
+#[test]
+fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
+    let mut world = World::sick(plugin(), Cure::Nothing, &[cont(), kill(false)]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    world.node("n1").view.vetoes.push("maintenance".into());
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+#[test]
+fn the_outlook_says_what_is_done() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+    world.pass();
+    world.tick(secs(5));
+    let outlook = world.pass().nodes.remove("n1").unwrap();
+    assert_eq!(outlook.health, Health::Healthy, "the probe sees it gone");
+    assert!(outlook.doing.starts_with("step 1/2 ReleaseHungProcess(Cont) by Job, done "), "{}", outlook.doing);
+    assert_eq!(outlook.episode.as_ref(), Some(&world.only_episode().name));
+    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let outlook = world.plan().nodes.remove("n1").unwrap();
+    assert_eq!(outlook.worst, "HungContainer: container log of kube-system/log");
+    assert_eq!(outlook.health, Health::Unhealthy);
+}

@@ -1,0 +1,150 @@
+//! Faults, pods and policies to build worlds from.
+
+use std::time::Duration;
+
+use nrh::core::fault::{
+    Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
+};
+use nrh::core::order::Signal;
+use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
+use nrh::core::snapshot::{SuspectPod, WaitingContainer};
+
+use crate::world::secs;
+
+pub fn pod(name: &str) -> PodRef {
+    PodRef { namespace: "kube-system".into(), name: name.into(), uid: format!("uid-{name}") }
+}
+
+pub fn fault(kind: FaultType, key: &str) -> Fault {
+    let subject_kind = match kind {
+        FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
+        FaultType::LeakedShim => SubjectKind::Shim,
+        FaultType::KubeletDown => SubjectKind::Kubelet,
+        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => SubjectKind::Runtime,
+        _ => SubjectKind::Container,
+    };
+    let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);
+    let role = if kind == FaultType::NetworkPluginHung { Role::NetworkPlugin } else { Role::Shim };
+    let process = ProcessRef {
+        role,
+        pid: 4242,
+        start_ticks: 1,
+        state: "T".into(),
+        wchan: None,
+        command: "containerd-shim".into(),
+    };
+    Fault {
+        id: Fault::identity(kind, key),
+        kind,
+        severity: Severity::High,
+        state: FaultState::Confirmed,
+        subject: Subject { name: Some(key.into()), pod: has_pod.then(|| pod(key)), ..Subject::of(subject_kind) },
+        target: Target {
+            process: (kind != FaultType::OrphanContainer).then_some(process),
+            container_id: has_pod.then(|| "c".repeat(64)),
+            pod: has_pod.then(|| pod(key)),
+            ..Target::default()
+        },
+        message: format!("{kind} of {key}"),
+        impact: String::new(),
+        first_seen: "2026-01-01T00:00:00Z".parse().unwrap(),
+        for_seconds: 60,
+        confirmations: 3,
+        look_age_seconds: 0,
+        evidence: Vec::new(),
+    }
+}
+
+pub fn hung(key: &str) -> Fault {
+    fault(FaultType::HungContainer, key)
+}
+
+pub fn plugin() -> Fault {
+    fault(FaultType::NetworkPluginHung, "ptp")
+}
+
+/// A DaemonSet pod at the longest back-off whose container ended long enough ago.
+pub fn backing_off(node: &str, name: &str) -> SuspectPod {
+    let container = WaitingContainer {
+        name: "main".into(),
+        reason: "CrashLoopBackOff".into(),
+        back_off: Some(secs(300)),
+        ended: Some(secs(90)),
+        restarts: 12,
+    };
+    SuspectPod {
+        pod: pod(name),
+        node: node.into(),
+        daemon_set: Some("agent".into()),
+        ready: false,
+        age: secs(3_000),
+        overdue: None,
+        waiting: vec![container],
+        read: secs(1),
+    }
+}
+
+/// A DaemonSet pod whose containers are being created for too long.
+pub fn creating(node: &str, name: &str) -> SuspectPod {
+    let mut pod = backing_off(node, name);
+    pod.age = secs(130);
+    pod.waiting = vec![WaitingContainer {
+        name: "main".into(),
+        reason: "ContainerCreating".into(),
+        back_off: None,
+        ended: None,
+        restarts: 0,
+    }];
+    pod
+}
+
+/// A DaemonSet pod that should have been gone long ago.
+pub fn overdue(node: &str, name: &str) -> SuspectPod {
+    let mut pod = backing_off(node, name);
+    pod.waiting.clear();
+    pod.overdue = Some(secs(130));
+    pod
+}
+
+pub fn step(action: Action) -> Step {
+    Step { action, timeout: secs(180), attempts: 1, cooldown: secs(60), verify_for: secs(5) }
+}
+
+pub fn cont() -> Step {
+    step(Action::ReleaseHungProcess { signal: Signal::Cont, allow_running_pods: false })
+}
+
+pub fn kill(allow_running_pods: bool) -> Step {
+    step(Action::ReleaseHungProcess { signal: Signal::Kill, allow_running_pods })
+}
+
+pub fn notify() -> Step {
+    step(Action::Notify { message: Some("see the runbook".into()) })
+}
+
+pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
+    Rule {
+        name: name.into(),
+        faults: faults.iter().copied().collect(),
+        min_severity: Severity::Low,
+        hold_for: Duration::ZERO,
+        steps: steps.to_vec(),
+    }
+}
+
+/// An enforcing policy for all nodes, without narrow budgets.
+pub fn policy(name: &str, rules: &[Rule]) -> Policy {
+    Policy {
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        generation: 1,
+        selector: Selector::default(),
+        priority: 0,
+        mode: Mode::Enforce,
+        suspend: false,
+        pause_requests: Vec::new(),
+        rules: rules.to_vec(),
+        limits: Limits { max_unhealthy: Amount::Percent(100), max_in_flight: Amount::Count(5) },
+        history: History { limit: 50, ttl: secs(604_800) },
+    }
+}
