@@ -31,7 +31,12 @@ fn main() -> Result<()> {
     }
     let nrh = operator::build()?;
     let grace = Some(Duration::from_mins(15));
-    let bed = Bed::up(BedOptions { name: "bench-latency".into(), control_plane_only: true, node_monitor_grace: grace, ..BedOptions::default() })?;
+    let bed = Bed::up(BedOptions {
+        name: "bench-latency".into(),
+        control_plane_only: true,
+        node_monitor_grace: grace,
+        ..BedOptions::default()
+    })?;
     operator::apply_folder(&bed, "config/default")?;
     bed.add_kwok_nodes(NODES)?;
     bed.wait_ready(NODES, Duration::from_mins(5))?;
@@ -52,7 +57,14 @@ fn main() -> Result<()> {
     let (mut watch, mut act) = measured?;
     watch.sort_by(f64::total_cmp);
     act.sort_by(f64::total_cmp);
-    let lines = [50, 99].map(|percent| Line::new(format!("report to first act over the bare watch, p{percent}"), at(&act, percent) - at(&watch, percent), "ms", at(&watch, percent)));
+    let lines = [50, 99].map(|percent| {
+        Line::new(
+            format!("report to first act over the bare watch, p{percent}"),
+            at(&act, percent) - at(&watch, percent),
+            "ms",
+            at(&watch, percent),
+        )
+    });
     record::write("latency", &lines)?;
     bed.down()
 }
@@ -97,9 +109,17 @@ async fn measure(client: Client) -> Result<(Vec<f64>, Vec<f64>)> {
         anyhow::ensure!(Instant::now() < end, "the controller has not made an object for each of {NODES} nodes");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    let mut seen_health = pin!(watcher(healths.clone(), watcher::Config::default()).default_backoff().applied_objects());
+    let mut seen_health =
+        pin!(watcher(healths.clone(), watcher::Config::default()).default_backoff().applied_objects());
     let mut seen_job = pin!(watcher(jobs, watcher::Config::default()).default_backoff().applied_objects());
-    let names: Vec<String> = healths.list_metadata(&ListParams::default()).await?.items.iter().take(SAMPLES).map(ResourceExt::name_any).collect();
+    let names: Vec<String> = healths
+        .list_metadata(&ListParams::default())
+        .await?
+        .items
+        .iter()
+        .take(SAMPLES)
+        .map(ResourceExt::name_any)
+        .collect();
     for (sequence, pause) in [(1, 100), (2, 2_000)] {
         for name in &names {
             report(&healths, name, sequence, false).await?;
@@ -112,7 +132,10 @@ async fn measure(client: Client) -> Result<(Vec<f64>, Vec<f64>)> {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let start = Instant::now();
         report(&healths, name, 4, true).await?;
-        until(&mut seen_health, |health| health.name_any() == *name && health.status.as_ref().is_some_and(|s| !s.faults.is_empty())).await?;
+        until(&mut seen_health, |health| {
+            health.name_any() == *name && health.status.as_ref().is_some_and(|s| !s.faults.is_empty())
+        })
+        .await?;
         watch.push(start.elapsed().as_secs_f64() * 1e3);
         until(&mut seen_job, |job| job.name_any().starts_with(name.as_str())).await?;
         act.push(start.elapsed().as_secs_f64() * 1e3);
@@ -120,7 +143,10 @@ async fn measure(client: Client) -> Result<(Vec<f64>, Vec<f64>)> {
     Ok((watch, act))
 }
 
-async fn until<K>(stream: &mut (impl Stream<Item = Result<K, watcher::Error>> + Unpin), fits: impl Fn(&K) -> bool) -> Result<()> {
+async fn until<K>(
+    stream: &mut (impl Stream<Item = Result<K, watcher::Error>> + Unpin),
+    fits: impl Fn(&K) -> bool,
+) -> Result<()> {
     let wait = async {
         while let Some(object) = stream.try_next().await? {
             if fits(&object) {

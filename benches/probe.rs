@@ -65,8 +65,18 @@ fn measure(node: &Node, pods: usize) -> Result<Vec<Line>> {
     let cpu = |before: u64, after: u64| (after - before) as f64 * 10.0;
     let (probe_cpu, kubelet_cpu) = (cpu(before.0, ticks(probe)?), cpu(before.1, ticks(kubelet)?));
     Ok(vec![
-        Line::new(format!("probe, {pods} pods, resident"), resident(probe, "VmRSS")?, "MiB", resident(kubelet, "VmRSS")?),
-        Line::new(format!("probe, {pods} pods, anonymous"), resident(probe, "RssAnon")?, "MiB", resident(kubelet, "RssAnon")?),
+        Line::new(
+            format!("probe, {pods} pods, resident"),
+            resident(probe, "VmRSS")?,
+            "MiB",
+            resident(kubelet, "VmRSS")?,
+        ),
+        Line::new(
+            format!("probe, {pods} pods, anonymous"),
+            resident(probe, "RssAnon")?,
+            "MiB",
+            resident(kubelet, "RssAnon")?,
+        ),
         Line::new(format!("probe, {pods} pods, CPU"), probe_cpu, "ms/min", kubelet_cpu),
     ])
 }
@@ -75,7 +85,10 @@ fn requests(bed: &Bed) -> Result<Line> {
     let since = jiff::Timestamp::now();
     std::thread::sleep(REST);
     let log = bed.audit()?;
-    let count = |user: &str| log.iter().filter(|entry| entry.user.username == user && entry.request_received_timestamp >= since).count() as f64;
+    let count = |user: &str| {
+        log.iter().filter(|entry| entry.user.username == user && entry.request_received_timestamp >= since).count()
+            as f64
+    };
     let minutes = REST.as_secs_f64() / 60.0;
     let (probe, kubelet) = (count("system:serviceaccount:nrh-node:nrh-probe"), count("system:node:real-1"));
     Ok(Line::new("probe, API requests at rest", probe / minutes, "1/min", kubelet / minutes))
@@ -84,7 +97,8 @@ fn requests(bed: &Bed) -> Result<Line> {
 /// The process of a program, told from others of its name by an argument.
 fn pid(node: &Node, comm: &str, argument: &str) -> Result<i32> {
     let has = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(argument));
-    let found = view::processes(node.init_pid())?.into_iter().find(|process| process.comm == comm && has(process.host_pid));
+    let found =
+        view::processes(node.init_pid())?.into_iter().find(|process| process.comm == comm && has(process.host_pid));
     Ok(found.with_context(|| format!("no {comm} {argument} on {}", node.name))?.host_pid)
 }
 
@@ -100,7 +114,10 @@ fn ticks(pid: i32) -> Result<u64> {
 /// Memory in MiB.
 fn resident(pid: i32, field: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).context("a line of /proc/PID/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .context("a line of /proc/PID/status")?;
     let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok((kib / 102.4).round() / 10.0)
 }
