@@ -32,8 +32,15 @@ setup: protoc ## Debian packages and Kubernetes programs of the test bed (once, 
 	$(CARGO) run --quiet --package nrh-testbed --bin testbed -- assets
 
 .PHONY: test
-test: setup ## All tests, those on real nodes too
+test: protoc ## All tests, those on real nodes too
 	@$(CARGO) test --workspace --no-run
+	# That has built the test bed's program too; another build of it would compile everything twice.
+	export NRH_TESTBED_PROGRAM="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/testbed"
+	if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then
+	  "$$NRH_TESTBED_PROGRAM" assets
+	else
+	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"
+	fi
 	# One after another, and in the foreground: a bed is namespaces, mounts and a container runtime.
 	$(CARGO) test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
 

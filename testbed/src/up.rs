@@ -188,8 +188,10 @@ impl<'a> Made<'a> {
 
 /// The test bed's own program, which nodes run as their supervisor.
 fn program() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("CARGO_BIN_EXE_testbed") {
-        return Ok(given.into());
+    for variable in ["CARGO_BIN_EXE_testbed", "NRH_TESTBED_PROGRAM"] {
+        if let Some(given) = std::env::var_os(variable) {
+            return Ok(given.into());
+        }
     }
     let own = std::env::current_exe()?;
     if own.file_name().is_some_and(|n| n == "testbed") {
