@@ -166,19 +166,13 @@ pub async fn pod_deletion(all: &Callers, cases: &mut Cases) -> Result<()> {
     let replica = &replicas["items"][0]["metadata"];
     let name = replica["name"].as_str().unwrap_or("none");
     cases.denied(by, "a Deployment's pod", delete(format!("{system}/{name}"), with_uid(&replica["uid"])), only).await;
+    // Of a DaemonSet that exists, or the cluster's own garbage collection would be faster.
+    let owner = all.admin.must(&get("/apis/apps/v1/namespaces/nrh-node/daemonsets/nrh-probe")).await?;
     let mut claimed = bare_pod("claimed");
-    claimed["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "11111111-1111-1111-1111-111111111111"}]);
-    let claimed = all.admin.must(&create(PODS, claimed)).await;
-    if let Ok(claimed) = claimed {
-        cases
-            .denied(
-                by,
-                "a pod owned, not controlled",
-                delete(format!("{PODS}/claimed"), with_uid(&claimed["metadata"]["uid"])),
-                only,
-            )
-            .await;
-    }
+    claimed["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "nrh-probe",
+        "uid": owner["metadata"]["uid"]}]);
+    let claimed = all.admin.must(&create(PODS, claimed)).await?["metadata"]["uid"].clone();
+    cases.denied(by, "a pod owned, not controlled", delete(format!("{PODS}/claimed"), with_uid(&claimed)), only).await;
     cases
         .denied(
             by,
