@@ -21,6 +21,15 @@ const DAEMON_SET: &str = "mesh-agent";
 pub(in super::super) struct Orphan {
     /// The probe in unit mode: on a user's node a systemd unit runs it.
     unit: Option<Child>,
+    /// The milder case: only the kubelet is down, containers run on, the probe's pod among them.
+    pods_run_on: bool,
+}
+
+impl Orphan {
+    /// The case in which the probe's pod still runs and takes the order.
+    pub(in super::super) const fn probe_runs() -> Self {
+        Self { unit: None, pods_run_on: true }
+    }
 }
 
 impl Orphan {
@@ -75,7 +84,7 @@ impl Drop for Orphan {
 
 impl Act for Orphan {
     fn name(&self) -> &'static str {
-        "orphan-nothing-runs"
+        if self.pods_run_on { "orphan-probe-runs" } else { "orphan-nothing-runs" }
     }
 
     fn fault(&self) -> &'static str {
@@ -83,19 +92,24 @@ impl Act for Orphan {
     }
 
     fn story(&self) -> &'static str {
+        if self.pods_run_on {
+            return "a work container has lost its sandbox and the kubelet does not start; the probe's pod still runs";
+        }
         "a work container has lost its sandbox, every container is stopped, and the kubelet (behind a labelled stand-in for \
          kubelets up to 1.23) refuses to start while the orphan exists: no Job and no DaemonSet pod can run here"
     }
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.running_pod(DAEMON_SET)?;
-        self.start_unit(stage)
+        if self.pods_run_on { Ok(()) } else { self.start_unit(stage) }
     }
 
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let pod = stage.running_pod(DAEMON_SET)?;
         let injection = faults::lose_sandbox(&stage.sick, &pod.uid)?;
-        faults::stop_all_containers(&stage.sick)?;
+        if !self.pods_run_on {
+            faults::stop_all_containers(&stage.sick)?;
+        }
         stage.sick.start_kubelet(KubeletStart { start_check: true })?;
         Ok(injection)
     }
@@ -121,8 +135,9 @@ impl Act for Orphan {
 
     fn allowed(&self, stage: &Stage) -> Allowed {
         let node = &stage.sick.name;
-        Allowed::default()
-            .stopped_node(node)
+        let allowed = Allowed::default();
+        let allowed = if self.pods_run_on { allowed } else { allowed.stopped_node(node) };
+        allowed
             .pods(NAMESPACE, DAEMON_SET)
             .program(node, "containerd")
             .program(node, "kubelet")
