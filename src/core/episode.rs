@@ -175,13 +175,19 @@ impl StepRecord {
         self.finished_at = Some(now);
     }
 
-    /// Whether the attempt came to nothing only because the object had changed or was gone: then it costs
-    /// nothing.
+    /// Whether the attempt came to nothing only because the object had changed or was gone, or because the node
+    /// could not look just then: nothing was touched, and it costs nothing.
     pub const fn is_free(&self) -> bool {
         matches!(self.state, StepState::Refused)
             && matches!(
                 self.reason,
-                Some(OutcomeReason::TargetChanged | OutcomeReason::TargetGone | OutcomeReason::Recovered)
+                Some(
+                    OutcomeReason::TargetChanged
+                        | OutcomeReason::TargetGone
+                        | OutcomeReason::Recovered
+                        | OutcomeReason::CannotLook
+                        | OutcomeReason::KubeletBusy
+                )
             )
     }
 }

@@ -223,7 +223,8 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        if self.down {
+        // Who only looks in (`attach`) must not end what belongs to another process.
+        if self.down || self.mark.is_none() {
             return;
         }
         if self.state.keep {

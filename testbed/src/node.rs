@@ -200,7 +200,8 @@ impl Node {
         self.dir.join("var-log").join(format!("{name}.log"))
     }
 
-    fn start(&self, name: &str, argv: &[String]) -> Result<Identity> {
+    /// Starts a program on the node that runs until [`Node::stop`] or the end of the bed; it prints to [`Node::log`].
+    pub fn start(&self, name: &str, argv: &[String]) -> Result<Identity> {
         if let Some(running) = self.daemon(name) {
             bail!("{name} of {} runs already as {}", self.name, running.pid);
         }
@@ -209,7 +210,8 @@ impl Node {
         Ok(identity)
     }
 
-    fn stop(&self, name: &str) -> Result<()> {
+    /// Stops a program that was started under this name: SIGTERM, and SIGKILL if it does not listen.
+    pub fn stop(&self, name: &str) -> Result<()> {
         let Some(daemon) = self.daemon(name) else {
             return Ok(());
         };

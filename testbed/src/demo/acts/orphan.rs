@@ -1,8 +1,6 @@
 //! Act 2b: nothing runs on the node. A work container has lost its sandbox, every container is stopped, the probe's pod too,
 //! and the kubelet, behind a stand-in for the start of kubelets up to 1.23, does not start while an orphan exists.
 
-use std::fs::File;
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,12 +13,12 @@ use crate::view::{self, Allowed};
 use crate::{KubeletStart, node};
 
 const DAEMON_SET: &str = "mesh-agent";
+/// Name of the probe in unit mode among the node's programs: on a user's node a systemd unit runs it, all the time.
+const UNIT: &str = "nrh-probe-unit";
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(in super::super) struct Orphan {
-    /// The probe in unit mode: on a user's node a systemd unit runs it.
-    unit: Option<Child>,
     /// The milder case: only the kubelet is down, containers run on, the probe's pod among them.
     pods_run_on: bool,
 }
@@ -28,7 +26,7 @@ pub(in super::super) struct Orphan {
 impl Orphan {
     /// The case in which the probe's pod still runs and takes the order.
     pub(in super::super) const fn probe_runs() -> Self {
-        Self { unit: None, pods_run_on: true }
+        Self { pods_run_on: true }
     }
 }
 
@@ -38,47 +36,17 @@ impl Orphan {
         Ok(lists.orphans().any(|container| injection.victim.containers.contains(&container.id)))
     }
 
-    fn start_unit(&mut self, stage: &Stage) -> Result<()> {
-        if self.unit.is_some() {
+    fn start_unit(stage: &Stage) -> Result<()> {
+        if stage.sick.daemon(UNIT).is_some() {
             return Ok(());
         }
         stage.tell.say("nrh probe runs on the node as a unit too, and waits: the probe's pod holds the lock");
-        let log = stage.bed.dir().join("logs/unit-probe.log");
-        let file = File::create(&log).with_context(|| log.display().to_string())?;
-        let mut command = stage.sick.command(&stage.nrh);
-        command.args([
-            "probe",
-            "--unit",
-            "--allow-actions",
-            "--node-name",
-            &stage.sick.name,
-            "--kubeconfig",
-            node::KUBELET_KUBECONFIG,
-        ]);
-        self.unit = Some(
-            command
-                .stdin(Stdio::null())
-                .stdout(file.try_clone()?)
-                .stderr(file)
-                .spawn()
-                .context("start the probe as a unit")?,
+        let mut argv = vec![stage.nrh.display().to_string()];
+        argv.extend(
+            ["probe", "--unit", "--allow-actions", "--kubeconfig", node::KUBELET_KUBECONFIG].map(str::to_owned),
         );
-        Ok(())
-    }
-
-    fn stop_unit(&mut self) -> Result<()> {
-        if let Some(mut unit) = self.unit.take() {
-            let pid = rustix::process::Pid::from_child(&unit);
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-            unit.wait()?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Orphan {
-    fn drop(&mut self) {
-        let _ = self.stop_unit();
+        argv.extend(["--node-name".to_owned(), stage.sick.name.clone()]);
+        stage.sick.start(UNIT, &argv).map(drop).context("start the probe as a unit")
     }
 }
 
@@ -101,7 +69,7 @@ impl Act for Orphan {
 
     fn prepare(&mut self, stage: &Stage) -> Result<()> {
         stage.running_pod(DAEMON_SET)?;
-        if self.pods_run_on { Ok(()) } else { self.start_unit(stage) }
+        if self.pods_run_on { Ok(()) } else { Self::start_unit(stage) }
     }
 
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
@@ -129,8 +97,7 @@ impl Act for Orphan {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.healed(stage, injection))?;
-        self.stop_unit()
+        wait("the node gets well once the orphan is gone", Duration::from_mins(2), || self.healed(stage, injection))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
