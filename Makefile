@@ -50,11 +50,11 @@ demo: setup ## Heals the three incidents on real nodes, in front of your eyes; K
 
 .PHONY: demo-down
 demo-down: ## Ends a cluster that was kept
-	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- down
+	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- --name demo down
 
 .PHONY: bench
 bench: setup ## Benchmarks; writes target/bench/*.json
-	@$(CARGO) bench --workspace
+	@$(CARGO) bench --package nrh --bench '*'
 
 .PHONY: lint
 lint: protoc ## Format, clippy, dependencies, generated files

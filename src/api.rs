@@ -42,5 +42,7 @@ pub const FINALIZER: &str = "runtimehealth.io/episode";
 pub const EXCLUDE_LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
 /// Name of the ledger's ConfigMap.
 pub const LEDGER_NAME: &str = "nrh-ledger";
+/// Name of the controller's Deployment.
+pub const DEPLOYMENT_NAME: &str = "nrh-controller";
 /// Name of the leader's Lease.
 pub const LEASE_NAME: &str = "nrh-controller";

@@ -42,9 +42,9 @@ pub enum Command {
 /// Flags of `nrh controller`.
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
-    /// Image of the Jobs; it must be the controller's own.
+    /// Image of the Jobs; by default that of the controller's Deployment, which admission compares it with.
     #[arg(long, env = "NRH_IMAGE")]
-    pub image: String,
+    pub image: Option<String>,
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,

@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nrh::api::DEPLOYMENT_NAME;
+use nrh::controller::rbac::RBAC;
 use nrh::node::agent;
 use serde_json::Value;
 
@@ -149,8 +151,9 @@ fn the_controller_fits_the_restricted_level() {
     assert!(pod["hostPID"].is_null() && pod["hostNetwork"].is_null() && pod["volumes"].is_null());
     let container = &pod["containers"][0];
     assert!(container["securityContext"]["capabilities"]["add"].is_null());
-    let image = container["env"].as_array().unwrap().iter().find(|env| env["name"] == "NRH_IMAGE").unwrap();
-    assert_eq!(image["value"], container["image"], "Jobs would be refused: they are pinned to the controller's image");
+    // The Jobs' image is read from here and compared with this by admission, so an overlay changes one thing only.
+    assert_eq!(one(&objects, "ValidatingAdmissionPolicyBinding/nrh-jobs")["spec"]["paramRef"]["name"], DEPLOYMENT_NAME);
+    assert!(container["env"].as_array().unwrap().iter().all(|env| env["name"] != "NRH_IMAGE"));
 }
 
 #[test]
@@ -240,4 +243,46 @@ fn the_enforcing_policies_are_one_per_incident() {
     let shipped = render("policies/dry-run");
     assert_eq!(shipped[0]["spec"]["mode"], "DryRun");
     assert!(shipped[0]["spec"]["priority"].as_i64().unwrap() < 0);
+}
+
+/// One verb on one resource, where, and on which name.
+type Grant = (String, String, String, String, String);
+
+fn grants(group: &str, resource: &str, verb: &str, namespace: &str, names: &[&str]) -> Vec<Grant> {
+    let of = |name: &str| (namespace.into(), group.into(), resource.into(), verb.into(), name.into());
+    if names.is_empty() { vec![of("")] } else { names.iter().map(|name| of(name)).collect() }
+}
+
+#[test]
+fn the_controller_has_the_rights_its_calls_need_and_no_other() {
+    let objects = render("default");
+    let mut granted: Vec<Grant> = Vec::new();
+    for role in objects.iter().filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole") {
+        if !role["metadata"]["name"].as_str().unwrap().starts_with("nrh:controller") {
+            continue;
+        }
+        let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
+        for rule in role["rules"].as_array().unwrap() {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    for verb in texts(&rule["verbs"]) {
+                        granted.extend(grants(group, resource, verb, namespace, &texts(&rule["resourceNames"])));
+                    }
+                }
+            }
+        }
+    }
+    let mut needed: Vec<Grant> = RBAC
+        .iter()
+        .flat_map(|right| {
+            let namespace = right.namespace.unwrap_or_default();
+            right.verbs.iter().flat_map(move |verb| grants(right.group, right.resource, verb, namespace, right.names))
+        })
+        .collect();
+    granted.sort();
+    needed.sort();
+    needed.dedup();
+    let missing: Vec<_> = needed.iter().filter(|grant| !granted.contains(grant)).collect();
+    let spare: Vec<_> = granted.iter().filter(|grant| !needed.contains(grant)).collect();
+    assert!(missing.is_empty() && spare.is_empty(), "missing in config/rbac: {missing:#?}\nno call needs: {spare:#?}");
 }

@@ -20,7 +20,7 @@ use super::leader::{Election, Lost};
 use super::metrics::Metrics;
 use super::status::Outlook;
 use super::status::writer::StatusWriter;
-use super::{calls, events};
+use super::{calls, events, own_image};
 use crate::cli::ControllerArgs;
 use crate::core::plan::PlanSettings;
 
@@ -31,7 +31,7 @@ const SILENT_CONNECTION: Duration = Duration::from_secs(310);
 const LAST_PASS: Duration = Duration::from_secs(15);
 
 /// Runs the controller until it is told to end.
-pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
+pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     let mut config = kube::Config::infer()
         .await
         .context("no way to the API server: expected a kubeconfig or a pod's service account")?;
@@ -39,6 +39,9 @@ pub async fn run(args: ControllerArgs) -> anyhow::Result<()> {
     config.read_timeout = Some(SILENT_CONNECTION);
     let calls = Calls::from_config(config).context("cannot make a client for the API server")?;
     let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
+    if args.image.is_none() {
+        args.image = Some(own_image::read(&calls).await?);
+    }
     let end = CancellationToken::new();
     let controller = Controller::new(calls, Clock::system(), &args);
     let served = controller.served();
@@ -107,7 +110,7 @@ impl Controller {
             cache: Arc::new(Cache::new()),
             metrics: Arc::new(Metrics::new()),
             identity: unique(&args.identity),
-            image: args.image.clone(),
+            image: args.image.clone().unwrap_or_default(),
             ceiling: args.max_in_flight,
             settings: PlanSettings::default(),
         }

@@ -77,7 +77,7 @@ impl World {
 
     fn controller_on(&self, name: &str, client: kube::Client) -> Replica {
         let args = ControllerArgs {
-            image: "nrh:test".into(),
+            image: Some("nrh:test".into()),
             listen: "127.0.0.1:0".parse().unwrap(),
             max_in_flight: 10,
             identity: name.into(),
