@@ -83,29 +83,31 @@ fn no_answer_ends_the_attempt() {
 }
 
 #[test]
-fn a_changed_target_costs_no_attempt_but_not_for_ever() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
-    world.node("n1").job_starts = false;
-    for _ in 0..400 {
-        world.pass();
-        let open: Vec<String> = world.jobs.keys().cloned().collect();
-        for id in open {
-            let (_, job) = world.jobs.get_mut(&id).unwrap();
-            job.finished = true;
-            job.outcome = Some(Outcome {
-                operation_id: id.clone(),
-                state: OutcomeState::Refused,
-                reason: OutcomeReason::TargetChanged,
-                message: "pid 4242 is another process now".into(),
-                at: world.now,
-            });
+fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
+    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CannotLook, OutcomeReason::KubeletBusy] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        world.node("n1").job_starts = false;
+        for _ in 0..400 {
+            world.pass();
+            let open: Vec<String> = world.jobs.keys().cloned().collect();
+            for id in open {
+                let (_, job) = world.jobs.get_mut(&id).unwrap();
+                job.finished = true;
+                job.outcome = Some(Outcome {
+                    operation_id: id.clone(),
+                    state: OutcomeState::Refused,
+                    reason,
+                    message: "not now".into(),
+                    at: world.now,
+                });
+            }
+            world.tick(secs(5));
         }
-        world.tick(secs(5));
+        let episode = world.episodes.values().next().unwrap();
+        assert_eq!(episode.steps.len(), 5, "{reason:?}");
+        assert!(episode.steps.iter().all(|step| step.state == StepState::Refused));
+        assert_eq!(episode.phase, Phase::Failed);
     }
-    let episode = world.episodes.values().next().unwrap();
-    assert_eq!(episode.steps.len(), 5);
-    assert!(episode.steps.iter().all(|step| step.state == StepState::Refused));
-    assert_eq!(episode.phase, Phase::Failed);
 }
 
 #[test]
