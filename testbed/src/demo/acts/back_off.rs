@@ -13,8 +13,8 @@ use crate::view::{self, Allowed, Pod};
 
 /// The longest back-off of a kubelet with default settings.
 const BACK_OFF: f64 = 300.0;
-/// Restarts before it: back-offs of 10, 20, 40, 80 and 160 s.
-const RESTARTS: i32 = 5;
+/// Restarts before it: one at once, then after back-offs of 10, 20, 40, 80 and 160 s.
+const RESTARTS: i32 = 6;
 /// The back-off before it.
 const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
@@ -46,8 +46,8 @@ impl BackOff {
     /// Seconds since the container ended, if it waits at the longest back-off.
     ///
     /// The kubelet names the length of a back-off only when it tries the pod again, up to a minute and a half later. It
-    /// doubles from 10 s with each end, so the one after the sixth end, five restarts, is the longest; that 2 min 40 s were
-    /// named shows that the kubelet has counted from the beginning.
+    /// doubles from 10 s with each end but the first, so the one after six restarts is the longest; that 2 min 40 s were named
+    /// shows that the kubelet has counted from the beginning.
     fn waits(&self, stage: &Stage) -> Result<Option<(Pod, f64)>> {
         let Some(pod) = stage.pod_of(self.daemon_set)? else { return Ok(None) };
         let last = view::back_off(&stage.sick, &pod.uid)?;
