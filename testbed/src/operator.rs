@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::{Bed, images, state};
+use crate::{Bed, images, packages, state};
 
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
@@ -19,6 +19,7 @@ pub fn build() -> Result<PathBuf> {
 
 /// Brings the image to every real node.
 pub fn load_image(bed: &Bed, nrh: &Path) -> Result<()> {
+    packages::ensure(packages::BUILD, true)?;
     let archive = bed.dir().join("nrh-image.tar");
     images::operator_image(&state::workspace(), nrh, IMAGE, &archive)?;
     bed.nodes().iter().try_for_each(|node| images::import(node, &archive))
