@@ -5,15 +5,23 @@
 
 use nrh_testbed::demo::{self, Options};
 
-#[test]
-fn incidents_on_a_real_node_are_healed_and_nothing_else_is_touched() {
+fn heals(acts: &[&str]) {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP incidents_on_a_real_node: real nodes need root on Linux");
+        eprintln!("SKIP {acts:?}: real nodes need root on Linux");
         return;
     }
-    let only =
-        ["hung-container", "leaked-shim", "orphan-nothing-runs", "hung-network-plugin"].map(str::to_owned).to_vec();
-    let report = tempfile::tempdir().unwrap();
-    let options = Options { keep: false, only, no_controls: true, kwok: 3, report: report.path().join("report.json") };
+    let folder = tempfile::tempdir().unwrap();
+    let only = acts.iter().map(|act| (*act).to_owned()).collect();
+    let options = Options { keep: false, only, no_controls: true, kwok: 2, report: folder.path().join("report.json") };
     assert!(demo::run(&options).unwrap(), "{}", std::fs::read_to_string(&options.report).unwrap());
+}
+
+#[test]
+fn incidents_on_a_real_node_are_healed_and_nothing_else_is_touched() {
+    heals(&["hung-container", "leaked-shim", "orphan-nothing-runs", "hung-network-plugin"]);
+}
+
+#[test]
+fn an_orphan_is_removed_by_the_probes_pod_while_that_still_runs() {
+    heals(&["orphan-probe-runs"]);
 }
