@@ -2,6 +2,7 @@
 //!
 //! The controls (the same injections under the dry run, which have to stay sick) take a quarter of an hour more; `make demo`
 //! runs them.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use nrh_testbed::demo::{self, Options};
 
