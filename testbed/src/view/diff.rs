@@ -121,19 +121,35 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
     let (missing_before, missing_after) = (NodeView::default(), NodeView::default());
     for (node, old, new) in pair(&before.nodes, &after.nodes) {
         let (old, new) = (old.unwrap_or(&missing_before), new.unwrap_or(&missing_after));
-        compare_node(node, old, new, allowed, &mut changes, &mut counts);
+        compare_node(
+            node,
+            &Looks { before: old, after: new, pods: &before.cluster.pods },
+            allowed,
+            &mut changes,
+            &mut counts,
+        );
     }
     (changes.0, counts)
 }
 
-fn compare_node(
-    node: &str,
-    before: &NodeView,
-    after: &NodeView,
-    allowed: &Allowed,
-    changes: &mut Changes,
-    counts: &mut Counts,
-) {
+/// One node at both times.
+struct Looks<'a> {
+    before: &'a NodeView,
+    after: &'a NodeView,
+    /// Pods of the cluster before
+    pods: &'a [Pod],
+}
+
+impl Looks<'_> {
+    /// Whether something that no longer ran was the kubelet's to collect: it removes what is left of a deleted pod by itself,
+    /// at a time of its own choice.
+    fn remains(&self, pod: &PodName) -> bool {
+        !self.pods.iter().any(|known| known.uid == pod.uid)
+    }
+}
+
+fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Changes, counts: &mut Counts) {
+    let (before, after) = (looks.before, looks.after);
     // A leaked shim's sandbox may be in one list only, or its pod already gone from it.
     let owners: BTreeMap<&str, &PodName> =
         [before, after].iter().flat_map(|view| &view.lists.sandboxes).map(|s| (s.id.as_str(), &s.pod)).collect();
@@ -143,7 +159,8 @@ fn compare_node(
     let stopped = allowed.stopped.contains(node);
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view.lists.sandboxes.iter().filter(|sandbox| !stopped && !free(&sandbox.pod));
+        let lists =
+            view.lists.sandboxes.iter().filter(|s| !stopped && !free(&s.pod) && (s.ready || !looks.remains(&s.pod)));
         let entry = |s: &super::Sandbox| ((s.pod.name.clone(), s.id.clone()), format!("ready: {}", s.ready));
         lists.map(entry).collect()
     };
@@ -151,7 +168,10 @@ fn compare_node(
         changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view.lists.containers.iter().filter(|container| !stopped && !free(&container.pod));
+        let lists = view.lists.containers.iter().filter(|c| {
+            let ended = c.state == "EXITED";
+            !stopped && !free(&c.pod) && !(ended && looks.remains(&c.pod))
+        });
         lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()
     };
     let (old, new) = (containers(before), containers(after));

@@ -163,3 +163,23 @@ fn a_leaked_shim_belongs_to_its_pod_although_only_the_first_look_lists_its_sandb
     assert_eq!(kinds(&after, &Allowed::default().pods("demo", "agent-")), []);
     assert!(kinds(&after, &Allowed::default()).iter().all(|(_, subject)| subject != "20"));
 }
+
+#[test]
+fn the_kubelet_may_collect_what_a_deleted_pod_left_but_nobody_may_touch_what_runs_or_what_a_pod_has_kept() {
+    let left = |uid: &str, ready: bool, state: &str| {
+        let mut view = snapshot();
+        let lists = &mut view.nodes.get_mut("real-1").unwrap().lists;
+        let pod = PodName { uid: uid.into(), ..name("gone") };
+        lists.sandboxes.push(Sandbox { id: "s-gone".into(), pod: pod.clone(), ready, created: 1 });
+        let mut container = lists.containers[0].clone();
+        (container.id, container.pod, container.state) = ("c-gone".into(), pod, state.into());
+        lists.containers.push(container);
+        let (changes, _) = diff(&view, &snapshot(), &Allowed::default());
+        changes.into_iter().map(|change| change.what).collect::<Vec<_>>()
+    };
+    assert_eq!(left("uid-gone", false, "EXITED"), []);
+    assert_eq!(left("uid-gone", true, "RUNNING"), [What::Sandbox, What::Container]);
+    assert_eq!(left("uid-gone", true, "UNKNOWN"), [What::Sandbox, What::Container]);
+    // The last dead instance of a pod that is there.
+    assert_eq!(left("uid-other", false, "EXITED"), [What::Sandbox, What::Container]);
+}
