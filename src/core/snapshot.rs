@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::episode::Episode;
+use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
 use super::order::{Order, Outcome};
 use super::policy::Policy;
@@ -60,6 +60,8 @@ pub struct ReportView {
     pub agent: Option<Outcome>,
     /// The order that stands in the object now.
     pub order: Option<Order>,
+    /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
+    pub stopped: Option<Stopped>,
 }
 
 /// The last heartbeat that arrived.

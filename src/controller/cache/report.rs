@@ -83,6 +83,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
         restart_safe: status_of(&status.conditions, ConditionType::RestartSafe),
         agent: status.agent.clone(),
         order: status.order.clone(),
+        stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
     }
 }
 
@@ -125,8 +126,8 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat =
         |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
-    (&old.node_uid, &old.suspended, old.restart_safe, &old.agent, &old.order)
-        != (&new.node_uid, &new.suspended, new.restart_safe, &new.agent, &new.order)
+    (&old.node_uid, &old.suspended, old.restart_safe, &old.agent, &old.order, &old.stopped)
+        != (&new.node_uid, &new.suspended, new.restart_safe, &new.agent, &new.order, &new.stopped)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
 }

@@ -274,7 +274,7 @@ fn replace(episode: &mut Episode, standing: EpisodeFault) {
 
 fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
     StepRecord {
-        operation_id: operation_id(&episode.name, episode.steps.len() + 1),
+        operation_id: operation_id(&episode.name, episode.opened_at, episode.steps.len() + 1),
         fault_id: standing.id.clone(),
         action: step.action.kind(),
         signal: ladder::signal(&step.action),
