@@ -28,6 +28,7 @@ const NODES_READY: Duration = Duration::from_mins(2);
 
 /// What a bed shall have.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct BedOptions {
     /// Name; beds of different processes never meet unless they are kept, when the name must be free.
     pub name: String,
@@ -66,7 +67,9 @@ impl Bed {
         let nodes =
             if options.control_plane_only { 0 } else { u8::try_from(options.nodes).context("too many nodes")? };
         if !rustix::process::geteuid().is_root() {
-            bail!("a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces");
+            bail!(
+                "a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces"
+            );
         }
         let said = Progress::new(options.progress);
         packages::ensure(packages::BED, options.progress)?;
@@ -200,11 +203,8 @@ impl<'a> Made<'a> {
         let testbed = dir.join("testbed");
         // A copy: the original may be built anew while a kept bed runs.
         fs::copy(&programs.testbed, &testbed)?;
-        let archives = if programs.stand_ins {
-            Vec::new()
-        } else {
-            images::bed_images(&programs.workload, &dir.join("images"))?
-        };
+        let archives =
+            if programs.stand_ins { Vec::new() } else { images::bed_images(&programs.workload, &dir.join("images"))? };
         Ok(Self { workload: &programs.workload, testbed, ca: fs::read_to_string(pki.path("ca.crt"))?, archives })
     }
 }

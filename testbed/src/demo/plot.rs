@@ -76,7 +76,9 @@ const REAL_ONLY: [&str; 2] = ["hung-network-plugin", "back-off-pod"];
 fn introduce(tell: Teller) {
     if !unprivileged::is_root() {
         tell.say("not root of this machine, and a real node needs that: control groups, devices, a container runtime");
-        tell.say("so this program runs as root of a user namespace of its own, and stand-ins play what cannot run in it");
+        tell.say(
+            "so this program runs as root of a user namespace of its own, and stand-ins play what cannot run in it",
+        );
     }
     tell.say("real: etcd, API server, controllers, scheduler; the operator with its manifests, rights and admission;");
     tell.say("      every process, signal and removal, and the judge, who asks kernel, runtime and API server as ever");

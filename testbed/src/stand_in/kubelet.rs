@@ -132,9 +132,7 @@ fn new_node(name: &str) -> serde_json::Value {
 fn status(args: &Args) -> serde_json::Value {
     let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition = |name: &str, value: &str, reason: &str| {
-        json!({"type": name, "status": value, "reason": reason, "message": "", "lastHeartbeatTime": now})
-    };
+    let condition = |name: &str, value: &str, reason: &str| json!({"type": name, "status": value, "reason": reason, "message": "", "lastHeartbeatTime": now});
     json!({"status": {
         "capacity": room, "allocatable": room,
         "addresses": [
@@ -186,12 +184,15 @@ async fn run_pods(args: &Args, client: Client) -> Result<()> {
             }
             let runtime = RuntimeServiceClient::new(channel.clone());
             let pass = Pass { client: client.clone(), runtime, node_ip: args.node_ip };
-            passes.insert(uid, tokio::spawn(async move {
-                let name = pod_spec::name(&pod).to_owned();
-                if let Err(error) = pass.sync(pod).await {
-                    eprintln!("{} pod {name}: {error:#}", Timestamp::now());
-                }
-            }));
+            passes.insert(
+                uid,
+                tokio::spawn(async move {
+                    let name = pod_spec::name(&pod).to_owned();
+                    if let Err(error) = Box::pin(pass.sync(pod)).await {
+                        eprintln!("{} pod {name}: {error:#}", Timestamp::now());
+                    }
+                }),
+            );
         }
     }
 }

@@ -140,7 +140,10 @@ mod tests {
         assert_eq!(told["containerStatuses"][0]["state"]["terminated"]["message"], "said");
         pod.spec.as_mut().unwrap().restart_policy = None;
         let told = status(&pod, &ended, true, &addresses);
-        assert_eq!((told["phase"].as_str(), told["conditions"][4]["status"].as_str()), (Some("Running"), Some("False")));
+        assert_eq!(
+            (told["phase"].as_str(), told["conditions"][4]["status"].as_str()),
+            (Some("Running"), Some("False"))
+        );
         let told = status(&pod, &[seen(cri::ContainerState::ContainerRunning, 0)], true, &addresses);
         assert_eq!(told["conditions"][4]["status"], "True");
     }

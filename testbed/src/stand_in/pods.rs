@@ -67,7 +67,8 @@ impl Pass {
                 Some(id) => Some(self.look(&pod, &id).await?),
                 None => None,
             };
-            let wanted = known.as_ref().is_none_or(|one| one.exit().is_some_and(|exit| pod_status::restarts(&pod, exit)));
+            let wanted =
+                known.as_ref().is_none_or(|one| one.exit().is_some_and(|exit| pod_status::restarts(&pod, exit)));
             if !wanted {
                 seen.extend(known);
                 continue;

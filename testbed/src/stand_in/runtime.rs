@@ -53,14 +53,14 @@ pub(crate) struct Runtime {
 }
 
 pub(super) fn run() -> Result<()> {
-    let args = Args::parse();
-    let server = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    server.block_on(async {
+    let socket = Args::parse().socket;
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    threads.block_on(async {
         let runtime = Arc::new(Runtime { table: Table::open(Path::new(ROOT))? });
         runtime.load().await?;
         let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
         tokio::select! {
-            served = wire::serve(runtime, &args.socket) => served,
+            served = wire::serve(runtime, &socket) => served,
             _ = told.recv() => Ok(()),
         }
     })
@@ -121,7 +121,7 @@ impl Runtime {
         }
     }
 
-    pub(super) fn version(&self, _: &cri::VersionRequest) -> cri::VersionResponse {
+    pub(super) fn version() -> cri::VersionResponse {
         cri::VersionResponse {
             version: "0.1.0".into(),
             runtime_name: NAME.into(),
@@ -130,7 +130,7 @@ impl Runtime {
         }
     }
 
-    pub(super) fn status(&self, _: &cri::StatusRequest) -> cri::StatusResponse {
+    pub(super) fn status() -> cri::StatusResponse {
         let condition = |name: &str| cri::RuntimeCondition { r#type: name.into(), status: true, ..Default::default() };
         let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
         cri::StatusResponse { status: Some(cri::RuntimeStatus { conditions }), ..Default::default() }

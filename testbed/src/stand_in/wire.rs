@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use axum::body::Body;
 use http::{Request, Response};
+use k8s_cri::v1;
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -38,8 +39,8 @@ async fn answer(runtime: Arc<Runtime>, request: Request<Body>) -> Response<Body>
         };
     };
     match method {
-        "Version" => unary(request, |r| async move { Ok(runtime.version(&r)) }).await,
-        "Status" => unary(request, |r| async move { Ok(runtime.status(&r)) }).await,
+        "Version" => unary(request, |_: v1::VersionRequest| async move { Ok(Runtime::version()) }).await,
+        "Status" => unary(request, |_: v1::StatusRequest| async move { Ok(Runtime::status()) }).await,
         "ListPodSandbox" => unary(request, |r| async move { runtime.list_sandboxes(&r) }).await,
         "ListContainers" => unary(request, |r| async move { runtime.list_containers(&r) }).await,
         "PodSandboxStatus" => unary(request, |r| async move { runtime.sandbox_status(&r) }).await,
@@ -56,7 +57,9 @@ async fn answer(runtime: Arc<Runtime>, request: Request<Body>) -> Response<Body>
 }
 
 fn unimplemented(path: &str) -> Response<Body> {
-    Status::unimplemented(format!("{path} is not part of this stand-in")).into_http::<tonic::body::Body>().map(Body::new)
+    Status::unimplemented(format!("{path} is not part of this stand-in"))
+        .into_http::<tonic::body::Body>()
+        .map(Body::new)
 }
 
 async fn unary<Q, R, Fut>(request: Request<Body>, work: impl Fn(Q) -> Fut) -> Response<Body>
