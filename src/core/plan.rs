@@ -12,6 +12,7 @@ mod opening;
 mod outlook;
 mod protect;
 mod readiness;
+mod refused;
 mod scope;
 mod steps;
 mod turn;
@@ -73,6 +74,8 @@ pub enum HoldReason {
     StepUnderWay,
     /// The step waits for its cool-down.
     CoolDown,
+    /// The API server refused the call that a step needs; a person has to see why.
+    CallRefused,
     /// Acting is switched off or impossible on the node.
     CannotAct,
     /// A hung process of the same pod must be released first.

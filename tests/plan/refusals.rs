@@ -162,3 +162,13 @@ fn texts_do_not_change_with_the_clock_alone() {
     assert_eq!(before.nodes, after.nodes);
     assert_eq!(before.held, after.held);
 }
+
+#[test]
+fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
+    // About a container, so that deleting a pod is no answer to it.
+    let ladder = |steps: &[_]| World::sick(hung("log"), Cure::Nothing, steps).plan();
+    let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
+    assert_eq!(did(&ladder(&[step(Action::Cordon), step(Action::DeletePod), notify()])), ["notify"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon), notify()])), ["cordon"], "wanted for itself");
+}

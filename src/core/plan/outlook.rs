@@ -143,7 +143,11 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
     let needs_a_person = |held: &&&Held| {
         matches!(
             held.reason,
-            HoldReason::LadderExhausted | HoldReason::RecentlyFailed | HoldReason::NoPolicy | HoldReason::NoRule
+            HoldReason::LadderExhausted
+                | HoldReason::RecentlyFailed
+                | HoldReason::NoPolicy
+                | HoldReason::NoRule
+                | HoldReason::CallRefused
         )
     };
     if held.iter().any(|held| needs_a_person(&held)) {
