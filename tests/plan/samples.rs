@@ -9,7 +9,9 @@ use nrh::core::order::Signal;
 use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 
-use crate::world::secs;
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 pub fn pod(name: &str) -> PodRef {
     PodRef { namespace: "kube-system".into(), name: name.into(), uid: format!("uid-{name}") }

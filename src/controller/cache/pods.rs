@@ -199,7 +199,7 @@ mod tests {
             waited: Some(secs(165)),
             restarts: 6,
         };
-        assert_eq!(seen(&pod("Always", 1, "2025-01-01T00:02:50Z")), [expected.clone()]);
+        assert_eq!(seen(&pod("Always", 1, "2025-01-01T00:02:50Z")), std::slice::from_ref(&expected));
         assert_eq!(seen(&pod("OnFailure", 1, "2025-01-01T00:02:50Z")), []);
         assert_eq!(seen(&pod("Always", 0, "2025-01-01T00:02:50Z")), []);
         assert_eq!(seen(&pod("Always", 1, "2025-01-01T00:04:01Z")), [], "an end still to come");
