@@ -101,6 +101,10 @@ pub struct SuspectPod {
     pub ready: bool,
     /// Time since its creation.
     pub age: Duration,
+    /// For how long the kubelet has been without a sandbox and a network for it, by its own word (condition
+    /// `PodReadyToStartContainers`); `None` = it has them, has not begun, or does not say. What comes after that, such
+    /// as an image that is pulled or an init container that works, may take its time.
+    pub without_sandbox: Option<Duration>,
     /// Time since its deletion should have been complete (request + grace), if it is being deleted.
     pub overdue: Option<Duration>,
     /// Containers that wait, with the reason the kubelet gives.

@@ -85,7 +85,12 @@ fn only_daemon_set_pods_that_are_stuck_count() {
         }),
         ("young", false, {
             let mut pod = creating("n1", "x");
-            pod.age = secs(119);
+            pod.without_sandbox = Some(secs(119));
+            pod
+        }),
+        ("pulling an image", false, {
+            let mut pod = creating("n1", "x");
+            (pod.age, pod.without_sandbox) = (secs(3_000), None);
             pod
         }),
         ("within grace", false, {

@@ -157,6 +157,7 @@ fn texts_do_not_change_with_the_clock_alone() {
     world.now = world.now.checked_add(secs(3)).unwrap();
     for pod in &mut world.node("n1").pods {
         pod.age += secs(3);
+        pod.without_sandbox = pod.without_sandbox.map(|without| without + secs(3));
     }
     let after = world.plan();
     assert_eq!(before.nodes, after.nodes);
