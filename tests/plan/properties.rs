@@ -10,7 +10,7 @@ use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use proptest::prelude::*;
 
-use crate::samples::{backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, step};
+use crate::samples::{backing_off, cont, creating, failed, fault, kill, notify, overdue, pod, policy, rule, step};
 use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
@@ -62,7 +62,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (node.clone(), kind, cure).prop_map(|(n, k, c)| Event::FallIll(n, k, c)),
         2 => node.clone().prop_map(Event::Recover),
         1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
-        3 => (node.clone(), 0_u8..3).prop_map(|(n, p)| Event::StickPod(n, p)),
+        3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
         2 => node.clone().prop_map(Event::HealPods),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
@@ -106,6 +106,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             let stuck = match pattern {
                 0 => backing_off(name(n), &key),
                 1 => creating(name(n), &key),
+                2 => failed(name(n), &key),
                 _ => overdue(name(n), &key),
             };
             world.node(name(n)).pods = vec![stuck];

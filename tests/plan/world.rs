@@ -14,9 +14,7 @@ use nrh::core::snapshot::{Heartbeat, JobView, Ledger, NodeView, ReportView, Repo
 
 use crate::samples::{policy, rule};
 
-pub const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+pub use crate::samples::secs;
 
 /// What ends a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
