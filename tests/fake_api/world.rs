@@ -158,7 +158,8 @@ impl World {
         let outcome = json!({"operationId": id, "state": "Done", "reason": "Acted", "message": "released", "at": self.wall().to_string()});
         self.set_sick(&node, false);
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"]},
+            "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
             "spec": {"nodeName": node, "containers": []},
             "status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "", "ready": false,
                 "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));

@@ -162,3 +162,20 @@ fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour(
     let (old, new) = (operations(&first), operations(again));
     assert!(!new.is_empty() && new.iter().all(|id| !old.contains(id)), "{old:?} {new:?}");
 }
+
+#[test]
+fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    while world.episodes.values().next().is_none_or(Episode::has_work) {
+        world.pass();
+        world.tick(secs(5));
+    }
+    let episode = world.only_episode().clone();
+    if episode.undo.is_owed() {
+        let view = &mut world.node("n1").view;
+        (view.unschedulable, view.cordoned_by) = (false, None);
+    }
+    world.tick(secs(120));
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
+}
