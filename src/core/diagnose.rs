@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::condition::ConditionReason;
 use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
-use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable};
+use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -286,6 +286,13 @@ fn describe(process: &ProcessSeen) -> String {
     let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
     let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
     format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
+}
+
+/// Where a process may be what is looked for, nobody knows whether there is one.
+fn unproven(process: &Unproven) -> Verdict {
+    let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
+    let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
+    Verdict::unknown(ConditionReason::CannotLook, &detail)
 }
 
 fn evidence(lines: Vec<String>) -> Vec<String> {

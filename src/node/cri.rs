@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
-use crate::core::text::bounded;
+use crate::core::text::{bounded, is_full_id};
 
 pub mod endpoint;
 #[cfg(test)]
@@ -200,11 +200,6 @@ impl Cri {
         let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         ask(deadline, id, client.remove_pod_sandbox(request)).await.map(drop)
     }
-}
-
-/// Whether `id` is a full one: 64 hexadecimal digits in every runtime that speaks CRI.
-pub fn is_full_id(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn full_id(id: &str) -> Result<(), CriError> {

@@ -19,6 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen};
+use crate::core::text::is_full_id;
+use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, NamedBy};
@@ -207,7 +209,9 @@ impl Shared {
         }
         if let Some(table) = lock(&self.processes).value() {
             let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+            let lonely = table.processes.iter().filter_map(lonely_shim).collect();
             changed |= lock(&self.tasks).stopped(stopped);
+            lock(&self.tasks).lonely(lonely);
         }
         if let Some(round) = lock(&self.lists).value() {
             changed |= lock(&self.tasks).aim(round);
@@ -222,6 +226,21 @@ impl Shared {
 fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
         Part::Shim { id, .. } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough).
+fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, living_children: 0 }
+            if process.parent == 1
+                && process.state != 'T'
+                && process.age >= Thresholds::default().leaked_shim_age
+                && is_full_id(id) =>
+        {
+            Some(id.clone())
+        }
         _ => None,
     }
 }

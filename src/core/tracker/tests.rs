@@ -298,7 +298,7 @@ fn a_suspicion_from_long_ago_does_not_add_up() {
 fn a_flood_is_bounded_and_counted() {
     let mut node = Node::healthy();
     for pid in 0..1000 {
-        let shim = crate::core::observation::Part::Shim { id: format!("leak{pid}"), living_children: 0 };
+        let shim = crate::core::observation::Part::Shim { id: format!("{pid:064x}"), living_children: 0 };
         let one = node.table()[1].clone();
         node.table().push(crate::core::observation::ProcessSeen { pid: 10_000 + pid, part: shim, ..one });
     }
