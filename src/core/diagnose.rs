@@ -149,6 +149,8 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
+    /// Whether a kubelet process is there that has not completed its start.
+    pub tries: bool,
 }
 
 /// What was learned before this look and matters to it.
@@ -160,6 +162,9 @@ pub struct Known {
     /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
     /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
     pub host_processes: bool,
+    /// Every running container's task has been asked once since the node booted. Before that, a container about
+    /// which nothing is said may be the one that hangs.
+    pub tasks: bool,
 }
 
 /// Everything one pass has to say.
@@ -224,7 +229,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     runtime::list_hung(seen, thresholds, &mut findings);
     runtime::kubelet(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
-    containers::hung(seen, thresholds, &mut findings);
+    containers::hung(seen, known, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
     network::plugins(seen, thresholds, &mut findings);

@@ -104,7 +104,9 @@ impl Thresholds {
         match kind {
             FaultType::HungContainer => of(&self.hung_container),
             FaultType::LeakedShim => of(&self.leaked_shim),
-            FaultType::OrphanContainer => of(&self.orphan_kubelet_down).max(self.nominal(FaultType::KubeletDown)),
+            FaultType::OrphanContainer => {
+                self.nominal(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
+            }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::RuntimeListHung => self.list_deadline.saturating_add(of(&self.runtime_list_hung)),

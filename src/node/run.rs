@@ -123,6 +123,8 @@ struct Asked {
 struct Probe {
     args: ProbeArgs,
     judge: Judge,
+    /// Of every executor of this process: they share the bound on threads that the kernel does not answer.
+    agent: AgentSettings,
     lanes: Arc<Lanes>,
     orders: Orders,
     file: StateFile,
@@ -148,8 +150,10 @@ impl Probe {
         drafts: watch::Sender<Option<Arc<Draft>>>,
         feedback: watch::Receiver<Feedback>,
     ) -> Self {
-        let execute = executor(agent_settings(&args), Arc::clone(&lanes));
+        let agent = agent_settings(&args);
+        let execute = executor(agent.clone(), Arc::clone(&lanes));
         Self {
+            agent,
             args,
             judge: Judge::new(Thresholds::default(), saved.tracker, saved.conditions),
             lanes,
@@ -250,13 +254,13 @@ impl Probe {
         if !self.args.allow_actions {
             return;
         }
-        let socket = socket(&self.args, &self.lanes);
+        let socket = socket(&self.agent, &self.lanes);
         let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != socket);
         if !due {
             return;
         }
         self.checked = Some((Instant::now(), socket.clone()));
-        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..agent_settings(&self.args) });
+        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..self.agent.clone() });
         let sender = self.checks.0.clone();
         tokio::spawn(async move {
             let missing = timeout(SELF_CHECK_BOUND, agent.self_check()).await;
@@ -273,8 +277,8 @@ fn agent_settings(args: &ProbeArgs) -> AgentSettings {
 }
 
 /// The runtime's socket: as the lanes found it, else as a person named it, else the usual one.
-fn socket(args: &ProbeArgs, lanes: &Lanes) -> PathBuf {
-    lanes.endpoint().map_or_else(|| agent_settings(args).runtime_socket, |endpoint| endpoint.socket)
+fn socket(agent: &AgentSettings, lanes: &Lanes) -> PathBuf {
+    lanes.endpoint().map_or_else(|| agent.runtime_socket.clone(), |endpoint| endpoint.socket)
 }
 
 fn executor(settings: AgentSettings, lanes: Arc<Lanes>) -> Execute {

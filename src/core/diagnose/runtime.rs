@@ -176,7 +176,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
         (Some((_, _, age)), Some(true)) => {
             let completed = looked.saturating_sub(age);
-            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed) };
+            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed), tries: false };
             return findings.blind(kind, Verdict::Clean { looked });
         }
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
@@ -186,6 +186,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
+    findings.kubelet.tries = kubelet.process.is_some();
     findings.sightings.push(
         Component {
             kind,
