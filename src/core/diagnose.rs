@@ -149,16 +149,13 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
-    /// Whether a kubelet process is there that has not completed its start.
-    pub tries: bool,
+    /// Start ticks of a kubelet process that has not completed its start.
+    pub trying: Option<u64>,
 }
 
 /// What was learned before this look and matters to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// A runtime has answered on this node since it booted: a missing socket is then a fault, not a node
-    /// without a runtime.
-    pub runtime: bool,
     /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
     /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
     pub host_processes: bool,
@@ -225,7 +222,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
     let mut findings = Findings { host_processes, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
-    runtime::unreachable(seen, known, thresholds, &mut findings);
+    runtime::unreachable(seen, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
     runtime::kubelet(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);

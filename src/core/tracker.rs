@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
+use super::diagnose::{Findings, Harm, Known, KubeletStart, Sighting, Verdict};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -37,15 +37,15 @@ pub struct Tracker {
     entries: BTreeMap<String, Entry>,
     /// When the last kubelet that completed its start was begun.
     kubelet_completed: Option<Duration>,
-    /// Whether a runtime has answered since boot.
-    runtime_known: bool,
     /// Whether the process table has shown itself to be the node's since boot.
     #[serde(default)]
     processes_known: bool,
-    /// Whether a kubelet was seen on its way up since the last one that completed its start, or since the last was
-    /// seen at all.
+    /// Start ticks of the kubelet that is on its way up.
     #[serde(default)]
-    kubelet_tried: bool,
+    kubelet_trying: Option<u64>,
+    /// Whether one that was on its way up has ended without getting there, since the last that did.
+    #[serde(default)]
+    kubelet_failed: bool,
     /// Whether every running container's task has been asked once since boot.
     #[serde(default)]
     tasks_known: bool,
@@ -116,7 +116,7 @@ impl Tracker {
 
     /// What later looks must know.
     pub fn known(&self) -> Known {
-        Known { runtime: self.runtime_known, host_processes: self.processes_known, tasks: self.tasks_known }
+        Known { host_processes: self.processes_known, tasks: self.tasks_known }
     }
 
     /// Takes in one set of findings. Taking in the same findings again changes nothing.
@@ -128,14 +128,10 @@ impl Tracker {
         {
             self.kubelet_completed = Some(completed);
         }
-        self.kubelet_tried = match findings.kubelet.started {
-            Some(true) => false,
-            _ => self.kubelet_tried || findings.kubelet.tries,
-        };
+        self.learn_tries(findings.kubelet);
         let is_clean = |kind: FaultType| {
             matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
         };
-        self.runtime_known |= is_clean(FaultType::RuntimeUnreachable);
         self.tasks_known |= findings.unasked == 0 && is_clean(FaultType::HungContainer);
         self.processes_known |= findings.host_processes;
         let mut overflow = 0_u32;
@@ -168,6 +164,18 @@ impl Tracker {
         self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
     }
 
+    fn learn_tries(&mut self, kubelet: KubeletStart) {
+        match (kubelet.started, kubelet.trying) {
+            (Some(true), _) => (self.kubelet_trying, self.kubelet_failed) = (None, false),
+            (_, Some(now)) => {
+                self.kubelet_failed |= self.kubelet_trying.is_some_and(|before| before != now);
+                self.kubelet_trying = Some(now);
+            }
+            (Some(false), None) => self.kubelet_failed |= self.kubelet_trying.take().is_some(),
+            (None, None) => {}
+        }
+    }
+
     fn kubelet_down(&self) -> bool {
         self.entries.values().any(|entry| entry.kind == FaultType::KubeletDown && entry.state == FaultState::Confirmed)
     }
@@ -183,8 +191,9 @@ impl Tracker {
             *entry = Entry::new(wall, sighting);
         }
         let alone = down && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
-        // One that has ended blocks at most the start of a kubelet: somebody must have tried one.
-        let harms = sighting.harm == Harm::Always || alone && self.kubelet_tried;
+        // One that has ended blocks at most the start of a kubelet: one must have failed. A kubelet that somebody has
+        // stopped, or is just starting again, is blocked by nothing.
+        let harms = sighting.harm == Harm::Always || alone && self.kubelet_failed;
         entry.tell(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
             // It is there, but does no harm any more.

@@ -56,6 +56,12 @@ pub enum CriError {
     /// The connection ended, or broke the protocol, before the answer was whole.
     #[error("the runtime's answer was cut off: {0}")]
     Cut(String),
+    /// There is no such socket here.
+    #[error("no runtime socket: {0}")]
+    Missing(String),
+    /// The server does not know the call: it is no container runtime, or one of another kind.
+    #[error("this is no runtime that speaks CRI: {0}")]
+    Unimplemented(String),
     /// Nobody accepts connections at the socket.
     #[error("cannot connect to the runtime: {0}")]
     Unreachable(String),
@@ -81,6 +87,7 @@ impl CriError {
         match status.code() {
             Code::NotFound if !local => Self::NotFound,
             Code::DeadlineExceeded if !local => Self::DeadlineInside,
+            Code::Unimplemented => Self::Unimplemented(text),
             Code::OutOfRange | Code::ResourceExhausted => Self::TooLarge(text),
             // cri-dockerd passes Docker's own words on, without a code.
             Code::Unknown if !id.is_empty() && status.message().contains(&format!("No such container: {id}")) => {
@@ -111,7 +118,7 @@ impl Cri {
     /// Connects to `socket`, within [`CONNECT_TIMEOUT`].
     ///
     /// # Errors
-    /// [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
+    /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
     /// it, [`CriError::Deadline`] when the connection is not accepted in time.
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
         let channel = channel(socket).await?;
@@ -241,10 +248,10 @@ async fn channel(socket: &Path) -> Result<Channel, CriError> {
 
 fn refused(socket: &Path, error: &std::io::Error) -> CriError {
     let text = bounded(&format!("{}: {error}", socket.display()), MAX_ERROR);
-    if error.kind() == std::io::ErrorKind::PermissionDenied {
-        CriError::Forbidden(text)
-    } else {
-        CriError::Unreachable(text)
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => CriError::Forbidden(text),
+        std::io::ErrorKind::NotFound => CriError::Missing(text),
+        _ => CriError::Unreachable(text),
     }
 }
 

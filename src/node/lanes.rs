@@ -41,6 +41,8 @@ use tasks::Table;
 pub struct LaneSettings {
     /// The runtime's socket, where a person named it.
     pub runtime_endpoint: Option<PathBuf>,
+    /// The socket that an earlier probe of this boot has used.
+    pub saved_endpoint: Option<Endpoint>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
     /// How often and how long.
@@ -82,6 +84,8 @@ struct Shared {
     kubelet: Mutex<Slot<KubeletSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// Whether the kubelet's own files hold this socket.
+    of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
     tempo: watch::Sender<Tempo>,
     /// Wakes the task lane: its objects or suspects changed.
@@ -186,7 +190,12 @@ impl Shared {
             processes: Mutex::new(Slot::new(paces.processes.deadline)),
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
             tasks: Mutex::new(Table::new(paces.tasks)),
-            endpoint: Mutex::new(named.map(|socket| Endpoint { socket, named_by: NamedBy::Flag })),
+            endpoint: Mutex::new(
+                named
+                    .map(|socket| Endpoint { socket, named_by: NamedBy::Flag })
+                    .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
+            ),
+            of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
             tempo: watch::Sender::new(Tempo::default()),
             tasks_changed: Notify::new(),

@@ -80,6 +80,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
     let lanes = Arc::new(Lanes::start(LaneSettings {
         runtime_endpoint: args.runtime_endpoint.clone(),
+        saved_endpoint: saved.endpoint.clone(),
         ..LaneSettings::default()
     }));
 
@@ -242,6 +243,7 @@ impl Probe {
             tracker: self.judge.tracker.clone(),
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
+            endpoint: self.lanes.endpoint(),
         };
         if let Err(error) = self.file.save(&saved) {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");

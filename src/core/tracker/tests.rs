@@ -231,9 +231,8 @@ mod orphan {
         }
         assert_eq!(watch.at(1600, FaultType::KubeletDown), CONFIRMED);
         // One that dies at its start is another matter.
-        assert_eq!(tries(&mut watch, 1610), SUSPECTED);
-        let states: Vec<_> = (1620..=1640).step_by(10).map(|second| watch.at(second, Orphan)).collect();
-        assert_eq!(states, [SUSPECTED, CONFIRMED, CONFIRMED]);
+        assert_eq!(tries(&mut watch, 1610), None, "it may still get there");
+        assert_eq!(watch.at(1620, Orphan), CONFIRMED);
     }
 
     #[test]
@@ -336,17 +335,6 @@ fn a_flood_is_bounded_and_counted() {
     assert_eq!(now.faults.len(), MAX_FAULTS);
     assert_eq!(now.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
     assert_eq!(tracker.entries.len(), MAX_TRACKED);
-}
-
-#[test]
-fn a_runtime_once_seen_is_remembered() {
-    let mut watch = Watch::new(Node::healthy());
-    watch.all(1000);
-    watch.node.runtime = Look::Blind { reason: "no socket".into() };
-    assert_eq!(watch.at(1010, FaultType::RuntimeUnreachable), SUSPECTED);
-    watch.at(1020, FaultType::RuntimeUnreachable);
-    watch.at(1030, FaultType::RuntimeUnreachable);
-    assert_eq!(watch.at(1040, FaultType::RuntimeUnreachable), CONFIRMED);
 }
 
 #[test]
