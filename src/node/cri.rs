@@ -76,7 +76,7 @@ pub enum CriError {
 impl CriError {
     /// Whether the connection is of no further use.
     pub const fn breaks_connection(&self) -> bool {
-        matches!(self, Self::Cut(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))
+        matches!(self, Self::Cut(_) | Self::Missing(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))
     }
 
     /// What a status says about the object `id` (empty for calls that name none).

@@ -11,6 +11,7 @@ mod judge;
 mod listen;
 mod orders;
 mod status;
+mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
 }
 
 async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
+    tokio::spawn(watchdog::beat());
     let root = Path::new(proc::PROC);
     let boot_id = proc::boot_id(root).context("cannot read the boot id")?;
     let folder = || format!("cannot use the state folder {}", args.state_dir.display());
