@@ -8,6 +8,8 @@ CARGO ?= cargo
 IMAGE ?= runtimehealth.io/nrh:dev
 # KEEP=1 leaves the demo's cluster running.
 KEEP ?=
+# FAKE=1 lets stand-ins play containerd and the kubelet in the demo, as it does by itself without root.
+FAKE ?=
 # Tests that build a test bed share one machine: one after another.
 TEST_THREADS ?= 1
 CARGO_DENY_VERSION ?= 0.20.2
@@ -45,8 +47,12 @@ test: protoc ## All tests, those on real nodes too
 	$(CARGO) test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
 .PHONY: demo
-demo: setup ## Heals the three incidents on real nodes, in front of your eyes; KEEP=1 leaves the cluster up
-	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- demo $(if $(KEEP),--keep)
+demo: protoc ## Heals the incidents on real nodes, in front of your eyes; without root, or with FAKE=1, on stand-ins
+	@if [ "$$(uname -s)" != Linux ]; then
+	  echo "the demo needs Linux: the operator reads /proc and holds processes by pidfd, so it does not compile here" >&2; exit 1
+	fi
+	if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; fi
+	$(CARGO) run --quiet --package nrh-testbed --bin testbed -- demo $(if $(KEEP),--keep) $(if $(FAKE),--fake)
 
 .PHONY: demo-down
 demo-down: ## Ends a cluster that was kept

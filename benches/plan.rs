@@ -5,13 +5,16 @@
 #![expect(clippy::cast_precision_loss, reason = "nanoseconds and node counts are far below 2^52")]
 
 mod record;
+#[path = "../tests/plan/samples.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "the tests of the decision use the rest of it")]
+mod samples;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::{PlanSettings, plan};
-use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
+use nrh::core::policy::{Action, Amount, History, Limits, Policy};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, Snapshot, Tri};
 use record::Line;
 
@@ -100,30 +103,10 @@ fn leaked_shim(node: &str) -> ReportedFault {
 }
 
 fn policy() -> Policy {
-    let step = Step {
-        action: Action::CleanupOrphans,
-        timeout: Duration::from_mins(3),
-        attempts: 1,
-        cooldown: Duration::from_mins(1),
-        verify_for: Duration::from_secs(5),
-    };
+    let rule = samples::rule("leaked-shims", &[FaultType::LeakedShim], &[samples::step(Action::CleanupOrphans)]);
     Policy {
-        name: "leftovers".into(),
-        uid: "policy".into(),
-        generation: 1,
-        selector: Selector::default(),
-        priority: 0,
-        mode: Mode::Enforce,
-        suspend: false,
-        pause_requests: Vec::new(),
-        rules: vec![Rule {
-            name: "leaked-shims".into(),
-            faults: [FaultType::LeakedShim].into(),
-            min_severity: Severity::Low,
-            hold_for: Duration::ZERO,
-            steps: vec![step],
-        }],
         limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5) },
         history: History { limit: 50, ttl: Duration::from_hours(1) },
+        ..samples::policy("leftovers", &[rule])
     }
 }

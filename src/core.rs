@@ -13,6 +13,7 @@ pub mod condition;
 pub mod diagnose;
 pub mod episode;
 pub mod fault;
+pub mod held;
 pub mod observation;
 pub mod order;
 pub mod plan;

@@ -320,6 +320,32 @@ async fn errors_about_one_node_do_not_stop_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    for i in 1..=3 {
+        world.probe(&format!("w{i}"));
+    }
+    world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(403)));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("tried", || !jobs_created(&world.api.calls()).is_empty()).await;
+    sleep(Duration::from_secs(50)).await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1, "it waits for its cool-down");
+    let report = world.api.get("noderuntimehealths", "w1").unwrap();
+    let held = report["status"]["remediation"]["held"][0].as_str().unwrap();
+    assert!(held.starts_with("CallRefused: ReleaseHungProcess(Cont)") && held.contains("(403)"), "{held}");
+    let condition = report["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "SelfHealing");
+    assert_eq!(condition.unwrap()["status"], "False", "{report}");
+    let told = world.api.list("events").iter().any(|e| e["reason"] == "NotActed" && e.to_string().contains("(403)"));
+    assert!(told, "{:#?}", world.api.list("events"));
+    world.api.unhook();
+    world.until("healed when it is allowed", || world.phases() == ["Succeeded"]).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_last_no_is_heard() {
     type Veto = (&'static str, fn(&World));
     let vetoes: [Veto; 3] = [

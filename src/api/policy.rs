@@ -185,11 +185,13 @@ pub struct PolicyStep {
     /// Default 3m.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// How often the step may be tried on one fault. 1 (default) to 5.
+    /// How often the step may be tried on one fault. 1 (default) to 5. A call that the API server refuses touches
+    /// nothing and costs no attempt, but after three of them the ladder goes on.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 5))]
     pub attempts: u32,
-    /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m.
+    /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m. After a call
+    /// that the API server refuses at least 10s, and not even the next step is tried sooner.
     #[serde(default = "default_cooldown")]
     pub cooldown: HumanDuration,
     /// When the step counts as a success.

@@ -255,6 +255,9 @@ fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {
     for waiting in &mut aged.waiting {
         waiting.ended = waiting.ended.map(|ended| ended.saturating_add(by));
     }
+    for failed in &mut aged.failed {
+        failed.ended = failed.ended.saturating_add(by);
+    }
     aged
 }
 

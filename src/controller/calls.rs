@@ -62,7 +62,14 @@ impl CallError {
     /// One line with all causes.
     pub fn line(&self) -> String {
         match self {
-            Self::Api { what, source } => crate::core::text::bounded(&format!("{what} failed: {source}"), 512),
+            Self::Api { what, source } => {
+                let text = match source.as_ref() {
+                    // Its own text repeats the whole answer; people need the sentence.
+                    kube::Error::Api(status) => format!("{what} failed: {} ({})", status.message, status.code),
+                    other => format!("{what} failed: {other}"),
+                };
+                crate::core::text::bounded(&text, 512)
+            }
             Self::NoAnswer { .. } => self.to_string(),
         }
     }

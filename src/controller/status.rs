@@ -139,7 +139,12 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
             by(outlook.self_healing, Why::Allowed, Why::NeedsPerson),
             &outlook.doing,
         ),
-        of(ConditionType::NodeStable, Tri::Unknown, Why::NotYetLooked, "flapping is not judged by this version"),
+        of(
+            ConditionType::NodeStable,
+            Tri::Unknown,
+            Why::NotYetLooked,
+            "not judged: this version keeps no history of a node, so it cannot tell whether it flaps",
+        ),
     ];
     conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
         of(kind, Tri::Unknown, Why::Stale, "the probe's last word is too old, or the node cannot be reached")
@@ -285,6 +290,8 @@ mod tests {
         let outlook = NodeOutlook { doing: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
         let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), Some(3), now());
         assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
+        let stable = of_type(&part, "NodeStable").unwrap();
+        assert!(stable.status == "Unknown" && stable.message.starts_with("not judged: "), "{stable:?}");
         let standing = stands(part.clone());
         assert_eq!(difference(&standing, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::episode::{Episode, since};
-use super::plan::HoldReason;
+use super::held::HoldReason;
 use super::policy::Mode;
 use super::snapshot::{Ledger, Slot};
 

@@ -175,6 +175,14 @@ impl StepRecord {
         self.finished_at = Some(now);
     }
 
+    /// Whether the API server refused the controller's own call: no node was asked, and nothing was touched.
+    pub const fn is_refused_call(&self) -> bool {
+        // A node that answered so had the order, which the record tells by its start.
+        matches!(self.state, StepState::Failed)
+            && matches!(self.reason, Some(OutcomeReason::CallFailed))
+            && self.started_at.is_none()
+    }
+
     /// Whether the attempt came to nothing only because the object had changed or was gone, or because the node
     /// could not look just then: nothing was touched, and it costs nothing.
     pub const fn is_free(&self) -> bool {

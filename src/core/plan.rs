@@ -12,6 +12,7 @@ mod opening;
 mod outlook;
 mod protect;
 mod readiness;
+mod refused;
 mod scope;
 mod steps;
 mod turn;
@@ -29,61 +30,11 @@ use super::policy::History;
 use super::snapshot::{Ledger, Tri};
 use super::thresholds::Thresholds;
 
+pub use super::held::HoldReason;
 pub use decide::plan;
 
 use decide::Ctx;
 use hold::{Hold, Wake};
-
-/// Why something is not done now: a closed set, each with a sentence beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum HoldReason {
-    /// No policy selects the node.
-    NoPolicy,
-    /// The policy has no rule for this fault.
-    NoRule,
-    /// The policy is a dry run: decided and recorded, not done.
-    DryRun,
-    /// The policy is suspended.
-    Suspended,
-    /// The policy has pause requests.
-    Paused,
-    /// A person or another tool asks that the node be left alone.
-    Vetoed,
-    /// The fault is not confirmed (yet, or any more).
-    NotConfirmed,
-    /// The rule asks that the fault lasts longer.
-    TooYoung,
-    /// The last look at the fault is too old; a new one was asked for.
-    StaleEvidence,
-    /// The probe has missed a heartbeat or never reported.
-    ProbeSilent,
-    /// The report is about another node of the same name.
-    WrongNode,
-    /// More of the selected nodes are unhealthy than the policy allows.
-    TooManyUnhealthy,
-    /// As many episodes run as the policy allows.
-    InFlightLimit,
-    /// As many slots are taken as the whole cluster allows.
-    ClusterCeiling,
-    /// The ledger is missing or unreadable.
-    NoLedger,
-    /// A more urgent fault of the same node goes first.
-    OtherFaultFirst,
-    /// A step of the node's episode is under way.
-    StepUnderWay,
-    /// The step waits for its cool-down.
-    CoolDown,
-    /// Acting is switched off or impossible on the node.
-    CannotAct,
-    /// A hung process of the same pod must be released first.
-    ReleaseFirst,
-    /// The act would end running containers, and the policy does not allow it.
-    RunningPods,
-    /// The ladder is at an end; a person is needed.
-    LadderExhausted,
-    /// The same fault failed to heal a short time ago.
-    RecentlyFailed,
-}
 
 /// Something that is not done now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -183,6 +134,15 @@ pub enum Health {
     Unknown,
 }
 
+/// What stands ready for one fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// The policy that heals it; of those that select the node, the one with a rule for it that goes first.
+    pub policy: String,
+    /// Its rule for the fault; `None` when no policy that selects the node has one.
+    pub rule: Option<String>,
+}
+
 /// What the controller writes about one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeOutlook {
@@ -194,6 +154,8 @@ pub struct NodeOutlook {
     pub doing: String,
     /// Policy that applies.
     pub policy: Option<String>,
+    /// What stands ready for each fault, by its id; nothing for a node that no policy selects.
+    pub remedies: BTreeMap<String, Remedy>,
     /// Open episode.
     pub episode: Option<String>,
     /// Faults the controller found.

@@ -17,6 +17,9 @@ pub struct Safety {
     pub safe: Tri,
     /// Why it is not True; empty when it is.
     pub reasons: Vec<String>,
+    /// Whether it is confirmed to be down: then the question is what keeps it from starting, not what a restart
+    /// would break.
+    pub down: bool,
 }
 
 /// Both components.
@@ -40,11 +43,17 @@ impl RestartSafety {
 
     /// One sentence for the condition.
     pub fn message(&self) -> String {
-        let say = |name: &str, safety: &Safety| match safety.safe {
-            Tri::True => format!("the {name} can be restarted"),
-            Tri::False => format!("a restart of the {name} does harm: {}", safety.reasons.join("; ")),
-            Tri::Unknown => {
-                format!("whether the {name} can be restarted is not known: {}", safety.reasons.join("; "))
+        let say = |name: &str, safety: &Safety| {
+            let why = safety.reasons.join("; ");
+            match (safety.safe, safety.down) {
+                (Tri::True, false) => format!("the {name} can be restarted"),
+                (Tri::False, false) => format!("a restart of the {name} does harm: {why}"),
+                (Tri::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
+                (Tri::True, true) => format!("the {name} is down; a restart of it would not meet anything that hangs"),
+                (Tri::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
+                (Tri::Unknown, true) => {
+                    format!("the {name} is down; whether a restart of it would be blocked is not known: {why}")
+                }
             }
         };
         if self.kubelet == self.runtime {
@@ -62,8 +71,9 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         FaultType::HungContainer | FaultType::RuntimeListHung => (true, true),
         FaultType::RuntimeUnreachable => (true, false),
         FaultType::LeakedShim | FaultType::NetworkPluginHung => (false, true),
-        // Only a kubelet known to be older than 1.24 dies on it.
-        FaultType::OrphanContainer => (fault.severity == Severity::Critical, false),
+        // High is its severity only while the kubelet is down and none has completed a start since the orphan was
+        // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
+        FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
         FaultType::KubeletDown | FaultType::StuckDaemonSetPod | FaultType::ProbeSilent => (false, false),
     }
 }
@@ -107,6 +117,8 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         gap(kind, &mut runtime);
     }
     safety.kubelet = kubelet.judge();
+    safety.kubelet.down =
+        faults.iter().any(|fault| fault.kind == FaultType::KubeletDown && fault.state == FaultState::Confirmed);
     safety.runtime = runtime.judge();
     safety
 }
@@ -126,7 +138,7 @@ impl Reasons {
         };
         reasons.dedup();
         reasons.truncate(MAX_REASONS);
-        Safety { safe, reasons }
+        Safety { safe, reasons, down: false }
     }
 }
 
@@ -136,6 +148,7 @@ mod tests {
 
     use super::super::diagnose::tests::{Node, SANDBOX};
     use super::super::diagnose::{Known, diagnose};
+    use super::super::observation::ContainerState;
     use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;
@@ -183,6 +196,44 @@ mod tests {
         let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
         let safety = restart_safety(&[fault], 0, &findings);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+
+    /// The node after looks every ten seconds for two minutes.
+    fn watched(node: &mut Node) -> RestartSafety {
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        let mut safety = RestartSafety::default();
+        for at in (1000..=1120).step_by(10) {
+            node.now = Duration::from_secs(at);
+            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            safety = restart_safety(&seen.faults, 0, &findings);
+        }
+        safety
+    }
+
+    #[test]
+    fn of_a_kubelet_that_is_down_it_says_what_blocks_a_restart() {
+        let mut node = Node::healthy();
+        node.kubelet_gone();
+        let safety = watched(&mut node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::True), "{safety:?}");
+        assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
+        assert!(safety.message().ends_with("the runtime can be restarted"), "{}", safety.message());
+
+        node.orphan(ContainerState::Exited);
+        let safety = watched(&mut node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::False, Tri::True), "{safety:?}");
+        let message = safety.message();
+        assert!(message.contains("the kubelet is down; a restart of it would be blocked by "), "{message}");
+        assert!(message.contains("(OrphanContainer)"), "{message}");
+    }
+
+    #[test]
+    fn an_orphan_beside_a_kubelet_that_works_forbids_nothing() {
+        let mut fault = crate::core::tracker::tests::fault(FaultType::OrphanContainer);
+        (fault.state, fault.severity) = (FaultState::Confirmed, Severity::Medium);
+        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        assert_eq!(restart_safety(&[fault], 0, &findings).both(), Tri::True);
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct SuspectPod {
     pub overdue: Option<Duration>,
     /// Containers that wait, with the reason the kubelet gives.
     pub waiting: Vec<WaitingContainer>,
+    /// Containers that have failed, that the kubelet will start again, and of which it says no more yet.
+    pub failed: Vec<FailedContainer>,
     /// Time since it was read.
     pub read: Duration,
 }
@@ -121,6 +123,21 @@ pub struct WaitingContainer {
     pub back_off: Option<Duration>,
     /// Time since the container last ended.
     pub ended: Option<Duration>,
+    /// How often it was restarted.
+    pub restarts: u32,
+}
+
+/// A container of a suspect pod that ended with an error and is started again by the kubelet, sooner or later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedContainer {
+    /// Name.
+    pub name: String,
+    /// Time since it ended.
+    pub ended: Duration,
+    /// How long it ran that time, where the kubelet says it.
+    pub ran: Option<Duration>,
+    /// How long the kubelet had waited before it started it that time, where it still tells of the time before.
+    pub waited: Option<Duration>,
     /// How often it was restarted.
     pub restarts: u32,
 }

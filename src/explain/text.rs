@@ -79,13 +79,7 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
     for line in &fault.evidence {
         let _ = writeln!(out, "    evidence: {line}");
     }
-    let label = snapshot.nodes.get(node).map(|view| &view.labels);
-    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
-    policies.sort_by(|a, b| a.order(b));
-    let applies = label.and_then(|labels| {
-        policies.iter().filter(|p| p.selector.matches(labels)).find_map(|p| Some((*p, p.rule_for(fault)?)))
-    });
-    match applies {
+    match rule_for(node, fault, snapshot, decided) {
         Some((policy, rule)) => {
             let _ = writeln!(out, "    policy {}, rule {}: {}", policy.name, rule.name, ladder(rule));
         }
@@ -99,6 +93,13 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
     for held in decided.held.iter().filter(|held| held.node == node && held.fault_id.as_deref() == Some(&fault.id)) {
         let _ = writeln!(out, "    held ({:?}): {}", held.reason, held.message);
     }
+}
+
+/// The rule that the decision has chosen for a fault, with its policy.
+fn rule_for<'s>(node: &str, fault: &Fault, snapshot: &'s Snapshot, decided: &Plan) -> Option<(&'s Policy, &'s Rule)> {
+    let remedy = decided.nodes.get(node)?.remedies.get(&fault.id)?;
+    let policy = snapshot.policies.iter().find(|policy| policy.name == remedy.policy)?;
+    Some((policy, policy.rule(remedy.rule.as_deref()?)?))
 }
 
 fn act(operation: &Operation) -> String {

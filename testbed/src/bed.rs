@@ -157,14 +157,14 @@ impl Bed {
         let target = state::logs(&self.name);
         fs::create_dir_all(&target)?;
         copy_files(&self.dir().join("logs"), &target)?;
-        for number in 1..=u8::MAX {
-            let node = self.dir().join(Node::name_of(number));
-            if !node.exists() {
-                break;
+        for entry in fs::read_dir(self.dir())?.flatten() {
+            let logs = entry.path().join("var-log");
+            if !logs.is_dir() {
+                continue;
             }
-            let own = target.join(Node::name_of(number));
+            let own = target.join(entry.file_name());
             fs::create_dir_all(&own)?;
-            copy_files(&node.join("var-log"), &own)?;
+            copy_files(&logs, &own)?;
         }
         Ok(target)
     }

@@ -24,6 +24,8 @@ use std::path::PathBuf;
 /// How a demo is run.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Stand-ins play the runtime and the kubelet: for machines without root, and quick.
+    pub fake: bool,
     /// Leave the cluster up afterwards.
     pub keep: bool,
     /// Only these acts, by name; empty = all.

@@ -22,9 +22,11 @@ pub mod packages;
 mod pki;
 pub mod process;
 pub mod realm;
+pub mod stand_in;
 pub mod start_check;
 mod state;
 pub mod supervise;
+pub mod unprivileged;
 mod up;
 pub mod view;
 

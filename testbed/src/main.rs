@@ -4,7 +4,7 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use nrh_testbed::{Bed, BedOptions, assets, faults, packages, start_check, supervise};
+use nrh_testbed::{Bed, BedOptions, assets, faults, packages, start_check, supervise, unprivileged};
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
 #[derive(Debug, Parser)]
@@ -35,6 +35,9 @@ enum Sub {
     Down,
     /// Five incidents on a real node: watched under a dry run, healed, judged
     Demo {
+        /// Stand-ins for containerd and the kubelet; without root there is no other way
+        #[arg(long)]
+        fake: bool,
         /// Leave the cluster up
         #[arg(long)]
         keep: bool,
@@ -84,11 +87,18 @@ enum Sub {
 }
 
 fn main() -> std::process::ExitCode {
+    if let Some(done) = nrh_testbed::stand_in::by_name() {
+        return ended(done);
+    }
     // The client calls each refused connection of a starting server an error.
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn,kube_client=off".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match run(Cli::parse()) {
+    ended(run(Cli::parse()))
+}
+
+fn ended(done: Result<()>) -> std::process::ExitCode {
+    match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("testbed: {error:#}");
@@ -100,8 +110,14 @@ fn main() -> std::process::ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
-        Sub::Demo { keep, only, no_controls, kwok, report } => {
-            let ok = nrh_testbed::demo::run(&nrh_testbed::demo::Options { keep, only, no_controls, kwok, report })?;
+        Sub::Demo { fake, keep, only, no_controls, kwok, report } => {
+            let fake = fake || !unprivileged::is_root();
+            if fake && keep && !unprivileged::is_root() {
+                bail!("without root the cluster cannot be kept: its namespaces end with this program");
+            }
+            unprivileged::become_root()?;
+            let options = nrh_testbed::demo::Options { fake, keep, only, no_controls, kwok, report };
+            let ok = nrh_testbed::demo::run(&options)?;
             if ok { Ok(()) } else { bail!("the demo did not hold, see the report") }
         }
         Sub::Down => Bed::attach(&cli.name)?.down(),

@@ -34,12 +34,15 @@ pub struct Node {
     pub name: String,
     /// Its address in the bed's network.
     pub ip: Ipv4Addr,
-    number: u8,
-    realm: Realm,
+    pub(crate) number: u8,
+    pub(crate) realm: Realm,
     /// Folder that holds all that it writes.
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The test bed's own program.
-    testbed: PathBuf,
+    pub(crate) testbed: PathBuf,
+    /// Whether stand-ins play the runtime and the kubelet.
+    #[serde(default)]
+    pub(crate) stand_in: bool,
 }
 
 /// How a kubelet is started.
@@ -91,6 +94,7 @@ impl Node {
             dir,
             testbed: parts.testbed.to_owned(),
             name,
+            stand_in: false,
         };
         node.realm.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();
@@ -105,6 +109,10 @@ impl Node {
         let subnet = network::pod_subnet(self.number);
         self.write("/etc/containerd/config.toml", &node_config::containerd(images::PAUSE_IMAGE, plugins))?;
         self.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&subnet))?;
+        self.write_kubelet_files(parts)
+    }
+
+    pub(crate) fn write_kubelet_files(&self, parts: &Parts<'_>) -> Result<()> {
         self.write(KUBELET_CONFIG, &node_config::kubelet(self.ip, self.healthz_port()))?;
         self.write("/etc/kubernetes/pki/ca.crt", parts.ca)?;
         self.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)
@@ -114,6 +122,11 @@ impl Node {
         let path = self.root_path(path);
         fs::create_dir_all(path.parent().context("a file has a folder")?)?;
         fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+
+    /// Whether stand-ins play the runtime and the kubelet: processes are real here too, isolation and images are not.
+    pub const fn is_stand_in(&self) -> bool {
+        self.stand_in
     }
 
     /// Port of the kubelet's health check on 127.0.0.1, which all nodes of a bed share.

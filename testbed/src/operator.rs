@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::stand_in::settings::Image;
 use crate::{Bed, images, packages, state};
 
 /// Image reference that the shipped manifests name.
@@ -17,12 +18,17 @@ pub fn build() -> Result<PathBuf> {
     images::static_binary(&state::workspace(), "nrh", "nrh")
 }
 
-/// Brings the image to every real node.
+/// Brings the image to every node; where stand-ins run, the program itself.
 pub fn load_image(bed: &Bed, nrh: &Path) -> Result<()> {
+    let (stand_ins, real): (Vec<_>, Vec<_>) = bed.nodes().iter().partition(|node| node.is_stand_in());
+    stand_ins.iter().try_for_each(|node| node.set_image(IMAGE, Image::program(nrh)))?;
+    if real.is_empty() {
+        return Ok(());
+    }
     packages::ensure(packages::BUILD, true)?;
     let archive = bed.dir().join("nrh-image.tar");
     images::operator_image(&state::workspace(), nrh, IMAGE, &archive)?;
-    bed.nodes().iter().try_for_each(|node| images::import(node, &archive))
+    real.iter().try_for_each(|node| images::import(node, &archive))
 }
 
 /// Applies a folder of the project, such as `config/default`.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::realm::output;
+use crate::{realm::output, unprivileged};
 
 /// A program and the Debian package that brings it.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    if find("apt-get").is_none() {
+    if find("apt-get").is_none() || !unprivileged::is_root() {
         bail!("missing programs, to be installed by hand (names of Debian packages): {}", packages.join(" "));
     }
     if progress {

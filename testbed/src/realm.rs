@@ -75,7 +75,13 @@ impl Realm {
     /// A command that runs inside all namespaces of the realm, with a clean environment.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--target={}", self.init.pid)).args(["--all", "--", "env", "-i"]);
+        command.arg(format!("--target={}", self.init.pid)).args(["--mount", "--uts", "--net", "--pid"]);
+        // Not all there are: root of a user namespace may not enter what it has not made, not even its own.
+        let cgroup = |pid| process::namespace(pid, "cgroup");
+        if cgroup(self.init.pid) != i32::try_from(std::process::id()).ok().and_then(cgroup) {
+            command.arg("--cgroup");
+        }
+        command.args(["--", "env", "-i"]);
         command.args(self.environment()).arg(program);
         command
     }

@@ -20,6 +20,7 @@ use crate::{
     process,
     realm::{self, output},
     state::{self, State},
+    unprivileged,
 };
 
 /// How long real nodes may take to become Ready; they need a few seconds.
@@ -27,11 +28,14 @@ const NODES_READY: Duration = Duration::from_mins(2);
 
 /// What a bed shall have.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct BedOptions {
     /// Name; beds of different processes never meet unless they are kept, when the name must be free.
     pub name: String,
     /// Number of real nodes.
     pub nodes: usize,
+    /// Nodes of stand-ins in place of real ones: no runtime, no images, and no rights beyond a user namespace.
+    pub stand_ins: bool,
     /// No nodes, and none of what they need.
     pub control_plane_only: bool,
     /// Leave it running when its owner ends; end it with `testbed down`.
@@ -48,6 +52,7 @@ impl Default for BedOptions {
         Self {
             name: "bed".into(),
             nodes: 2,
+            stand_ins: false,
             control_plane_only: false,
             keep: false,
             progress: true,
@@ -62,19 +67,31 @@ impl Bed {
         let nodes =
             if options.control_plane_only { 0 } else { u8::try_from(options.nodes).context("too many nodes")? };
         if !rustix::process::geteuid().is_root() {
-            bail!("a bed needs root: it makes network, mount and pid namespaces and runs a container runtime");
+            bail!(
+                "a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces"
+            );
         }
         let said = Progress::new(options.progress);
         packages::ensure(packages::BED, options.progress)?;
         let mut tools = vec![assets::CONTROL_PLANE];
         if nodes > 0 {
+            said.note(options.stand_ins, "stand-ins play the runtime and the kubelet of all nodes");
+        }
+        if nodes > 0 && !options.stand_ins {
+            if !unprivileged::is_root() {
+                bail!("a real node needs root of the machine: control groups, devices, and a container runtime");
+            }
             packages::ensure(packages::NODE, options.progress)?;
             tools.push(assets::NODE);
         }
         let path = assets::ensure(&tools, options.progress)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
         let programs = if nodes > 0 {
-            Some(Programs { workload: images::workload_binary(&state::workspace())?, testbed: program()? })
+            Some(Programs {
+                workload: images::workload_binary(&state::workspace())?,
+                testbed: program()?,
+                stand_ins: options.stand_ins,
+            })
         } else {
             None
         };
@@ -109,12 +126,15 @@ impl Bed {
         network::set_up(&self.state.realm, nodes)?;
         let pki = Pki::create(&dir.join("pki"))?;
         pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
-        let kubeconfigs: Vec<_> = (1..=nodes).map(|n| pki.node_kubeconfig(&Node::name_of(n))).collect::<Result<_>>()?;
+        let stand_ins = programs.is_some_and(|programs| programs.stand_ins);
+        let name_of = if stand_ins { Node::stand_in_name } else { Node::name_of };
+        let kubeconfigs: Vec<_> = (1..=nodes).map(|n| pki.node_kubeconfig(&name_of(n))).collect::<Result<_>>()?;
         let realm = &self.state.realm;
         let control_plane = ControlPlane { realm, dir: &dir, pki: &pki, node_monitor_grace };
         let make = |number: u8, kubeconfig: &Path, made: &Made<'_>| {
             let name = &self.name;
-            let node = Node::create(&Parts {
+            let create = if stand_ins { Node::create_stand_in } else { Node::create };
+            let node = create(&Parts {
                 bed: name,
                 outer: realm,
                 dir: &dir,
@@ -123,7 +143,8 @@ impl Bed {
                 ca: &made.ca,
                 workload: made.workload,
                 testbed: &made.testbed,
-            })?;
+            })
+            .with_context(|| format!("node {number}"))?;
             node.start_containerd()?;
             made.archives.iter().try_for_each(|archive| images::import(&node, archive))?;
             Ok::<_, anyhow::Error>(node)
@@ -166,6 +187,7 @@ impl Bed {
 struct Programs {
     workload: PathBuf,
     testbed: PathBuf,
+    stand_ins: bool,
 }
 
 /// What all nodes of a bed are made from.
@@ -181,7 +203,8 @@ impl<'a> Made<'a> {
         let testbed = dir.join("testbed");
         // A copy: the original may be built anew while a kept bed runs.
         fs::copy(&programs.testbed, &testbed)?;
-        let archives = images::bed_images(&programs.workload, &dir.join("images"))?;
+        let archives =
+            if programs.stand_ins { Vec::new() } else { images::bed_images(&programs.workload, &dir.join("images"))? };
         Ok(Self { workload: &programs.workload, testbed, ca: fs::read_to_string(pki.path("ca.crt"))?, archives })
     }
 }
@@ -212,6 +235,12 @@ struct Progress {
 impl Progress {
     fn new(shown: bool) -> Self {
         Self { shown, last: std::cell::Cell::new(Instant::now()) }
+    }
+
+    fn note(&self, holds: bool, what: &str) {
+        if holds && self.shown {
+            eprintln!("testbed: {what}");
+        }
     }
 
     fn step(&self, what: &str) {

@@ -24,7 +24,7 @@ pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
 pub use diff::{Allowed, Change, Counts, What, diff};
 pub use processes::{Locks, Process, all as processes, locks, shim, standing};
 pub use runtime::{Container, Lists, PodName, SOCKET, Sandbox, lists, tasks_running};
-pub(crate) use runtime::{containers, remove_container, sandboxes};
+pub(crate) use runtime::{connect, containers, remove_container, sandboxes};
 
 use crate::node::Node;
 

@@ -334,6 +334,10 @@ fn a_crash_loop_goes_on_after_its_cause_and_ends_with_its_pod() {
     let looping = stage.pod("agent").unwrap().containers.remove(0);
     println!("in back-off: {looping:?}");
     assert!(looping.restarts >= 1 && looping.finished.is_some(), "{looping:?}");
+    // Before the kubelet names the next back-off, this alone tells how long the last one was.
+    let waited = looping.started.zip(looping.finished_before).map(|(start, end)| start.duration_since(end));
+    println!("waited before its last start: {waited:?}");
+    assert!(looping.restarts < 2 || waited.is_some_and(|waited| waited.as_secs() >= 9), "{looping:?}");
     assert!(!stage.runs(&pod.uid).yes());
     stage.delete(&pod);
     let deleted = Instant::now();

@@ -13,7 +13,14 @@ fn heals(acts: &[&str]) {
     }
     let folder = tempfile::tempdir().unwrap();
     let only = acts.iter().map(|act| (*act).to_owned()).collect();
-    let options = Options { keep: false, only, no_controls: true, kwok: 2, report: folder.path().join("report.json") };
+    let options = Options {
+        fake: false,
+        keep: false,
+        only,
+        no_controls: true,
+        kwok: 2,
+        report: folder.path().join("report.json"),
+    };
     assert!(demo::run(&options).unwrap(), "{}", std::fs::read_to_string(&options.report).unwrap());
 }
 

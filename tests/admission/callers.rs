@@ -28,6 +28,10 @@ pub struct Callers {
     pub unbound: Caller,
     /// The default account of the probe's namespace, bound to nothing.
     pub stranger: Caller,
+    /// The cluster's own controller of `DaemonSet`s.
+    pub sets: Caller,
+    /// The cluster's own controller of Jobs.
+    pub jobs: Caller,
 }
 
 impl Callers {
@@ -43,8 +47,11 @@ impl Callers {
             let pod = pod_on(bed, node)?;
             with_token(name, &["nrh-probe", "-n", "nrh-node", "--bound-object-kind=Pod", "--bound-object-name", &pod])
         };
+        let kube_system = |name, account: &str| with_token(name, &[account, "-n", "kube-system"]);
         Ok(Self {
             controller: with_token("controller", &["nrh-controller", "-n", "nrh-system"])?,
+            sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
+            jobs: kube_system("controller of Jobs", "job-controller")?,
             pod: bound("probe pod", "worker-1")?,
             neighbour: bound("probe pod of worker-2", "worker-2")?,
             unbound: with_token("token without a node", &["nrh-probe", "-n", "nrh-node"])?,

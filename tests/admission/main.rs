@@ -8,6 +8,7 @@ mod callers;
 mod controller;
 mod jobs;
 mod nodes;
+mod pods;
 mod requests;
 
 use std::path::Path;
@@ -40,6 +41,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             controller::node_changes(&callers, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
+            pods::guarded(&callers, &bed, &mut cases).await?;
             Ok(cases)
         })
         .unwrap();
@@ -47,7 +49,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
     println!("{count} requests, allowed and denied as they must be");
     cases.check();
     uninstall(&bed).unwrap();
-    assert!(count > 80, "expected all cases, tried {count}");
+    assert!(count > 100, "expected all cases, tried {count}");
     bed.down().unwrap();
 }
 

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::callers::Callers;
 
+/// Pods of the probe and of Jobs.
+const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
+
 /// Path of a report.
 pub fn report(node: &str) -> String {
     format!("/apis/runtimehealth.io/v1alpha1/noderuntimehealths/{node}")
@@ -43,6 +46,11 @@ pub fn create(path: impl Into<String>, body: Value) -> Call {
 /// Merges a patch into an object.
 pub fn merge(path: impl Into<String>, body: Value) -> Call {
     call(Method::PATCH, path, "application/merge-patch+json", body)
+}
+
+/// Merges a patch into an object, lists by the names of their elements.
+pub fn strategic(path: impl Into<String>, body: Value) -> Call {
+    call(Method::PATCH, path, "application/strategic-merge-patch+json", body)
 }
 
 /// Deletes an object, with options.
@@ -103,6 +111,20 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// Waits until a right that was just granted is known to the API server.
+    pub async fn until_allowed(&self, call: &Call) -> Result<()> {
+        let ends = Instant::now() + Duration::from_secs(20);
+        while let Err((code, message)) = self.send(call).await {
+            if Instant::now() > ends {
+                bail!("{}: {} {}: {code}: {message}", self.name, call.method, call.path);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+}
+
 /// All requests tried, and those that went wrong.
 #[derive(Default)]
 pub struct Cases {
@@ -121,8 +143,17 @@ impl Cases {
 
     /// A request that must be denied with this sentence. It has no effect if it is not.
     pub async fn denied(&mut self, caller: &Caller, what: &str, call: Call, sentence: &str) {
+        self.check_denial(caller, what, caller.try_out(&call).await, sentence);
+    }
+
+    /// The same for a request that knows no try-out.
+    pub async fn denied_as_it_is(&mut self, caller: &Caller, what: &str, call: Call, sentence: &str) {
+        self.check_denial(caller, what, caller.send(&call).await, sentence);
+    }
+
+    fn check_denial(&mut self, caller: &Caller, what: &str, answer: Result<Value, (u16, String)>, sentence: &str) {
         self.tried += 1;
-        match caller.try_out(&call).await {
+        match answer {
             Ok(_) => self.wrong.push(format!("{}: {what}: expected to be denied, was allowed", caller.name)),
             Err((403, message)) if message.contains(sentence) => {}
             Err((code, message)) => self.wrong.push(format!(
@@ -159,9 +190,14 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
         ),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
-        (&callers.controller, delete("/api/v1/namespaces/nrh-node/pods/canary", Value::Null)),
+        (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),
+        (&callers.sets, create(PODS, crate::controller::bare_pod("nobodys"))),
+        (
+            &callers.sets,
+            strategic(format!("{PODS}/canary"), json!({"spec": {"containers": [{"name": "c", "image": "x"}]}})),
+        ),
     ];
-    admin.must(&create("/api/v1/namespaces/nrh-node/pods", crate::controller::bare_pod("canary"))).await?;
+    admin.must(&create(PODS, crate::controller::bare_pod("canary"))).await?;
     let ends = Instant::now() + Duration::from_secs(30);
     for (caller, call) in canaries {
         while !matches!(caller.try_out(&call).await, Err((403, message)) if message.contains("ValidatingAdmissionPolicy"))

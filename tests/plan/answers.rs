@@ -3,12 +3,12 @@
 use nrh::core::episode::{ActResult, Lane, Phase, StepState, acted};
 use nrh::core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh::core::plan::{Effect, plan};
+use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::Action;
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{cont, fault, hung, kill, plugin, step};
-use crate::world::{Chaos, Cure, World, secs};
+use crate::samples::{cont, fault, hung, kill, notify, plugin, step};
+use crate::world::{Chaos, Cure, World, reasons, secs};
 
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
@@ -69,6 +69,88 @@ fn the_result_of_an_act_is_written_into_its_step_alone() {
     }
     let next = acted(&episode, &id, ActResult::Started, now);
     assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
+}
+
+/// Our own misconfiguration must not bring the node the harsher step, let alone within milliseconds.
+#[test]
+fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_tried() {
+    for (cool_down, wait) in [(secs(0), 10), (secs(60), 60)] {
+        let mut first = cont();
+        first.cooldown = cool_down;
+        let mut world = World::sick(plugin(), Cure::Kill, &[first, kill(false), notify()]);
+        world.refuses = true;
+        let begin = world.now;
+        for _ in 0..50 {
+            world.pass();
+        }
+        assert_eq!(world.did(), ["refused job ReleaseCont"], "fifty passes at one moment");
+        let plan = world.plan();
+        assert_eq!(reasons(&plan), [HoldReason::CallRefused], "{:?}", plan.held);
+        assert!(plan.held[0].message.contains("not allowed here (403)"), "{:?}", plan.held);
+        let outlook = &plan.nodes["n1"];
+        assert_eq!(outlook.self_healing, Tri::False, "a person is needed");
+        assert!(outlook.doing.contains("not allowed here (403)"), "{}", outlook.doing);
+        assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
+
+        let mut told = 0;
+        while told < 4 {
+            world.tick(secs(1));
+            world.pass();
+            told = world.did().len();
+        }
+        let steps = &world.only_episode().steps;
+        assert_eq!(steps.iter().map(|step| step.rung).collect::<Vec<_>>(), [0, 0, 0, 1]);
+        assert_eq!(
+            steps[0].message,
+            "creating Job ".to_owned() + &steps[0].operation_id + " failed: not allowed here (403)"
+        );
+        let harsher = world.now.duration_since(begin).as_secs();
+        assert_eq!(harsher, 3 * i64::try_from(wait).unwrap(), "three waits before the harsher step");
+
+        world.refuses = false;
+        world.run(secs(600));
+        assert_eq!(world.only_episode().phase, Phase::Succeeded, "it goes on when the refusal ends");
+    }
+}
+
+#[test]
+fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.refuses = true;
+    for _ in 0..100 {
+        world.pass();
+        world.tick(secs(1));
+    }
+    assert!(world.only_episode().is_open());
+    world.refuses = false;
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
+
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.refuses = true;
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps.len()), (Phase::Failed, 3), "every wait has an end");
+}
+
+/// A node that tried and failed is no refusal: the object may have been touched.
+#[test]
+fn a_call_that_failed_on_the_node_costs_an_attempt() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    let (_, job) = world.jobs.get_mut(&id).unwrap();
+    job.outcome = Some(Outcome {
+        operation_id: id,
+        state: OutcomeState::Failed,
+        reason: OutcomeReason::CallFailed,
+        message: "kill: not permitted".into(),
+        at: world.now,
+    });
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    assert!(!world.only_episode().steps[0].is_refused_call());
 }
 
 #[test]

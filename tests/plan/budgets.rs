@@ -37,6 +37,9 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
+    // Each fault has its own: the one that goes first has no rule for hung containers.
+    let remedies = plan.nodes["n1"].remedies.values().map(|r| (r.policy.as_str(), r.rule.as_deref()));
+    assert_eq!(remedies.collect::<Vec<_>>(), [("tasks", Some("r")), ("net", Some("r"))]);
     for stop in [0, 1, 2] {
         let mut world = world.clone();
         match stop {

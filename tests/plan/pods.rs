@@ -4,9 +4,9 @@ use nrh::core::episode::Phase;
 use nrh::core::fault::{FaultState, FaultType};
 use nrh::core::plan::{HoldReason, plan};
 use nrh::core::policy::Action;
-use nrh::core::snapshot::Tri;
+use nrh::core::snapshot::{FailedContainer, SuspectPod, Tri};
 
-use crate::samples::{backing_off, cont, creating, fault, hung, kill, overdue, plugin, policy, rule, step};
+use crate::samples::{backing_off, cont, creating, failed, fault, hung, kill, overdue, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 #[test]
@@ -42,6 +42,13 @@ fn a_pod_that_nobody_looked_at_is_not_well() {
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
 }
 
+/// A pod with a failed container, with one thing of it changed.
+fn failed_with(change: impl FnOnce(&mut FailedContainer)) -> SuspectPod {
+    let mut pod = failed("n1", "x");
+    change(&mut pod.failed[0]);
+    pod
+}
+
 #[test]
 fn only_daemon_set_pods_that_are_stuck_count() {
     let cases = [
@@ -61,6 +68,19 @@ fn only_daemon_set_pods_that_are_stuck_count() {
         ("ended just now", false, {
             let mut pod = backing_off("n1", "x");
             pod.waiting[0].ended = Some(secs(59));
+            pod
+        }),
+        ("failed, its back-off not named", true, failed("n1", "x")),
+        ("failed just now", false, failed_with(|container| container.ended = secs(59))),
+        ("failed, and should run again", false, failed_with(|container| container.ended = secs(300))),
+        ("failed for the fifth time", false, failed_with(|container| container.restarts = 5)),
+        ("failed often, but over months", false, failed_with(|container| container.waited = Some(secs(81)))),
+        ("failed, nobody knows after which wait", false, failed_with(|container| container.waited = None)),
+        ("failed after a long run", false, failed_with(|container| container.ran = Some(secs(600)))),
+        ("failed, nobody knows how long it ran", false, failed_with(|container| container.ran = None)),
+        ("failed, another container runs and the pod is ready", false, {
+            let mut pod = failed("n1", "x");
+            pod.ready = true;
             pod
         }),
         ("young", false, {

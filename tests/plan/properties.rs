@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nrh::core::episode::{Episode, Phase};
+use nrh::core::episode::{Episode, HealState, Phase, StepRecord};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
 use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use proptest::prelude::*;
 
-use crate::samples::{backing_off, cont, creating, fault, kill, notify, overdue, pod, policy, rule, step};
+use crate::samples::{backing_off, cont, creating, failed, fault, kill, notify, overdue, pod, policy, rule, step};
 use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
@@ -42,6 +42,7 @@ enum Event {
     Replace(usize),
     DeleteEpisode(usize),
     NewLeader,
+    Refuse(bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -61,7 +62,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (node.clone(), kind, cure).prop_map(|(n, k, c)| Event::FallIll(n, k, c)),
         2 => node.clone().prop_map(Event::Recover),
         1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
-        3 => (node.clone(), 0_u8..3).prop_map(|(n, p)| Event::StickPod(n, p)),
+        3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
         2 => node.clone().prop_map(Event::HealPods),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
@@ -81,6 +82,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => node.clone().prop_map(Event::Replace),
         1 => node.prop_map(Event::DeleteEpisode),
         1 => Just(Event::NewLeader),
+        2 => any::<bool>().prop_map(Event::Refuse),
     ]
 }
 
@@ -104,6 +106,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             let stuck = match pattern {
                 0 => backing_off(name(n), &key),
                 1 => creating(name(n), &key),
+                2 => failed(name(n), &key),
                 _ => overdue(name(n), &key),
             };
             world.node(name(n)).pods = vec![stuck];
@@ -146,6 +149,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             open.for_each(|episode| episode.deleting = true);
         }
         Event::NewLeader => world.epoch += 1,
+        Event::Refuse(on) => world.refuses = *on,
     }
 }
 
@@ -286,8 +290,30 @@ fn check_world(world: &World) {
     let open: Vec<&Episode> = world.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).collect();
     let most = world.policies[0].limits.max_in_flight.of(4).min(world.ceiling);
     assert!(open.len() <= usize::try_from(most).unwrap(), "{} in flight, {most} allowed", open.len());
+    world.episodes.values().for_each(|episode| check_refusals(world, episode));
     if let Some(ledger) = &world.ledger {
         assert!(ledger.slots.len() <= usize::try_from(most).unwrap(), "{ledger:?}");
+    }
+}
+
+/// After a call that the API server refused nothing is tried for that fault, and it is not given up, before the
+/// step's cool-down is over.
+fn check_refusals(world: &World, episode: &Episode) {
+    let Some(policy) = world.policies.iter().find(|policy| policy.name == episode.policy) else { return };
+    for fault in &episode.faults {
+        let Some(rule) = policy.rule(&fault.rule) else { continue };
+        let wait = |record: &StepRecord| {
+            let rung = usize::try_from(record.rung).unwrap();
+            let wait = rule.steps.get(rung).unwrap().cooldown.max(secs(10));
+            record.finished_at.unwrap().checked_add(wait).unwrap()
+        };
+        let tried: Vec<&StepRecord> = episode.steps.iter().filter(|step| step.fault_id == fault.id).collect();
+        for pair in tried.windows(2).filter(|pair| pair[0].is_refused_call()) {
+            assert!(pair[1].reserved_at >= wait(pair[0]), "{pair:#?}");
+        }
+        if let Some(last) = tried.last().filter(|last| last.is_refused_call() && fault.state == HealState::GivenUp) {
+            assert!(world.now >= wait(last), "{last:#?}");
+        }
     }
 }
 
@@ -304,6 +330,7 @@ fn shuffled(snapshot: &Snapshot) -> Snapshot {
 /// Everybody lets go, and time passes: everything comes to an end and is put back.
 fn calm_down(world: &mut World) {
     world.policies[0].suspend = false;
+    world.refuses = false;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
     }
@@ -392,6 +419,10 @@ proptest! {
                 }
                 effects = plan.effects;
             }
+            // What the API server refused touched nothing, and another fault of the node may have its turn.
+            let refused: BTreeSet<&String> = world.episodes.values().flat_map(|episode| &episode.steps)
+                .filter(|step| step.is_refused_call()).map(|step| &step.operation_id).collect();
+            operations.retain(|(_, id)| !refused.contains(id));
             let mut nodes = BTreeSet::new();
             prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");
             prop_assert!(effects.is_empty(), "no rest: {effects:?}");

@@ -7,9 +7,11 @@ use nrh::core::fault::{
 };
 use nrh::core::order::Signal;
 use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
-use nrh::core::snapshot::{SuspectPod, WaitingContainer};
+use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 
-use crate::world::secs;
+pub const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 pub fn pod(name: &str) -> PodRef {
     PodRef { namespace: "kube-system".into(), name: name.into(), uid: format!("uid-{name}") }
@@ -80,8 +82,23 @@ pub fn backing_off(node: &str, name: &str) -> SuspectPod {
         age: secs(3_000),
         overdue: None,
         waiting: vec![container],
+        failed: Vec::new(),
         read: secs(1),
     }
+}
+
+/// The same as long as the kubelet has not named its back-off.
+pub fn failed(node: &str, name: &str) -> SuspectPod {
+    let mut pod = backing_off(node, name);
+    pod.waiting.clear();
+    pod.failed = vec![FailedContainer {
+        name: "main".into(),
+        ended: secs(60),
+        ran: Some(secs(2)),
+        waited: Some(secs(161)),
+        restarts: 6,
+    }];
+    pod
 }
 
 /// A DaemonSet pod whose containers are being created for too long.

@@ -14,9 +14,7 @@ use nrh::core::snapshot::{Heartbeat, JobView, Ledger, NodeView, ReportView, Repo
 
 use crate::samples::{policy, rule};
 
-pub const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+pub use crate::samples::secs;
 
 /// What ends a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +67,8 @@ pub struct World {
     pub terminating: BTreeSet<PodRef>,
     pub ceiling: u32,
     pub epoch: u64,
+    /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
+    pub refuses: bool,
     version: u64,
     /// Operations that were really carried out on objects, with their number of times.
     pub acts: BTreeMap<String, u32>,
@@ -89,6 +89,7 @@ impl World {
             terminating: BTreeSet::new(),
             ceiling: 10,
             epoch: 1,
+            refuses: false,
             version: 0,
             acts: BTreeMap::new(),
             log: Vec::new(),
@@ -242,6 +243,10 @@ impl World {
         if world_node.view.uid != uid {
             let message = "another node".to_owned();
             return Some(ActResult::Refused { reason: OutcomeReason::WrongNode, message });
+        }
+        if self.refuses && !matches!(operation, Operation::Notify(_)) {
+            self.log.push((node.to_owned(), format!("refused {}", describe(operation))));
+            return Some(ActResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
         }
         self.log.push((node.to_owned(), describe(operation)));
         let done = || Some(ActResult::Done { message: "done".to_owned() });

@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
-use crate::core::snapshot::{SuspectPod, WaitingContainer};
+use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 
-/// Most waiting containers kept per pod.
+/// Most waiting containers kept per pod, and most failed ones.
 const MAX_WAITING: usize = 16;
 
 /// The owner that controls a pod.
@@ -52,6 +52,13 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         // The timestamp is the request plus the grace period already.
         overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
         waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
+        failed: all
+            .into_iter()
+            .flatten()
+            .filter(|status| is_restarted(pod, &status.name))
+            .filter_map(|status| failed(status, now))
+            .take(MAX_WAITING)
+            .collect(),
         read: Duration::ZERO,
     })
 }
@@ -64,6 +71,37 @@ fn waiting(container: &ContainerStatus, now: Timestamp) -> Option<WaitingContain
         reason: bounded(waiting.reason.as_deref().unwrap_or_default(), 64),
         back_off: waiting.message.as_deref().and_then(back_off),
         ended: last.and_then(|last| last.finished_at.as_ref()).map(|time| since(time.0, now)),
+        restarts: u32::try_from(container.restart_count).unwrap_or(0),
+    })
+}
+
+/// Whether the kubelet starts that container again whenever it ends.
+fn is_restarted(pod: &Pod, name: &str) -> bool {
+    let Some(spec) = pod.spec.as_ref() else { return false };
+    let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let own = containers.find(|container| container.name == name).map(|container| container.restart_policy.as_deref());
+    // Its own word goes before the pod's.
+    match own {
+        Some(own) => own.or(spec.restart_policy.as_deref()) == Some("Always"),
+        None => false,
+    }
+}
+
+fn failed(container: &ContainerStatus, now: Timestamp) -> Option<FailedContainer> {
+    let ended = container.state.as_ref()?.terminated.as_ref()?;
+    let finished = ended.finished_at.as_ref()?.0;
+    // An end still to come, or nothing but an end, tells nothing.
+    if ended.exit_code == 0 || finished > now {
+        return None;
+    }
+    let started = ended.started_at.as_ref().map(|time| time.0).filter(|started| *started <= finished);
+    let before = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    let before = before.and_then(|before| before.finished_at.as_ref()).map(|time| time.0);
+    Some(FailedContainer {
+        name: bounded(&container.name, 253),
+        ended: since(finished, now),
+        ran: started.map(|started| since(started, finished)),
+        waited: started.zip(before).map(|(started, before)| since(before, started)),
         restarts: u32::try_from(container.restart_count).unwrap_or(0),
     })
 }
@@ -138,6 +176,40 @@ mod tests {
         assert_eq!(waits.back_off, Some(Duration::from_mins(5)));
         assert_eq!(waits.ended, Some(Duration::from_mins(4)));
         assert_eq!((late.ready, waits.restarts), (false, 9));
+    }
+
+    #[test]
+    fn a_failed_container_that_is_started_again_is_told_with_its_times() {
+        let pod = |restart: &str, code: i32, ended: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "a"},
+                "spec": {"nodeName": "w1", "restartPolicy": restart, "containers": [{"name": "app"}]},
+                "status": {"containerStatuses": [{"name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 6,
+                    "state": {"terminated": {"exitCode": code, "startedAt": "2025-01-01T00:02:45Z", "finishedAt": ended}},
+                    "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2025-01-01T00:00:00Z"}}}]}}))
+            .unwrap()
+        };
+        let now = at("2025-01-01T00:04:00Z");
+        let seen = |pod: &Pod| suspect(pod, now).unwrap().failed;
+        let secs = Duration::from_secs;
+        let expected = FailedContainer {
+            name: "app".to_owned(),
+            ended: secs(70),
+            ran: Some(secs(5)),
+            waited: Some(secs(165)),
+            restarts: 6,
+        };
+        assert_eq!(seen(&pod("Always", 1, "2025-01-01T00:02:50Z")), std::slice::from_ref(&expected));
+        assert_eq!(seen(&pod("OnFailure", 1, "2025-01-01T00:02:50Z")), []);
+        assert_eq!(seen(&pod("Always", 0, "2025-01-01T00:02:50Z")), []);
+        assert_eq!(seen(&pod("Always", 1, "2025-01-01T00:04:01Z")), [], "an end still to come");
+        let mut own = pod("Always", 1, "2025-01-01T00:02:50Z");
+        own.spec.as_mut().unwrap().containers[0].restart_policy = Some("Never".to_owned());
+        assert_eq!(seen(&own), [], "the container's own word");
+        let mut bare = pod("Always", 1, "2025-01-01T00:02:50Z");
+        let status = &mut bare.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
+        status.last_state = None;
+        assert_eq!(seen(&bare), [FailedContainer { waited: None, ..expected }]);
     }
 
     #[test]

@@ -299,7 +299,8 @@ fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
             Some(overdue) => wake.when_past(t.stuck_terminating, overdue),
             None => wake.when_past(t.stuck_creating, pod.age),
         }
-        for ended in pod.waiting.iter().filter_map(|container| container.ended) {
+        let failed = pod.failed.iter().map(|container| container.ended);
+        for ended in pod.waiting.iter().filter_map(|container| container.ended).chain(failed) {
             wake.when_past(t.stuck_back_off, ended);
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, protect};
+use super::{Ctx, Hold, HoldReason, Operation, protect, refused};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::order::{NodeAction, Order, Signal};
@@ -73,16 +73,17 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
     if is_cordon && episode.steps.iter().any(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded) {
         return true;
     }
-    let (mut used, mut free) = (0_u32, 0_usize);
+    let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
     for record in attempts(episode, standing) {
         match record.state {
             _ if record.is_free() => free += 1,
+            _ if record.is_refused_call() => refused += 1,
             StepState::Cancelled | StepState::Simulated => {}
             state if state.is_final() => used += 1,
             _ => {}
         }
     }
-    used >= step.attempts || free >= FREE_TRIES
+    used >= step.attempts || free >= FREE_TRIES || refused >= refused::TRIES
 }
 
 fn attempts<'e>(episode: &'e Episode, standing: &EpisodeFault) -> impl DoubleEndedIterator<Item = &'e StepRecord> {

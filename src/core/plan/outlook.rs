@@ -3,7 +3,7 @@
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{Ctx, Health, Held, HoldReason, NodeOutlook};
+use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
 use crate::core::policy::{ActionType, Mode};
@@ -22,6 +22,7 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
         worst: worst(facts).map(phrase).unwrap_or_default(),
         doing: bounded(&doing(ctx, facts, episode, held), PHRASE),
         policy: policy(facts, episode),
+        remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
         episode: episode.map(|episode| episode.name.clone()),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match facts.probe {
@@ -42,6 +43,13 @@ fn policy(facts: &NodeFacts<'_>, episode: Option<&Episode>) -> Option<String> {
     let of_worst = || worst(facts).and_then(|seen| facts.policy_for(&seen.fault));
     let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
     episode.map(|episode| episode.policy.clone()).or_else(idle)
+}
+
+/// What stands ready for a fault.
+fn remedy(facts: &NodeFacts<'_>, seen: &Seen<'_>) -> Option<(String, Remedy)> {
+    let policy = facts.policy_for(&seen.fault)?;
+    let rule = policy.rule_for(&seen.fault).map(|rule| rule.name.clone());
+    Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
 }
 
 fn health(facts: &NodeFacts<'_>) -> Health {
@@ -142,7 +150,11 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
     let needs_a_person = |held: &&&Held| {
         matches!(
             held.reason,
-            HoldReason::LadderExhausted | HoldReason::RecentlyFailed | HoldReason::NoPolicy | HoldReason::NoRule
+            HoldReason::LadderExhausted
+                | HoldReason::RecentlyFailed
+                | HoldReason::NoPolicy
+                | HoldReason::NoRule
+                | HoldReason::CallRefused
         )
     };
     if held.iter().any(|held| needs_a_person(&held)) {

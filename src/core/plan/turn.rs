@@ -2,7 +2,7 @@
 //! step is reserved.
 
 use super::evidence::{Cure, NodeFacts, Seen};
-use super::{Ctx, Effect, Held, Hold, HoldReason, Wake, ending, ladder, readiness, steps};
+use super::{Ctx, Effect, Held, Hold, HoldReason, Wake, ending, ladder, readiness, refused, steps};
 use crate::core::episode::{
     Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
 };
@@ -201,6 +201,7 @@ fn try_fault(
     loop {
         let Some(mut standing) = turn.episode.fault(id).cloned() else { return Ok(()) };
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
+        refused::cooled_down(ctx, &turn.episode, &standing, rule)?;
         let seen = facts.find(id);
         let mut notes = Vec::new();
         let step = ladder::climb(

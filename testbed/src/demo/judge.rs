@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{ActReport, Control, Report, Seconds, Untouched};
+use super::report::{ActReport, Control, Report, Seconds, StageKind, Untouched};
 
 /// How much longer than its threshold a control must stay sick.
 pub const CONTROL_MARGIN: f64 = 60.0;
@@ -57,7 +57,7 @@ pub fn judge(records: &[ActRecord], thresholds: BTreeMap<String, u64>, controls_
         objections.push("no act was run".to_owned());
     }
     let ok = objections.is_empty() && untouched.ok && acts.iter().all(|act| act.ok);
-    Report { ok, acts, untouched, thresholds, objections }
+    Report { ok, stage: StageKind::default(), acts, untouched, thresholds, objections }
 }
 
 fn act(record: &ActRecord, controls_wanted: bool, objections: &mut Vec<String>) -> ActReport {

@@ -5,25 +5,39 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Options;
 use super::act::{Act, control, enforced};
 use super::acts::{BackOff, HungContainer, LeakedShim, NetworkPlugin, Orphan};
 use super::judge::{ActRecord, judge};
-use super::report::Report;
+use super::report::{Report, StageKind};
 use super::stage::Stage;
 use super::tell::Teller;
-use crate::{Bed, BedOptions, operator};
+use crate::{Bed, BedOptions, operator, unprivileged};
 
 /// Runs the demo; returns whether everything held.
 pub fn run(options: &Options) -> Result<bool> {
     let tell = Teller::new();
-    tell.head("Node Runtime Health: five incidents on a real node");
+    tell.head(if options.fake {
+        "Node Runtime Health: incidents on a node of stand-ins"
+    } else {
+        "Node Runtime Health: five incidents on a real node"
+    });
+    if options.fake {
+        introduce(tell);
+        refuse_real(options)?;
+    }
     tell.say("building the operator (static, as shipped)");
     let nrh = operator::build()?;
-    tell.say("starting a control plane, two real nodes and simulated ones");
-    let bed = Bed::up(BedOptions { name: "demo".into(), keep: options.keep, ..BedOptions::default() })?;
+    let nodes = if options.fake { "two nodes of stand-ins" } else { "two real nodes" };
+    tell.say(&format!("starting a control plane, {nodes} and simulated ones"));
+    let bed = Bed::up(BedOptions {
+        name: "demo".into(),
+        keep: options.keep,
+        stand_ins: options.fake,
+        ..BedOptions::default()
+    })?;
     bed.add_kwok_nodes(options.kwok)?;
     let stage = Stage::set(bed, tell, nrh).context("install the operator")?;
     let mut plot = Plot { stage: &stage, options, records: Vec::new() };
@@ -33,6 +47,9 @@ pub fn run(options: &Options) -> Result<bool> {
         stage.show_details();
     }
     let mut report = judge(&plot.records, stage.thresholds.clone(), !options.no_controls);
+    if options.fake {
+        report.stage = StageKind::FakeRuntime;
+    }
     if let Err(error) = told {
         report.ok = false;
         report.objections.push(format!("{error:#}"));
@@ -51,6 +68,29 @@ pub fn run(options: &Options) -> Result<bool> {
         stage.bed.down()?;
     }
     Ok(report.ok)
+}
+
+/// Acts that stand-ins cannot play: they call no network plugin, and their kubelet has no back-off.
+const REAL_ONLY: [&str; 2] = ["hung-network-plugin", "back-off-pod"];
+
+fn introduce(tell: Teller) {
+    if !unprivileged::is_root() {
+        tell.say("not root of this machine, and a real node needs that: control groups, devices, a container runtime");
+        tell.say(
+            "so this program runs as root of a user namespace of its own, and stand-ins play what cannot run in it",
+        );
+    }
+    tell.say("real: etcd, API server, controllers, scheduler; the operator with its manifests, rights and admission;");
+    tell.say("      every process, signal and removal, and the judge, who asks kernel, runtime and API server as ever");
+    tell.say("stand-ins: containerd (CRI and Tasks/Get), its shims, the kubelet. No isolation, no images, no network");
+    tell.say(&format!("not shown, since they need a real node: {}", REAL_ONLY.join(", ")));
+}
+
+fn refuse_real(options: &Options) -> Result<()> {
+    match options.only.iter().find(|only| REAL_ONLY.contains(&only.as_str())) {
+        Some(act) => bail!("act {act} needs a real node, and that needs root"),
+        None => Ok(()),
+    }
 }
 
 struct Plot<'a> {
@@ -89,6 +129,9 @@ impl Plot<'_> {
     }
 
     fn wanted(&self, name: &str) -> bool {
+        if self.options.fake && REAL_ONLY.contains(&name) {
+            return false;
+        }
         self.options.only.is_empty() || self.options.only.iter().any(|only| only == name)
     }
 

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// Whether everything held.
     pub ok: bool,
+    /// Where it was played.
+    #[serde(default)]
+    pub stage: StageKind,
     /// Each act.
     pub acts: Vec<ActReport>,
     /// What must not change.
@@ -17,6 +20,17 @@ pub struct Report {
     pub thresholds: BTreeMap<String, u64>,
     /// Everything that speaks against it, one line each.
     pub objections: Vec<String>,
+}
+
+/// Where a demo is played.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageKind {
+    /// Real kubelets, real containerds.
+    #[default]
+    RealNode,
+    /// Stand-ins play both; control plane, operator and processes are real.
+    FakeRuntime,
 }
 
 /// One act.

@@ -35,7 +35,7 @@ pub(super) struct Stage {
 impl Stage {
     /// Takes a bed, installs the operator and the workloads, and waits until all runs.
     pub(super) fn set(bed: Bed, tell: Teller, nrh: PathBuf) -> Result<Self> {
-        let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two real nodes") };
+        let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two nodes") };
         let (sick, well) = (sick.clone(), well.clone());
         let thresholds = thresholds(&nrh)?;
         let stage = Self { bed, tell, sick, well, nrh, thresholds };
@@ -44,7 +44,9 @@ impl Stage {
     }
 
     fn install(&self) -> Result<()> {
-        self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
+        if !self.sick.is_stand_in() {
+            self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
+        }
         operator::load_image(&self.bed, &self.nrh)?;
         self.tell.say("kubectl apply -k config/default");
         operator::apply_folder(&self.bed, "config/default")?;
@@ -78,7 +80,8 @@ impl Stage {
     }
 
     pub(super) fn show_health(&self) {
-        self.print("kubectl get nrh real-1 real-2", &["get", "nrh", &self.sick.name, &self.well.name]);
+        let (sick, well) = (self.sick.name.as_str(), self.well.name.as_str());
+        self.print(&format!("kubectl get nrh {sick} {well}"), &["get", "nrh", sick, well]);
     }
 
     pub(super) fn show_episodes(&self) {

@@ -34,13 +34,14 @@ fn ordinary(entry: &AuditEntry) -> bool {
         },
         "coordination.k8s.io" => object.namespace == "nrh-system",
         "events.k8s.io" => object.resource == "events",
-        "" => {
-            object.resource == "events"
-                || (object.resource == "configmaps"
-                    && object.namespace == "nrh-system"
-                    && object.name.starts_with("nrh-ledger"))
-                || (object.resource == "configmaps" && object.namespace == "nrh-system" && entry.verb == "create")
-        }
+        "" => match object.resource.as_str() {
+            "events" => true,
+            // A create need not name its object.
+            "configmaps" => {
+                object.namespace == "nrh-system" && (entry.verb == "create" || object.name.starts_with("nrh-ledger"))
+            }
+            _ => false,
+        },
         _ => false,
     }
 }

@@ -61,6 +61,10 @@ pub struct PodContainer {
     pub terminated: Option<String>,
     /// When it ended, which is when its back-off began
     pub finished: Option<Timestamp>,
+    /// When that run of it began.
+    pub started: Option<Timestamp>,
+    /// When the run before that one ended, as long as the kubelet tells.
+    pub finished_before: Option<Timestamp>,
 }
 
 impl Cluster {
@@ -113,6 +117,7 @@ impl From<core::Pod> for Pod {
         let containers = containers.into_iter().map(|status| {
             let state = status.state.unwrap_or_default();
             let ended = state.terminated.unwrap_or_default();
+            let before = status.last_state.and_then(|state| state.terminated).unwrap_or_default();
             let id = status.container_id.as_ref();
             PodContainer {
                 // Written with the runtime's name in front: `containerd://ID`.
@@ -121,6 +126,8 @@ impl From<core::Pod> for Pod {
                 waiting: state.waiting.and_then(|waiting| waiting.reason),
                 terminated: ended.reason,
                 finished: ended.finished_at.map(|time| time.0),
+                started: ended.started_at.map(|time| time.0),
+                finished_before: before.finished_at.map(|time| time.0),
                 name: status.name,
             }
         });

@@ -168,10 +168,11 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
         changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view.lists.containers.iter().filter(|c| {
-            let ended = c.state == "EXITED";
-            !stopped && !free(&c.pod) && !(ended && looks.remains(&c.pod))
-        });
+        let lists = view
+            .lists
+            .containers
+            .iter()
+            .filter(|c| !stopped && !free(&c.pod) && (c.state != "EXITED" || !looks.remains(&c.pod)));
         lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()
     };
     let (old, new) = (containers(before), containers(after));

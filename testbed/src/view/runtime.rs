@@ -182,7 +182,7 @@ pub(crate) fn remove_container(socket: &Path, id: &str, limit: Duration) -> Resu
     })
 }
 
-async fn connect(socket: &Path) -> Result<Channel> {
+pub(crate) async fn connect(socket: &Path) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).context("socket address")?;
     endpoint.connect().await.with_context(|| format!("connect to {}", socket.display()))
 }

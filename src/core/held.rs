@@ -1,0 +1,57 @@
+//! Why the engine holds something back: a leaf that budgets, ladders and views all name.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why something is not done now: a closed set, each with a sentence beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum HoldReason {
+    /// No policy selects the node.
+    NoPolicy,
+    /// The policy has no rule for this fault.
+    NoRule,
+    /// The policy is a dry run: decided and recorded, not done.
+    DryRun,
+    /// The policy is suspended.
+    Suspended,
+    /// The policy has pause requests.
+    Paused,
+    /// A person or another tool asks that the node be left alone.
+    Vetoed,
+    /// The fault is not confirmed (yet, or any more).
+    NotConfirmed,
+    /// The rule asks that the fault lasts longer.
+    TooYoung,
+    /// The last look at the fault is too old; a new one was asked for.
+    StaleEvidence,
+    /// The probe has missed a heartbeat or never reported.
+    ProbeSilent,
+    /// The report is about another node of the same name.
+    WrongNode,
+    /// More of the selected nodes are unhealthy than the policy allows.
+    TooManyUnhealthy,
+    /// As many episodes run as the policy allows.
+    InFlightLimit,
+    /// As many slots are taken as the whole cluster allows.
+    ClusterCeiling,
+    /// The ledger is missing or unreadable.
+    NoLedger,
+    /// A more urgent fault of the same node goes first.
+    OtherFaultFirst,
+    /// A step of the node's episode is under way.
+    StepUnderWay,
+    /// The step waits for its cool-down.
+    CoolDown,
+    /// The API server refused the call that a step needs; a person has to see why.
+    CallRefused,
+    /// Acting is switched off or impossible on the node.
+    CannotAct,
+    /// A hung process of the same pod must be released first.
+    ReleaseFirst,
+    /// The act would end running containers, and the policy does not allow it.
+    RunningPods,
+    /// The ladder is at an end; a person is needed.
+    LadderExhausted,
+    /// The same fault failed to heal a short time ago.
+    RecentlyFailed,
+}
