@@ -8,7 +8,7 @@ COPY . .
 # The target is named although it is the host's own: only then does cargo keep the flag away from build scripts.
 RUN triple="$(rustc -vV | sed -n 's/^host: //p')" \
     && name="$(echo "$triple" | tr 'a-z-' 'A-Z_')" \
-    && export "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static" \
+    && export "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" \
     && cargo build --release --locked --package nrh --bin nrh --target "$triple" \
     && install -D -m 0755 "target/$triple/release/nrh" /out/nrh
 

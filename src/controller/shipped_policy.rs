@@ -27,9 +27,12 @@ pub enum Error {
     /// No answer in time.
     #[error("cannot create the shipped dry-run policy: no answer from the API server in {DEADLINE:?}")]
     Timeout,
-    /// The text in the program is broken.
-    #[error("the shipped dry-run policy is no policy: {0}")]
+    /// The text in the program is no YAML.
+    #[error("the shipped dry-run policy is no YAML: {0}")]
     Text(#[from] serde_saphyr::Error),
+    /// The text in the program says something else.
+    #[error("the shipped dry-run policy is no policy: {0}")]
+    Policy(#[from] serde_json::Error),
 }
 
 /// Creates the policy if this is the first start in this cluster: there is no ledger yet, and no policy of any name.
@@ -49,7 +52,7 @@ async fn create(client: Client) -> Result<Option<String>, Error> {
     if !policies.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {
         return Ok(None);
     }
-    let policy: RemediationPolicy = serde_saphyr::from_str(YAML)?;
+    let policy = shipped()?;
     let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
     match policies.create(&params, &policy).await {
         Ok(made) => Ok(Some(made.name_any())),
@@ -59,6 +62,13 @@ async fn create(client: Client) -> Result<Option<String>, Error> {
     }
 }
 
+/// The policy in the program. Read by way of a plain value: a reader of YAML for the type itself would be a good part
+/// of the binary.
+fn shipped() -> Result<RemediationPolicy, Error> {
+    let value: serde_json::Value = serde_saphyr::from_str(YAML)?;
+    Ok(serde_json::from_value(value)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_shipped_policy_is_valid_and_touches_nothing() {
-        let object: RemediationPolicy = serde_saphyr::from_str(YAML).unwrap();
+        let object = shipped().unwrap();
         let policy = crate::api::convert::policy(&object).unwrap();
         assert_eq!(policy.mode, Mode::DryRun);
         assert!(policy.priority < 0, "any policy of a user goes before it");
@@ -74,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_shipped_policy_has_a_rule_for_every_fault() {
-        let object: RemediationPolicy = serde_saphyr::from_str(YAML).unwrap();
+        let object = shipped().unwrap();
         let policy = crate::api::convert::policy(&object).unwrap();
         for fault in crate::core::fault::FaultType::ALL {
             assert!(policy.rules.iter().any(|rule| rule.faults.contains(&fault)), "{fault}");

@@ -11,6 +11,7 @@
 mod act;
 mod acts;
 pub mod judge;
+pub mod mutations;
 mod plot;
 pub mod report;
 mod stage;
@@ -18,6 +19,7 @@ mod tell;
 mod writes;
 
 pub use plot::run;
+pub(crate) use stage::NAMESPACE;
 
 use std::path::PathBuf;
 

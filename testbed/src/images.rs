@@ -1,5 +1,6 @@
 //! Container images for the bed, made without a registry and without a Docker engine.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,11 @@ pub const WORK_IMAGE: &str = "localhost/nrh-testbed/work:1";
 
 /// Names a folder with static programs that are made already.
 const PREBUILT: &str = "NRH_TESTBED_PROGRAMS";
+
+/// The compiler's flags for a static binary, as in the Dockerfile.
+///
+/// Packed relocations, because every start reads all of them and they stay resident: half a megabyte otherwise.
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs";
 
 /// The only file of the bed's own images.
 const PROGRAM: &str = "workload";
@@ -38,18 +44,38 @@ pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<Pa
     let triple = host_triple()?;
     let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", triple.to_uppercase().replace('-', "_"));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo(workspace);
     cargo
-        .current_dir(workspace)
         .args(["build", "--release", "--locked", "--package", package, "--bin", binary])
         .args(["--target", &triple])
         .arg("--target-dir")
         .arg(&target)
-        .env(flags, "-C target-feature=+crt-static")
+        .env(flags, STATIC_FLAGS)
         // It would win over the flags above.
         .env_remove("RUSTFLAGS");
     run(&mut cargo)?;
     Ok(target.join(triple).join("release").join(binary))
+}
+
+/// A cargo that builds the same thing whoever calls: a shell, `cargo run`, or the test of any package.
+pub(crate) fn cargo(workspace: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_the_caller(name)) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+/// Whether cargo has set a variable to tell the running program about its own package.
+///
+/// Build scripts are told the same about theirs, under the same names. One that has itself run again when they change
+/// (ring's does) would compare with ours, and be redone with all that depends on it for each other caller.
+fn is_of_the_caller(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let prefixes = ["CARGO_BIN_", "CARGO_MANIFEST_", "CARGO_PKG_"];
+    let names = ["CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || names.contains(&name.as_ref())
 }
 
 fn host_triple() -> Result<String> {
@@ -252,6 +278,12 @@ mod tests {
     #[test]
     fn sha256_is_the_known_one() {
         assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn the_dockerfile_builds_with_the_same_flags() {
+        let dockerfile = fs::read_to_string(crate::state::workspace().join("Dockerfile")).unwrap();
+        assert!(dockerfile.contains(&format!("RUSTFLAGS={STATIC_FLAGS}\"")), "{STATIC_FLAGS}");
     }
 
     #[test]

@@ -13,6 +13,8 @@
 
 pub mod ctr;
 pub mod kubelet;
+mod lists;
+pub mod mutant;
 mod node;
 mod pod_spec;
 mod pod_status;
@@ -28,7 +30,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 /// The names by which the stand-ins are called.
-pub(crate) const NAMES: [&str; 4] = [runtime::NAME, shim::NAME, ctr::NAME, kubelet::NAME];
+pub(crate) const NAMES: [&str; 6] =
+    [runtime::NAME, shim::NAME, ctr::NAME, kubelet::NAME, mutant::RUNTIME, mutant::EXECUTOR];
 
 /// Where the stand-in of containerd keeps everything.
 const ROOT: &str = "/run/containerd";
@@ -37,7 +40,8 @@ const ROOT: &str = "/run/containerd";
 pub fn by_name() -> Option<Result<()>> {
     let own = std::env::args_os().next().map(PathBuf::from)?;
     match own.file_name()?.to_str()? {
-        runtime::NAME => Some(runtime::run()),
+        runtime::NAME | mutant::RUNTIME => Some(runtime::run()),
+        mutant::EXECUTOR => Some(mutant::run()),
         shim::NAME => Some(shim::run()),
         ctr::NAME => Some(ctr::run()),
         kubelet::NAME => Some(kubelet::run()),

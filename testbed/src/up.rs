@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -220,8 +219,8 @@ fn program() -> Result<PathBuf> {
     if own.file_name().is_some_and(|n| n == "testbed") {
         return Ok(own);
     }
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(state::workspace()).args(["build", "--locked", "--package", "nrh-testbed", "--bin", "testbed"]);
+    let mut cargo = images::cargo(&state::workspace());
+    cargo.args(["build", "--locked", "--package", "nrh-testbed", "--bin", "testbed"]);
     output(&mut cargo).context("build the test bed's own program")?;
     Ok(state::target().join("debug/testbed"))
 }

@@ -12,7 +12,7 @@ use crate::faults::Injection;
 use crate::view::{Allowed, diff};
 
 /// How often the bed looks.
-const LOOK: Duration = Duration::from_millis(500);
+pub(super) const LOOK: Duration = Duration::from_millis(500);
 
 /// One incident.
 pub(super) trait Act {
@@ -89,20 +89,25 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     let injection = act.inject(stage).context("inject")?;
     stage.tell.say(act.story());
     let run = watch(act, stage, &injection);
-    record.run = Some(run?);
-    stage.settle()?;
-    stage.show_health();
+    let run = run?;
+    // What did not get well is compared as it is.
+    if run.healed.is_some() {
+        stage.settle()?;
+        stage.show_health();
+    }
+    record.run = Some(run);
     let after = stage.snapshot()?;
     let (changes, counts) = diff(&before, &after, &act.allowed(stage));
     record.changes.extend(changes.iter().map(|change| format!("{change:?}")));
     record.compared = Compared { pods: counts.pods, containers: counts.containers, processes: counts.processes };
-    record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &act.writes(stage)));
+    let allowed = [act.writes(stage), stage.writes_elsewhere()].concat();
+    record.writes.extend(writes::foreign(&stage.bed.audit()?, since, &allowed));
     Ok(())
 }
 
 fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds> {
     let mut seconds = Seconds::default();
-    let end = Instant::now() + act.limit();
+    let end = Instant::now() + stage.limit.unwrap_or_else(|| act.limit());
     loop {
         let now = || Some((injection.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         if seconds.detected.is_none() && stage.confirmed(act.fault()) {
@@ -134,7 +139,7 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
             stage.show_details();
             return Ok(seconds);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(stage.look);
     }
 }
 

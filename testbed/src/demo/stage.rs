@@ -8,13 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::act::wait;
+use super::act::{LOOK, wait};
 use super::tell::Teller;
+use super::writes::Write;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
 /// Namespace of the demo's workloads.
-pub(super) const NAMESPACE: &str = "demo";
+pub(crate) const NAMESPACE: &str = "demo";
 /// How long pods of a healthy node may take to run.
 const PODS: Duration = Duration::from_mins(2);
 
@@ -30,6 +31,12 @@ pub(super) struct Stage {
     pub(super) nrh: PathBuf,
     /// The operator's default thresholds by fault, in seconds.
     pub(super) thresholds: BTreeMap<String, u64>,
+    /// How often the bed looks.
+    pub(super) look: Duration,
+    /// Longest time to a cure, in place of the act's own.
+    pub(super) limit: Option<Duration>,
+    /// Whether other acts are played on other nodes of the same cluster at the same time.
+    pub(super) shared: bool,
 }
 
 impl Stage {
@@ -38,9 +45,14 @@ impl Stage {
         let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two nodes") };
         let (sick, well) = (sick.clone(), well.clone());
         let thresholds = thresholds(&nrh)?;
-        let stage = Self { bed, tell, sick, well, nrh, thresholds };
+        let stage = Self { bed, tell, sick, well, nrh, thresholds, look: LOOK, limit: None, shared: false };
         stage.install()?;
         Ok(stage)
+    }
+
+    /// Whether a node is one that this stage is about.
+    fn is_own(&self, node: Option<&str>) -> bool {
+        node == Some(self.sick.name.as_str()) || node == Some(self.well.name.as_str())
     }
 
     fn install(&self) -> Result<()> {
@@ -103,6 +115,9 @@ impl Stage {
     }
 
     pub(super) fn print(&self, title: &str, args: &[&str]) {
+        if self.tell.is_silent() {
+            return;
+        }
         self.tell.say(title);
         match self.bed.kubectl(args) {
             Ok(text) => self.tell.show(&text),
@@ -114,26 +129,40 @@ impl Stage {
         self.bed.command("kubectl")
     }
 
+    /// What the operator may write about nodes of other stages.
+    pub(super) fn writes_elsewhere(&self) -> Vec<Write> {
+        let others = self.bed.nodes().iter().filter(|node| self.shared && !self.is_own(Some(&node.name)));
+        others.flat_map(|node| ["create", "delete"].map(|verb| Write::new(verb, "jobs", &node.name))).collect()
+    }
+
     /// What API, runtime and kernel show now.
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])
+        let mut taken = Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])?;
+        if self.shared {
+            taken.cluster.pods.retain(|pod| self.is_own(pod.node.as_deref()));
+            taken.cluster.nodes.retain(|name, _| self.is_own(Some(name)));
+        }
+        Ok(taken)
     }
 
     /// Waits until every pod of the real nodes that should run does, and no Job of the operator does.
     pub(super) fn settle(&self) -> Result<()> {
         wait("all pods run", PODS, || {
             let pods = view::pods(&|| self.kubectl(), None)?;
-            let real = |pod: &&Pod| {
-                pod.node.as_deref() == Some(&self.sick.name) || pod.node.as_deref() == Some(&self.well.name)
-            };
             Ok(pods
                 .iter()
-                .filter(real)
+                .filter(|pod| self.is_own(pod.node.as_deref()))
                 .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
         })?;
         wait("no episode is open", PODS, || {
-            let text = self.bed.kubectl(&["get", "nrem", "-o", "jsonpath={.items[*].status.phase}"])?;
-            Ok(!text.split_whitespace().any(|phase| matches!(phase, "Pending" | "Running" | "Verifying")))
+            let path = r#"jsonpath={range .items[*]}{.spec.nodeName} {.status.phase}{"\n"}{end}"#;
+            let text = self.bed.kubectl(&["get", "nrem", "-o", path])?;
+            let open = |line: &str| {
+                let mut words = line.split_whitespace();
+                let own = self.is_own(words.next()) || !self.shared;
+                own && matches!(words.next(), Some("Pending" | "Running" | "Verifying"))
+            };
+            Ok(!text.lines().any(open))
         })
     }
 
@@ -176,7 +205,7 @@ impl Stage {
 }
 
 /// The operator's own word on its default thresholds.
-fn thresholds(nrh: &Path) -> Result<BTreeMap<String, u64>> {
+pub(super) fn thresholds(nrh: &Path) -> Result<BTreeMap<String, u64>> {
     let output = Command::new(nrh).arg("thresholds").output().with_context(|| format!("run {}", nrh.display()))?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} thresholds", nrh.display()))
 }

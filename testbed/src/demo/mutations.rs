@@ -1,0 +1,133 @@
+//! The judge on trial: the same acts with parts of the operator made wrong, side by side on one control plane.
+//!
+//! A judge that finds everything well proves nothing until it has been seen to find fault. Nodes are stand-ins, since
+//! they are quick and let the operator's view and hands be bent from outside; the acts, what is recorded of them and the
+//! judge are the demo's own.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::act::{Act, enforced};
+use super::acts::{self, HungContainer, Orphan};
+use super::judge::{ActRecord, judge};
+use super::report::{Report, StageKind};
+use super::stage::{Stage, thresholds};
+use super::tell::Teller;
+use crate::stand_in::mutant::{self, Mutation};
+use crate::{Bed, BedOptions, Node, operator, state};
+
+/// How often each bed looks; they share the machine.
+const LOOK: Duration = Duration::from_secs(2);
+/// Label that binds a node to the policies of its variant.
+const LABEL: &str = "demo/variant";
+/// The enforcing policies that apply to the acts.
+const POLICIES: [&str; 2] = ["hung-container", "leftovers"];
+
+/// An act that can be played so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incident {
+    /// A frozen shim under a deleted pod; a Job acts.
+    HungContainer,
+    /// An orphan that keeps the kubelet from starting, while other pods run on; the probe acts.
+    Orphan,
+}
+
+/// One act on a node of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Variant {
+    /// What happens
+    pub incident: Incident,
+    /// What of the operator is made wrong, if anything
+    pub mutation: Option<Mutation>,
+    /// How long a cure is waited for
+    pub limit: Duration,
+}
+
+/// Plays all variants at the same time and judges each; one more node stays healthy throughout.
+pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
+    let nrh = operator::build()?;
+    let nodes = variants.len() + 1;
+    let bed = Bed::up(BedOptions { name: "mutations".into(), nodes, stand_ins: true, ..BedOptions::default() })?;
+    operator::load_image(&bed, &nrh)?;
+    let (well, sick) = bed.nodes().split_last().context("no nodes")?;
+    for (number, (node, variant)) in sick.iter().zip(variants).enumerate() {
+        bed.kubectl(&["label", "node", &node.name, &format!("{LABEL}=v{number}")])?;
+        if let Some(mutation) = variant.mutation {
+            node.set_image(operator::IMAGE, mutation.image(&nrh, &node.dir.join("bin")))?;
+            start_mutant(node, mutation)?;
+        }
+    }
+    operator::apply_folder(&bed, "config/default")?;
+    for number in 0..variants.len() {
+        for name in POLICIES {
+            bed.kubectl_input(&["apply", "-f", "-"], &policy(name, number)?.to_string())?;
+        }
+    }
+    bed.kubectl_input(&["apply", "-f", "-"], &acts::some_workloads(&["log-shipper", "mesh-agent", "node-metrics"]))?;
+    operator::wait(&bed)?;
+    let thresholds = thresholds(&nrh)?;
+    let one = |node: &Node, variant: &Variant| -> Result<Report> {
+        let stage = Stage {
+            bed: Bed::attach(bed.name())?,
+            tell: Teller::silent(),
+            sick: node.clone(),
+            well: well.clone(),
+            nrh: nrh.clone(),
+            thresholds: thresholds.clone(),
+            look: LOOK,
+            limit: Some(variant.limit),
+            shared: true,
+        };
+        stage.settle()?;
+        Ok(Report { stage: StageKind::FakeRuntime, ..play_one(&stage, variant.incident) })
+    };
+    let reports = std::thread::scope(|scope| {
+        let one = &one;
+        let all: Vec<_> =
+            sick.iter().zip(variants).map(|(node, variant)| scope.spawn(move || one(node, variant))).collect();
+        all.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let reports: Result<Vec<Report>> = reports;
+    if reports.is_err() {
+        eprintln!("testbed: logs are in {}", bed.save_logs()?.display());
+    }
+    bed.down()?;
+    reports
+}
+
+fn play_one(stage: &Stage, incident: Incident) -> Report {
+    let mut act: Box<dyn Act> = match incident {
+        Incident::HungContainer => Box::new(HungContainer),
+        Incident::Orphan => Box::new(Orphan::probe_runs()),
+    };
+    let mut record = ActRecord { act: act.name().into(), ..ActRecord::default() };
+    if let Err(error) = enforced(act.as_mut(), stage, &mut record) {
+        record.errors.push(format!("{error:#}"));
+    }
+    judge(&[record], stage.thresholds.clone(), false)
+}
+
+/// The server that only the operator asks.
+fn start_mutant(node: &Node, mutation: Mutation) -> Result<()> {
+    let argv = [mutant::RUNTIME, "--socket", mutant::SOCKET, "--mutation", &mutation.name()].map(str::to_owned);
+    node.start(mutant::RUNTIME, &argv)?;
+    let there = || node.root_path(mutant::SOCKET).exists();
+    if crate::process::wait_until(Duration::from_secs(10), there) {
+        return Ok(());
+    }
+    bail!("{} of {} does not listen", mutant::RUNTIME, node.name)
+}
+
+/// A shipped policy for one variant's node: what happens on the others is none of its business.
+fn policy(name: &str, number: usize) -> Result<Value> {
+    let path = state::workspace().join("config/policies").join(format!("{name}.yaml"));
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut policy: Value = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
+    policy["metadata"]["name"] = json!(format!("{name}-v{number}"));
+    policy["spec"]["nodeSelector"] = json!({"matchLabels": {LABEL: format!("v{number}")}});
+    policy["spec"]["limits"]["maxUnhealthy"] = json!("100%");
+    Ok(policy)
+}
