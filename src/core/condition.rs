@@ -1,5 +1,7 @@
 //! The conditions of our objects: a closed set of types and reasons, all positive (True = good).
 
+use std::collections::BTreeSet;
+
 use super::diagnose::{Findings, Verdict};
 use super::fault::{Fault, FaultState, FaultType};
 use super::restart_safety::restart_safety;
@@ -153,6 +155,18 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
 ];
 
+/// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
+/// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
+/// the report.
+pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
+    let has_gap = |kind: ConditionType| match standing(kind) {
+        Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
+        Some((Tri::True | Tri::False, _)) => false,
+        None => true,
+    };
+    OF_FAULTS.iter().filter(|(kind, ..)| has_gap(*kind)).flat_map(|(_, of, _)| of.iter().copied()).collect()
+}
+
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
 /// True on a clean look.
 pub fn of_probe(faults: &[Fault], left_out: u32, findings: &Findings) -> Vec<Judged> {
@@ -260,6 +274,23 @@ mod tests {
         for one in of_probe(&[], 0, &findings) {
             assert_eq!(one.status, Tri::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_nobody_looked_for_is_told_from_what_is_suspected() {
+        let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((Tri::True, "Clean"));
+        assert_eq!(unlooked(healthy), [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung].into());
+        for (status, reason, gap) in [
+            (Tri::False, "FaultConfirmed", false),
+            (Tri::Unknown, "FaultSuspected", false),
+            (Tri::Unknown, "NotYetLooked", true),
+            (Tri::Unknown, "anything", true),
+        ] {
+            let standing = |kind| {
+                Some(if kind == ConditionType::ContainersResponsive { (status, reason) } else { (Tri::True, "Clean") })
+            };
+            assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Stopped};
-use super::fault::{Fault, PodRef};
+use super::fault::{Fault, FaultType, PodRef};
 use super::order::{Order, Outcome};
 use super::policy::Policy;
 
@@ -54,6 +54,9 @@ pub struct ReportView {
     pub heartbeat: Option<Heartbeat>,
     /// Faults of the probe, bounded.
     pub faults: Vec<ReportedFault>,
+    /// Kinds of fault for which the probe says that it could not look everywhere: that such a fault is not in the
+    /// report proves nothing then.
+    pub unlooked: BTreeSet<FaultType>,
     /// Condition `RestartSafe`.
     pub restart_safe: Tri,
     /// The last outcome of an order.

@@ -143,7 +143,9 @@ impl NodeFacts<'_> {
             // A full report may have left the fault out.
             _ => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
-                !is_full && self.arrived().is_some_and(is_later)
+                // So may a probe that has just begun without its memory, or that lost sight of something.
+                let is_blind = self.report.is_none_or(|report| report.unlooked.contains(&fault.kind));
+                !is_full && !is_blind && self.arrived().is_some_and(is_later)
             }
         };
         if looked { Cure::Clean } else { Cure::Unknown }
