@@ -119,6 +119,15 @@ impl World {
                 "heartbeatAt": now, "intervalSeconds": 15, "canAct": true});
             status["kubelet"] = json!({"started": true});
             status["faults"] = faults;
+            let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+            let others = conditions.into_iter().filter(|c| !LOOKED_AT.iter().any(|kind| c["type"] == *kind));
+            let sick = status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
+            let own = LOOKED_AT.iter().map(|kind| {
+                let is_bad = sick && *kind == "ContainersResponsive";
+                let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
+                json!({"type": kind, "status": state, "reason": reason, "message": "", "lastTransitionTime": now})
+            });
+            status["conditions"] = others.chain(own).collect();
         });
     }
 
@@ -188,6 +197,10 @@ impl World {
         episodes.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
 }
+
+/// What a probe that sees everything has a word on.
+const LOOKED_AT: [&str; 5] =
+    ["RuntimeReady", "ContainersResponsive", "SandboxesConsistent", "NetworkPluginResponsive", "KubeletReady"];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
 fn hung() -> Value {
