@@ -14,9 +14,9 @@ pub(crate) mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::condition::ConditionReason;
 use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
 use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
 

@@ -1,6 +1,7 @@
 //! The decision: a total function from a snapshot to what is done, what is held and why, and when to look
 //! again. Equal input, equal output, in any order.
 
+mod advance;
 mod decide;
 mod ending;
 mod evidence;

@@ -7,9 +7,9 @@ use super::{
     Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence,
     of_pod, process_ref, short,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{ContainerSeen, ContainerState, Look, Observations, Part, ProcessSeen, TaskAnswer};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 

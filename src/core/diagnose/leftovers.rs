@@ -7,11 +7,11 @@ use super::{
     Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, describe, evidence,
     of_pod, process_ref, processes, short, unproven,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
     ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, TaskAnswer,
 };
+use crate::core::reason::ConditionReason;
 use crate::core::text::{bounded, is_full_id};
 use crate::core::thresholds::Thresholds;
 

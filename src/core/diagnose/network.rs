@@ -6,9 +6,9 @@ use super::{
     Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, describe, evidence, of_pod, process_ref, processes,
     short, unproven,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{
     Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, processes,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{KubeletSeen, Look, Observations, Part};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::{Confirmation, Thresholds};
 

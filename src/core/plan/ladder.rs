@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, protect, readiness, refused};
+use super::{Ctx, Hold, HoldReason, Operation, protect, refused};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::order::{NodeAction, Order, Signal};
@@ -213,7 +213,7 @@ pub(super) fn cooled_down(
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
     // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
     // evidence itself holds it, and for no longer than anything is held.
-    let patience = readiness::patience(ctx, step.timeout);
+    let patience = ctx.patience(step.timeout);
     if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
     }

@@ -1,7 +1,5 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
-use std::time::Duration;
-
 use super::evidence::{NodeFacts, Seen};
 use super::{Ctx, Hold, HoldReason, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
@@ -147,9 +145,4 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         }
         None => Ok(()),
     }
-}
-
-/// The longest that anything may stay held in an open episode before it is given up.
-pub(super) fn patience(ctx: Ctx<'_>, timeout: Duration) -> Duration {
-    timeout.max(ctx.settings.answer_within)
 }
