@@ -213,17 +213,12 @@ impl Applier {
 /// of service meanwhile stays unschedulable: whoever did that found it cordoned and had no need to do so again.
 fn put_back(node: &Node) -> (Value, String) {
     let metadata = json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}});
-    match nodes::maintained(node).first() {
-        Some(mark) => {
-            let what =
-                format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
-            (json!({"metadata": metadata}), what)
-        }
-        None => {
-            let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
-            (patch, "the node is schedulable again".to_owned())
-        }
+    if let Some(mark) = nodes::maintained(node).first() {
+        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
+        return (json!({"metadata": metadata}), what);
     }
+    let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
+    (patch, "the node is schedulable again".to_owned())
 }
 
 /// Why a pod is not deleted, if it is not.

@@ -234,7 +234,7 @@ mod tests {
             .unwrap()
         };
         let without = |pod: &Pod| suspect(pod, at("2025-01-01T00:03:00Z")).unwrap().without_sandbox;
-        assert_eq!(without(&pod(true, "False")), Some(Duration::from_secs(120)));
+        assert_eq!(without(&pod(true, "False")), Some(Duration::from_mins(2)));
         assert_eq!(without(&pod(true, "True")), None, "it pulls an image, or an init container works");
         assert_eq!(without(&pod(true, "Unknown")), None);
         assert_eq!(without(&pod(false, "False")), None, "the kubelet has not begun");

@@ -177,7 +177,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
     let orphan_owners: BTreeMap<&str, &PodName> =
         [before, after].iter().flat_map(|view| &view.lists.containers).map(|c| (c.sandbox.as_str(), &c.pod)).collect();
     let free = |pod: &PodName| allowed.pod(&pod.namespace, &pod.name);
-    let loops = |pod: &PodName| allowed.crash_loop(&pod.namespace, &pod.name);
+    let crashes = |pod: &PodName| allowed.crash_loop(&pod.namespace, &pod.name);
     let stopped = allowed.stopped.contains(node);
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
@@ -192,7 +192,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
         let left = |c: &super::Container| c.state == "EXITED" && looks.remains(&c.pod);
         let lists = view.lists.containers.iter();
-        let lists = lists.filter(|c| !stopped && !free(&c.pod) && !loops(&c.pod) && !left(c));
+        let lists = lists.filter(|c| !stopped && !free(&c.pod) && !crashes(&c.pod) && !left(c));
         lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()
     };
     let (old, new) = (containers(before), containers(after));
@@ -205,7 +205,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
             Some(id) => {
                 let owner = owners.get(id.as_str()).or_else(|| orphan_owners.get(id.as_str()));
                 let is_shim = process.comm.starts_with(SHIM);
-                !stopped && !owner.is_some_and(|pod| free(pod) || (loops(pod) && !is_shim))
+                !stopped && !owner.is_some_and(|pod| free(pod) || (crashes(pod) && !is_shim))
             }
             None => !allowed.programs.contains(&(node.to_owned(), process.comm.clone())),
         });
