@@ -107,7 +107,7 @@ pub struct ActArgs {
 pub struct ExplainArgs {
     /// The node. With `--file` it may be left out when the file holds one node only.
     pub node: Option<String>,
-    /// Read the objects from a file (a YAML or JSON List) instead of the cluster.
+    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
 }

@@ -27,7 +27,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         (None, [only]) => only.clone(),
         (None, names) => bail!("expected the name of a node; the objects are of {}: {}", names.len(), names.join(", ")),
     };
-    // Saved objects are explained as of when they were saved: the newest heartbeat in them.
+    // Saved objects are explained as of when they were saved, as far as they tell.
     let now = if args.file.is_some() { objects.newest().unwrap_or_else(Timestamp::now) } else { Timestamp::now() };
     print!("{}", explain(&objects, &node, now)?);
     Ok(())
@@ -40,7 +40,7 @@ fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<Stri
         bail!("there is no Node and no NodeRuntimeHealth {node:?}; `kubectl get nrh` lists what there is");
     }
     let decided = plan(&snapshot, &PlanSettings::default());
-    Ok(text::explanation(node, &snapshot, &decided, &invalid))
+    Ok(text::explanation(node, &snapshot, &decided, &objects.told(node), &invalid))
 }
 
 #[cfg(test)]
@@ -90,6 +90,50 @@ mod tests {
     fn a_broken_policy_is_named_with_its_error() {
         let text = explained(|saved| saved.replace("signal: Cont", "signal: Hup")).unwrap();
         assert!(text.contains("policy default cannot be used"), "{text}");
+    }
+
+    #[test]
+    fn an_old_report_is_told_by_what_else_was_saved() {
+        let text = explained(|saved| {
+            let later = saved.replace("mode: DryRun", "mode: Enforce");
+            later.replace(
+                r#"status: "True", lastHeartbeatTime: "2026-03-01T03:00:00Z""#,
+                r#"status: "True", lastHeartbeatTime: "2026-03-01T08:00:00Z""#,
+            )
+        })
+        .unwrap();
+        assert!(text.contains("last heard of 18000 s ago") && !text.contains("now: Release"), "{text}");
+    }
+
+    #[test]
+    fn a_report_that_is_not_about_the_node_is_said_to_be_unused() {
+        let text = explained(|saved| {
+            saved.replace("name: worker-1, uid: 0b6c1f0e-1111-4a4a-9d9d-000000000001}]", "name: worker-1, uid: other}]")
+        })
+        .unwrap();
+        assert!(text.contains("is not about this Node") && !text.contains("no policy has a rule"), "{text}");
+        let text = explained(|saved| saved.replace("kind: Node\n", "kind: Other\n")).unwrap();
+        assert!(text.contains("Node worker-1 is not among the objects"), "{text}");
+    }
+
+    #[test]
+    fn what_the_controller_alone_can_see_is_passed_on() {
+        let found = "
+    clusterFaults:
+    - {id: stuckdaemonsetpod-1, type: StuckDaemonSetPod, severity: Medium, state: Confirmed, subject: {kind: Pod, name: agent},
+       message: pod x of DaemonSet agent waits, firstSeen: '2026-03-01T02:58:50Z'}
+    remediation: {held: ['TooYoung: rule pod waits']}
+    conditions: []";
+        let text = explained(|saved| {
+            let (start, rest) = saved.split_once("    faults:\n").unwrap();
+            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
+            format!("{start}    faults: []{found}{end}")
+        })
+        .unwrap();
+        for part in ["StuckDaemonSetPod", "pod x of DaemonSet agent waits", "TooYoung: rule pod waits", "Unhealthy"] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        assert!(!text.contains("no fault is suspected"), "{text}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::core::policy::{ActionType, Mode};
     category = "runtimehealth",
     status = "RemediationPolicyStatus",
     derive = "PartialEq",
-    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; one policy heals a node at a time: the highest priority, then the name.",
+    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; where two policies have a rule for a fault of a node, the higher priority heals it, then the name; one episode a node at a time, for its most urgent fault.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Valid", type_ = "string", json_path = r#".status.conditions[?(@.type=="Valid")].status"#),
@@ -50,7 +50,7 @@ pub struct RemediationPolicySpec {
     /// Which nodes the policy is for, by their labels. Absent or empty = all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Where two policies select one node, the higher priority heals it; then the name decides.
+    /// Where two policies have a rule for the same fault of a node, the higher priority heals it; then the name decides.
     /// -1000 to 1000, default 0.
     #[serde(default)]
     #[schemars(range(min = -1000, max = 1000))]

@@ -10,8 +10,10 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
+use crate::api::health::Summary;
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use crate::controller::cache::{node, report};
+use crate::core::fault::Fault;
 use crate::core::snapshot::{Ledger, Slot, Snapshot};
 
 /// How long the API server may take for one answer.
@@ -26,6 +28,17 @@ pub(super) struct Objects {
     episodes: Vec<NodeRemediation>,
     /// Objects that cannot be read, one sentence each.
     unreadable: Vec<String>,
+}
+
+/// The controller's own word on a node.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Faults that it has found from API state.
+    pub faults: Vec<Fault>,
+    /// Its summary.
+    pub summary: Option<Summary>,
+    /// What it holds back, one line each.
+    pub held: Vec<String>,
 }
 
 impl Objects {
@@ -78,9 +91,29 @@ impl Objects {
         self.healths.iter().map(ResourceExt::name_any).collect()
     }
 
-    /// The newest heartbeat.
+    /// The newest time that anything in them names: they were saved at that time, or later.
     pub(super) fn newest(&self) -> Option<Timestamp> {
-        self.healths.iter().filter_map(heartbeat).max()
+        let reports = self.healths.iter().flat_map(|object| {
+            let conditions = object.status.iter().flat_map(|status| &status.conditions);
+            conditions.map(|condition| condition.last_transition_time.0).chain(heartbeat(object))
+        });
+        let nodes = self.nodes.iter().flat_map(|node| {
+            let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+            conditions.filter_map(|condition| condition.last_heartbeat_time.as_ref()).map(|time| time.0)
+        });
+        reports.chain(nodes).max()
+    }
+
+    /// What the controller has written about a node, which alone reads pods.
+    pub(super) fn told(&self, node: &str) -> Told {
+        let status =
+            self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
+        let Some(status) = status else { return Told::default() };
+        Told {
+            faults: status.cluster_faults,
+            summary: status.summary,
+            held: status.remediation.map(|remediation| remediation.held).unwrap_or_default(),
+        }
     }
 
     /// The snapshot as of `now`, and what is wrong with objects that cannot be used.

@@ -2,16 +2,27 @@
 
 use std::fmt::Write;
 
+use super::objects::Told;
 use crate::core::fault::{Fault, FaultState};
-use crate::core::plan::{Effect, Operation, Plan};
+use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Action, Policy, Rule};
 use crate::core::snapshot::Snapshot;
 
 /// The explanation of one node. Writing to a string cannot fail, so its results are not looked at.
-pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, invalid: &[String]) -> String {
+pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told: &Told, invalid: &[String]) -> String {
     let mut out = String::new();
     let outlook = decided.nodes.get(node).cloned().unwrap_or_default();
-    let _ = writeln!(out, "node {node}: {:?}", outlook.health);
+    let beyond: Vec<&Fault> =
+        told.faults.iter().filter(|f| !outlook.cluster_faults.iter().any(|own| own.id == f.id)).collect();
+    let health = match &told.summary {
+        Some(summary) if !beyond.is_empty() => summary.health,
+        _ if beyond.iter().any(|fault| fault.state == FaultState::Confirmed) => Health::Unhealthy,
+        _ => outlook.health,
+    };
+    let _ = writeln!(out, "node {node}: {health:?}");
+    if let Some(why) = unused(node, snapshot) {
+        let _ = writeln!(out, "  {why}");
+    }
     match snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
         Some(beat) => {
             let can = if beat.can_act { "may act" } else { "only looks" };
@@ -32,12 +43,13 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, inval
     let reported =
         snapshot.reports.get(node).into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
     let faults: Vec<&Fault> = reported.chain(&outlook.cluster_faults).collect();
-    if faults.is_empty() {
+    if faults.is_empty() && beyond.is_empty() {
         let _ = writeln!(out, "  no fault is suspected");
     }
     for fault in faults {
         one(&mut out, node, fault, snapshot, decided);
     }
+    controllers_own(&mut out, &beyond, told);
     for effect in &decided.effects {
         if let Effect::Act { node: target, operation, .. } = effect
             && target == node
@@ -55,6 +67,41 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, inval
         }
     }
     out
+}
+
+/// Why nothing is decided on the report, if so: without that every fault looks as if no policy wanted it.
+fn unused(node: &str, snapshot: &Snapshot) -> Option<String> {
+    let Some(view) = snapshot.nodes.get(node) else {
+        return Some(format!("Node {node} is not among the objects: without it nothing is decided"));
+    };
+    let owner = snapshot.reports.get(node)?.node_uid.as_deref();
+    (owner != Some(view.uid.as_str())).then(|| {
+        let owner = owner.unwrap_or("none");
+        format!(
+            "the report is not about this Node (expected an owner with uid {}, found {owner}): it is not used",
+            view.uid
+        )
+    })
+}
+
+/// Faults that only the controller can find, since it alone reads pods, with what it says of them.
+fn controllers_own(out: &mut String, faults: &[&Fault], told: &Told) {
+    if faults.is_empty() {
+        return;
+    }
+    for fault in faults {
+        let severity = fault.severity.as_str();
+        let _ = writeln!(out, "  fault {} ({:?}, {severity}): {}", fault.kind, fault.state, fault.subject);
+        let _ = writeln!(out, "    {}", fault.message);
+        for line in &fault.evidence {
+            let _ = writeln!(out, "    evidence: {line}");
+        }
+    }
+    let _ = writeln!(out, "    found by the controller, which alone reads pods; what it last wrote:");
+    let doing = told.summary.as_ref().map(|summary| summary.doing.as_str()).filter(|doing| !doing.is_empty());
+    for line in doing.into_iter().chain(told.held.iter().map(String::as_str)) {
+        let _ = writeln!(out, "    {line}");
+    }
 }
 
 fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided: &Plan) {
@@ -83,6 +130,7 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
         Some((policy, rule)) => {
             let _ = writeln!(out, "    policy {}, rule {}: {}", policy.name, rule.name, ladder(rule));
         }
+        None if unused(node, snapshot).is_some() => {}
         None => {
             let _ = writeln!(out, "    no policy has a rule for it");
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nrh_testbed::{Bed, BedOptions, faults, images, operator, view};
 use serde_json::json;
 
-/// A policy that cordons and then has to wait: the hung pod is not being deleted, and pods that run are not to be touched.
+/// A policy that cordons, heals, and then looks for minutes whether that lasts.
 const POLICY: &str = "
 apiVersion: runtimehealth.io/v1alpha1
 kind: RemediationPolicy
@@ -20,7 +20,7 @@ spec:
     match: {faults: [HungContainer]}
     steps:
     - {action: Cordon}
-    - {action: ReleaseHungProcess, releaseHungProcess: {signal: Kill}}
+    - {action: ReleaseHungProcess, releaseHungProcess: {signal: Cont}, timeout: 15m, verify: {for: 10m}}
   limits: {maxInFlight: 1, maxUnhealthy: 100%}
 ";
 

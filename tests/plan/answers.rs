@@ -159,6 +159,8 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
 fn no_answer_ends_the_attempt() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.node("n1").job_starts = false;
+    world.pass();
+    // Switched off after the order was given: nobody takes it up.
     world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
     world.run(secs(600));
     let episode = world.only_episode();

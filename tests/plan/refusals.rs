@@ -173,3 +173,14 @@ fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     assert_eq!(did(&ladder(&[step(Action::Cordon), cont(), notify()])), ["cordon"]);
     assert_eq!(did(&ladder(&[step(Action::Cordon), notify()])), ["cordon"], "wanted for itself");
 }
+
+#[test]
+fn where_the_probe_may_not_act_nobody_does() {
+    for kubelet in [Tri::True, Tri::False] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont(), notify()]);
+        let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
+        (heartbeat.kubelet_works, heartbeat.can_act) = (kubelet, false);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{kubelet:?}");
+    }
+}

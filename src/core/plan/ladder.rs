@@ -150,19 +150,37 @@ pub(super) fn may_take(
     step: &Step,
 ) -> Result<Lane, Hold> {
     evidence(facts, seen, ctx)?;
+    if !matches!(step.action, Action::Notify { .. }) {
+        may_be_touched(facts, &seen.fault)?;
+    }
     match &step.action {
         Action::Cordon | Action::Notify { .. } => Ok(Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
             protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
-            lane(facts, &seen.fault)
+            Ok(lane(facts))
         }
         Action::CleanupOrphans => {
             named_target(facts, &seen.fault)?;
-            lane(facts, &seen.fault)
+            Ok(lane(facts))
         }
     }
+}
+
+/// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
+/// whatever hand an act would come.
+fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+    if heartbeat.is_some_and(|heartbeat| heartbeat.can_act) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} on {}: nothing is done on this node, since its probe may not act (--allow-actions is off, or its self-check \
+         failed)",
+        fault.kind, facts.name
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
 }
 
 fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
@@ -180,22 +198,11 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     Err(Hold::new(HoldReason::CannotAct, &message))
 }
 
-/// A Job where the kubelet can start one, else the probe itself, else nobody.
-fn lane(facts: &NodeFacts<'_>, fault: &Fault) -> Result<Lane, Hold> {
+/// A Job where the kubelet can start one, else the probe itself.
+fn lane(facts: &NodeFacts<'_>) -> Lane {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
     let kubelet_works = heartbeat.is_some_and(|h| h.kubelet_works == Tri::True);
-    if kubelet_works && facts.view.is_some_and(|view| view.ready == Tri::True) {
-        return Ok(Lane::Job);
-    }
-    if heartbeat.is_some_and(|h| h.can_act) {
-        return Ok(Lane::Agent);
-    }
-    let message = format!(
-        "{} on {}: the kubelet can start no Job there, and the probe may not act (--allow-actions is off, or its \
-         self-check failed)",
-        fault.kind, facts.name
-    );
-    Err(Hold::new(HoldReason::CannotAct, &message))
+    if kubelet_works && facts.view.is_some_and(|view| view.ready == Tri::True) { Lane::Job } else { Lane::Agent }
 }
 
 /// Whether the step has to wait after its last attempt.
