@@ -31,7 +31,7 @@ setup: protoc ## Debian packages and Kubernetes programs of the test bed (once, 
 	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then
 	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"; exit 0
 	fi
-	$(CARGO) run --quiet --package nrh-testbed --bin testbed -- assets
+	$(CARGO) run --package nrh-testbed --bin testbed -- assets
 
 .PHONY: test
 test: protoc ## All tests, those on real nodes too

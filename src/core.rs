@@ -18,6 +18,7 @@ pub mod observation;
 pub mod order;
 pub mod plan;
 pub mod policy;
+pub mod reason;
 pub mod restart_safety;
 pub mod snapshot;
 pub mod stuck;

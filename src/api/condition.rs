@@ -34,6 +34,12 @@ pub fn condition(
     }
 }
 
+/// The status of one condition and its reason; `None` where it is missing.
+pub fn standing_of(conditions: &[Condition], kind: ConditionType) -> Option<(Tri, &str)> {
+    let found = conditions.iter().find(|c| c.type_ == kind.as_str())?;
+    Some((status_of(std::slice::from_ref(found), kind), found.reason.as_str()))
+}
+
 /// The status of one condition, Unknown where it is missing.
 pub fn status_of(conditions: &[Condition], kind: ConditionType) -> Tri {
     conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(Tri::Unknown, |c| match c.status.as_str() {

@@ -9,6 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
@@ -229,6 +230,10 @@ pub struct RemediationStatus {
     /// A fresh look is asked for: a number that rises with each request. The probe answers at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_requested: Option<u64>,
+    /// That a person has stopped the healing of this node: nothing begins anew for an hour. Kept here since the
+    /// episode itself may have been deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// What is held back and why, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 512)))]

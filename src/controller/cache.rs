@@ -251,6 +251,7 @@ fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {
     let mut aged = suspect.clone();
     aged.read = by;
     aged.age = aged.age.saturating_add(by);
+    aged.without_sandbox = aged.without_sandbox.map(|without| without.saturating_add(by));
     aged.overdue = aged.overdue.map(|overdue| overdue.saturating_add(by));
     for waiting in &mut aged.waiting {
         waiting.ended = waiting.ended.map(|ended| ended.saturating_add(by));

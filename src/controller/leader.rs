@@ -205,7 +205,10 @@ impl Election {
         let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let (transitions, acquired) = match step {
             Step::Create => (first_epoch(now), Some(MicroTime(now))),
-            Step::Take => (spec.lease_transitions.unwrap_or(0).saturating_add(1), Some(MicroTime(now))),
+            // A Lease that was restored from a backup has an older number than the nodes have obeyed.
+            Step::Take => {
+                (spec.lease_transitions.unwrap_or(0).saturating_add(1).max(first_epoch(now)), Some(MicroTime(now)))
+            }
             Step::Renew | Step::Wait => (spec.lease_transitions.unwrap_or(0), spec.acquire_time.clone()),
         };
         Lease {

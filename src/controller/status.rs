@@ -95,6 +95,7 @@ pub fn node_part(
             episode: outlook.episode.clone(),
             look_requested: look,
             held: held.to_vec(),
+            stopped: outlook.stopped.clone(),
         },
         summary: Summary {
             health: outlook.health,
@@ -182,14 +183,16 @@ pub enum Difference {
 pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
+    let key = |is: &RemediationStatus| {
+        (is.policy.clone(), is.episode.clone(), is.look_requested, is.stopped.as_ref().map(|by| by.episode.clone()))
+    };
     let empty = (RemediationStatus::default(), Summary::default());
     let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
     let summary = standing.summary.as_ref().unwrap_or(&empty.1);
     let matter = standing.remediation.is_none()
         || standing.summary.is_none()
         || summary.health != part.summary.health
-        || (&remediation.policy, &remediation.episode, remediation.look_requested)
-            != (&part.remediation.policy, &part.remediation.episode, part.remediation.look_requested)
+        || key(remediation) != key(&part.remediation)
         || states(&standing.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().any(|want| {
             !standing

@@ -1,7 +1,10 @@
 //! The conditions of our objects: a closed set of types and reasons, all positive (True = good).
 
+use std::collections::BTreeSet;
+
 use super::diagnose::{Findings, Verdict};
 use super::fault::{Fault, FaultState, FaultType};
+pub use super::reason::ConditionReason;
 use super::restart_safety::restart_safety;
 use super::snapshot::Tri;
 
@@ -61,64 +64,6 @@ impl ConditionType {
     }
 }
 
-/// Why a condition stands as it does: a closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConditionReason {
-    /// A clean look.
-    Clean,
-    /// A confirmed fault.
-    FaultConfirmed,
-    /// A fault is suspected, not confirmed.
-    FaultSuspected,
-    /// Nobody has looked yet.
-    NotYetLooked,
-    /// The node lacks what is needed to look.
-    CannotLook,
-    /// The last look is too old.
-    Stale,
-    /// Heartbeats arrive as promised.
-    Heartbeat,
-    /// Heartbeats are missing.
-    HeartbeatMissed,
-    /// The object was accepted.
-    Accepted,
-    /// The object has errors.
-    Invalid,
-    /// Something holds new work back.
-    Held,
-    /// Nothing is in the way.
-    Allowed,
-    /// Work is under way.
-    UnderWay,
-    /// Work has ended.
-    Finished,
-    /// A person is needed.
-    NeedsPerson,
-}
-
-impl ConditionReason {
-    /// The reason as it stands in the object.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Clean => "Clean",
-            Self::FaultConfirmed => "FaultConfirmed",
-            Self::FaultSuspected => "FaultSuspected",
-            Self::NotYetLooked => "NotYetLooked",
-            Self::CannotLook => "CannotLook",
-            Self::Stale => "Stale",
-            Self::Heartbeat => "Heartbeat",
-            Self::HeartbeatMissed => "HeartbeatMissed",
-            Self::Accepted => "Accepted",
-            Self::Invalid => "Invalid",
-            Self::Held => "Held",
-            Self::Allowed => "Allowed",
-            Self::UnderWay => "UnderWay",
-            Self::Finished => "Finished",
-            Self::NeedsPerson => "NeedsPerson",
-        }
-    }
-}
-
 /// One condition as judged, before it gets its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
@@ -152,6 +97,18 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     ),
     (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
 ];
+
+/// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
+/// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
+/// the report.
+pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
+    let has_gap = |kind: ConditionType| match standing(kind) {
+        Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
+        Some((Tri::True | Tri::False, _)) => false,
+        None => true,
+    };
+    OF_FAULTS.iter().filter(|(kind, ..)| has_gap(*kind)).flat_map(|(_, of, _)| of.iter().copied()).collect()
+}
 
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
 /// True on a clean look.
@@ -260,6 +217,23 @@ mod tests {
         for one in of_probe(&[], 0, &findings) {
             assert_eq!(one.status, Tri::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_nobody_looked_for_is_told_from_what_is_suspected() {
+        let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((Tri::True, "Clean"));
+        assert_eq!(unlooked(healthy), [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung].into());
+        for (status, reason, gap) in [
+            (Tri::False, "FaultConfirmed", false),
+            (Tri::Unknown, "FaultSuspected", false),
+            (Tri::Unknown, "NotYetLooked", true),
+            (Tri::Unknown, "anything", true),
+        ] {
+            let standing = |kind| {
+                Some(if kind == ConditionType::ContainersResponsive { (status, reason) } else { (Tri::True, "Clean") })
+            };
+            assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
         }
     }
 }

@@ -14,9 +14,9 @@ pub(crate) mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::condition::ConditionReason;
 use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
-use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable};
+use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -149,17 +149,19 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
+    /// Start ticks of a kubelet process that has not completed its start.
+    pub trying: Option<u64>,
 }
 
 /// What was learned before this look and matters to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// A runtime has answered on this node since it booted: a missing socket is then a fault, not a node
-    /// without a runtime.
-    pub runtime: bool,
     /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
     /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
     pub host_processes: bool,
+    /// Every running container's task has been asked once since the node booted. Before that, a container about
+    /// which nothing is said may be the one that hangs.
+    pub tasks: bool,
 }
 
 /// Everything one pass has to say.
@@ -220,11 +222,11 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
     let mut findings = Findings { host_processes, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
-    runtime::unreachable(seen, known, thresholds, &mut findings);
+    runtime::unreachable(seen, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
     runtime::kubelet(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
-    containers::hung(seen, thresholds, &mut findings);
+    containers::hung(seen, known, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
     network::plugins(seen, thresholds, &mut findings);
@@ -286,6 +288,13 @@ fn describe(process: &ProcessSeen) -> String {
     let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
     let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
     format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
+}
+
+/// Where a process may be what is looked for, nobody knows whether there is one.
+fn unproven(process: &Unproven) -> Verdict {
+    let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
+    let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
+    Verdict::unknown(ConditionReason::CannotLook, &detail)
 }
 
 fn evidence(lines: Vec<String>) -> Vec<String> {

@@ -15,10 +15,24 @@ use super::policy::{ActionType, Mode};
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned};
-pub use naming::{episode_name, operation_id};
+pub use naming::{episode_name, episode_of, operation_id};
 
 /// How the message of an episode begins that a person has stopped: the engine does not start over at once.
 pub const STOPPED_BY_A_PERSON: &str = "stopped by a person: ";
+
+/// That a person has stopped the healing of a node, for when the episode itself is gone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopped {
+    /// Name of the episode (a `NodeRemediation`) that was stopped.
+    #[schemars(length(max = 253))]
+    pub episode: String,
+    /// What was stopped and how, in one sentence.
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// When, by the controller's clock.
+    pub at: Timestamp,
+}
 
 /// Time from `then` to `now` by the wall clock; zero when the clock was set back.
 pub fn since(now: Timestamp, then: Timestamp) -> Duration {
@@ -290,6 +304,13 @@ pub struct Episode {
 }
 
 impl Episode {
+    /// That a person has stopped it, if so.
+    pub fn stopped(&self) -> Option<Stopped> {
+        let is = self.phase == Phase::Cancelled && self.message.starts_with(STOPPED_BY_A_PERSON);
+        let at = self.finished_at.filter(|_| is)?;
+        Some(Stopped { episode: self.name.clone(), message: self.message.clone(), at })
+    }
+
     /// Whether it still holds a slot or owes an undo.
     pub const fn is_open(&self) -> bool {
         !self.phase.is_final() || self.undo.is_owed()

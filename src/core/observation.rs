@@ -174,6 +174,8 @@ pub enum Part {
         plugin: String,
         /// Container (sandbox) id it was called for, from its environment, where readable.
         sandbox_id: Option<String>,
+        /// Uid of the pod it was called for, from `CNI_ARGS`, where the runtime passes it on.
+        pod_uid: Option<String>,
         /// Files whose lock it holds while others wait for it.
         holds: Vec<String>,
         /// Whether it waits for a lock that another process holds.
@@ -192,11 +194,40 @@ pub enum Part {
     Kubelet,
 }
 
+/// A process that may play a part which could not be proven: it waits uninterruptibly, say, and its arguments cannot
+/// be read. It is neither there nor absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unproven {
+    /// Process id in the node's PID namespace.
+    pub pid: i32,
+    /// Time since its start.
+    pub age: Duration,
+    /// Scheduler state letter.
+    pub state: char,
+    /// Command name: what makes it a candidate.
+    pub command: String,
+    /// What it may be.
+    pub may_be: MayBe,
+}
+
+/// What an unproven process may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MayBe {
+    /// A shim, by its name.
+    Shim,
+    /// A network plugin, since the runtime has called it.
+    NetworkPlugin,
+    /// Something that no fault is about.
+    Other,
+}
+
 /// One look at the process table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTable {
     /// Processes of interest only.
     pub processes: Vec<ProcessSeen>,
+    /// Candidates that could not be proven.
+    pub unproven: Vec<Unproven>,
     /// Number of the look, rising by one.
     pub round: u64,
 }

@@ -1,6 +1,7 @@
 //! The decision: a total function from a snapshot to what is done, what is held and why, and when to look
 //! again. Equal input, equal output, in any order.
 
+mod advance;
 mod decide;
 mod ending;
 mod evidence;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::episode::Episode;
+use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
 use super::order::Order;
 use super::policy::History;
@@ -158,6 +159,8 @@ pub struct NodeOutlook {
     pub remedies: BTreeMap<String, Remedy>,
     /// Open episode.
     pub episode: Option<String>,
+    /// That a person has stopped an episode here, for as long as that counts.
+    pub stopped: Option<Stopped>,
     /// Faults the controller found.
     pub cluster_faults: Vec<Fault>,
     /// Whether the probe reports as promised.
@@ -208,6 +211,9 @@ pub struct Plan {
     pub next: Option<Duration>,
 }
 
+/// No act on a look older than this, when it is decided on and once more right before it.
+pub const EVIDENCE_MAX_AGE: Duration = Duration::from_secs(45);
+
 /// Bounds of the engine that no policy changes.
 #[derive(Clone, Debug)]
 pub struct PlanSettings {
@@ -239,7 +245,7 @@ impl Default for PlanSettings {
     fn default() -> Self {
         Self {
             thresholds: Thresholds::default(),
-            evidence_max_age: Duration::from_secs(45),
+            evidence_max_age: EVIDENCE_MAX_AGE,
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
             order_ttl_seconds: 120,

@@ -220,7 +220,7 @@ mod tests {
         assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
         assert!(safety.message().ends_with("the runtime can be restarted"), "{}", safety.message());
 
-        node.orphan(ContainerState::Exited);
+        node.orphan(ContainerState::Running);
         let safety = watched(&mut node);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::False, Tri::True), "{safety:?}");
         let message = safety.message();

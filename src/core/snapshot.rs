@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::episode::Episode;
-use super::fault::{Fault, PodRef};
+use super::episode::{Episode, Stopped};
+use super::fault::{Fault, FaultType, PodRef};
 use super::order::{Order, Outcome};
 use super::policy::Policy;
 
@@ -54,12 +54,17 @@ pub struct ReportView {
     pub heartbeat: Option<Heartbeat>,
     /// Faults of the probe, bounded.
     pub faults: Vec<ReportedFault>,
+    /// Kinds of fault for which the probe says that it could not look everywhere: that such a fault is not in the
+    /// report proves nothing then.
+    pub unlooked: BTreeSet<FaultType>,
     /// Condition `RestartSafe`.
     pub restart_safe: Tri,
     /// The last outcome of an order.
     pub agent: Option<Outcome>,
     /// The order that stands in the object now.
     pub order: Option<Order>,
+    /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
+    pub stopped: Option<Stopped>,
 }
 
 /// The last heartbeat that arrived.
@@ -99,6 +104,10 @@ pub struct SuspectPod {
     pub ready: bool,
     /// Time since its creation.
     pub age: Duration,
+    /// For how long the kubelet has been without a sandbox and a network for it, by its own word (condition
+    /// `PodReadyToStartContainers`); `None` = it has them, has not begun, or does not say. What comes after that, such
+    /// as an image that is pulled or an init container that works, may take its time.
+    pub without_sandbox: Option<Duration>,
     /// Time since its deletion should have been complete (request + grace), if it is being deleted.
     pub overdue: Option<Duration>,
     /// Containers that wait, with the reason the kubelet gives.

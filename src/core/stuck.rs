@@ -39,8 +39,8 @@ pub fn pattern(pod: &SuspectPod, thresholds: &Thresholds) -> Option<(Pattern, Du
         return None;
     }
     let creating = pod.waiting.iter().any(|c| is_creating(&c.reason));
-    if creating && pod.age >= thresholds.stuck_creating {
-        return Some((Pattern::Creating, pod.age));
+    if let Some(without) = pod.without_sandbox.filter(|lasted| creating && *lasted >= thresholds.stuck_creating) {
+        return Some((Pattern::Creating, without));
     }
     let named = pod
         .waiting

@@ -16,6 +16,11 @@ pub fn bounded(text: &str, max: usize) -> String {
     out
 }
 
+/// Whether `id` is a full one of a container or sandbox: 64 hexadecimal digits in every runtime that speaks CRI.
+pub fn is_full_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Sixteen hex digits that stand for `text`: FNV-1a, stable over versions and machines.
 pub fn short_hash(text: &str) -> String {
     let hash = text

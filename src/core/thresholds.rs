@@ -27,6 +27,10 @@ pub struct Thresholds {
     pub hung_container: Confirmation,
     /// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
     pub leaked_shim: Confirmation,
+    /// Age from which a shim that runs and whose task containerd does not know counts as left over. Kubelets wait
+    /// up to four minutes for a sandbox to be made, and that of a VM may have no child for long. A stopped shim
+    /// is no start under way, whatever its age.
+    pub leaked_shim_age: Duration,
     /// While a kubelet has completed its start a creator exists, so a race exists: three rounds 30 s apart
     /// and five minutes (a current kubelet replaces a missing sandbox in 1 to 4 s).
     pub orphan_kubelet_up: Confirmation,
@@ -72,6 +76,7 @@ impl Default for Thresholds {
         Self {
             hung_container: Confirmation { looks: 3, apart: secs(20), grace: secs(40) },
             leaked_shim: Confirmation { looks: 3, apart: secs(30), grace: secs(60) },
+            leaked_shim_age: secs(300),
             orphan_kubelet_up: Confirmation { looks: 3, apart: secs(30), grace: secs(300) },
             orphan_kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             network_plugin_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
@@ -99,7 +104,9 @@ impl Thresholds {
         match kind {
             FaultType::HungContainer => of(&self.hung_container),
             FaultType::LeakedShim => of(&self.leaked_shim),
-            FaultType::OrphanContainer => of(&self.orphan_kubelet_down).max(self.nominal(FaultType::KubeletDown)),
+            FaultType::OrphanContainer => {
+                self.nominal(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
+            }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::RuntimeListHung => self.list_deadline.saturating_add(of(&self.runtime_list_hung)),

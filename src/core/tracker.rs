@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
+use super::diagnose::{Findings, Harm, Known, KubeletStart, Sighting, Verdict};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -37,11 +37,18 @@ pub struct Tracker {
     entries: BTreeMap<String, Entry>,
     /// When the last kubelet that completed its start was begun.
     kubelet_completed: Option<Duration>,
-    /// Whether a runtime has answered since boot.
-    runtime_known: bool,
     /// Whether the process table has shown itself to be the node's since boot.
     #[serde(default)]
     processes_known: bool,
+    /// Start ticks of the kubelet that is on its way up.
+    #[serde(default)]
+    kubelet_trying: Option<u64>,
+    /// Whether one that was on its way up has ended without getting there, since the last that did.
+    #[serde(default)]
+    kubelet_failed: bool,
+    /// Whether every running container's task has been asked once since boot.
+    #[serde(default)]
+    tasks_known: bool,
 }
 
 /// Looks that counted.
@@ -109,7 +116,7 @@ impl Tracker {
 
     /// What later looks must know.
     pub fn known(&self) -> Known {
-        Known { runtime: self.runtime_known, host_processes: self.processes_known }
+        Known { host_processes: self.processes_known, tasks: self.tasks_known }
     }
 
     /// Takes in one set of findings. Taking in the same findings again changes nothing.
@@ -121,10 +128,11 @@ impl Tracker {
         {
             self.kubelet_completed = Some(completed);
         }
-        self.runtime_known |= matches!(
-            findings.coverage.get(&FaultType::RuntimeUnreachable).map(|coverage| &coverage.others),
-            Some(Verdict::Clean { .. })
-        );
+        self.learn_tries(findings.kubelet);
+        let is_clean = |kind: FaultType| {
+            matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
+        };
+        self.tasks_known |= findings.unasked == 0 && is_clean(FaultType::HungContainer);
         self.processes_known |= findings.host_processes;
         let mut overflow = 0_u32;
         // The kubelet first: whether a leftover does harm depends on it.
@@ -156,13 +164,26 @@ impl Tracker {
         self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
     }
 
+    fn learn_tries(&mut self, kubelet: KubeletStart) {
+        match (kubelet.started, kubelet.trying) {
+            (Some(true), _) => (self.kubelet_trying, self.kubelet_failed) = (None, false),
+            (_, Some(now)) => {
+                self.kubelet_failed |= self.kubelet_trying.is_some_and(|before| before != now);
+                self.kubelet_trying = Some(now);
+            }
+            (Some(false), None) => self.kubelet_failed |= self.kubelet_trying.take().is_some(),
+            (None, None) => {}
+        }
+    }
+
     fn kubelet_down(&self) -> bool {
         self.entries.values().any(|entry| entry.kind == FaultType::KubeletDown && entry.state == FaultState::Confirmed)
     }
 
     fn see(&mut self, id: &str, wall: Timestamp, sighting: &Sighting, down: bool, thresholds: &Thresholds) {
+        let mut new_look = !self.entries.contains_key(id);
         let entry = self.entries.entry(id.to_owned()).or_insert_with(|| Entry::new(wall, sighting));
-        let new_look = entry.is_new(sighting.looked);
+        new_look |= entry.is_new(sighting.looked);
         if new_look
             && entry.state == FaultState::Suspected
             && sighting.looked > entry.last_look.saturating_add(LONGEST_GAP)
@@ -170,7 +191,9 @@ impl Tracker {
             *entry = Entry::new(wall, sighting);
         }
         let alone = down && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
-        let harms = sighting.harm == Harm::Always || alone;
+        // One that has ended blocks at most the start of a kubelet: one must have failed. A kubelet that somebody has
+        // stopped, or is just starting again, is blocked by nothing.
+        let harms = sighting.harm == Harm::Always || alone && self.kubelet_failed;
         entry.tell(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
             // It is there, but does no harm any more.
@@ -184,7 +207,7 @@ impl Tracker {
             entry.last_look = sighting.looked;
             entry.clean = Count::default();
             if sighting.certain {
-                entry.count(sighting);
+                entry.count(sighting, alone);
                 if entry.state == FaultState::Clearing {
                     entry.state = FaultState::Confirmed;
                 }
@@ -219,7 +242,7 @@ fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) 
 
 impl Entry {
     fn new(wall: Timestamp, sighting: &Sighting) -> Self {
-        let mut entry = Self {
+        Self {
             kind: sighting.kind,
             key: sighting.key.clone(),
             state: FaultState::Suspected,
@@ -236,21 +259,19 @@ impl Entry {
             message: String::new(),
             impact: String::new(),
             evidence: Vec::new(),
-        };
-        if sighting.certain {
-            entry.count(sighting);
         }
-        entry
     }
 
     fn is_new(&self, looked: Duration) -> bool {
         looked > self.last_look.saturating_add(SAME_LOOK)
     }
 
-    fn count(&mut self, sighting: &Sighting) {
+    /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
+    fn count(&mut self, sighting: &Sighting, alone: bool) {
         self.seen.add(sighting.looked, sighting.confirm.apart);
-        if let Some(other) = &sighting.without_kubelet {
-            self.seen_without_kubelet.add(sighting.looked, other.confirm.apart);
+        match &sighting.without_kubelet {
+            Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.apart),
+            _ => self.seen_without_kubelet = Count::default(),
         }
     }
 

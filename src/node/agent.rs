@@ -32,6 +32,7 @@ mod verdict;
 
 pub use job::run;
 pub use look::Bounds;
+pub use reader::Reader;
 
 use claims::{Claims, Known, Moment};
 use look::Looker;
@@ -85,6 +86,8 @@ pub struct AgentSettings {
     pub bounds: Bounds,
     /// Ages from which something counts as hung or started.
     pub thresholds: Thresholds,
+    /// The threads of its looks; settings that are cloned share them.
+    pub reader: Reader,
 }
 
 impl AgentSettings {
@@ -99,6 +102,7 @@ impl AgentSettings {
             cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
             bounds: Bounds::default(),
             thresholds: Thresholds::default(),
+            reader: Reader::default(),
         }
     }
 }
@@ -127,7 +131,7 @@ impl Agent {
                 socket: settings.runtime_socket,
                 bounds: settings.bounds,
                 thresholds: settings.thresholds,
-                reader: reader::Reader::default(),
+                reader: settings.reader,
             },
         }
     }
@@ -168,7 +172,7 @@ impl Agent {
         if let Some(outcome) = self.known(order)? {
             return Ok(outcome);
         }
-        self.admit(order)?;
+        self.admit(order).await?;
         let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
             let seconds = self.looker.bounds.look.as_secs();
@@ -190,8 +194,10 @@ impl Agent {
     }
 
     /// Newest leader, and in time.
-    fn admit(&self, order: &Order) -> Result<(), Refusal> {
-        if let Err(highest) = self.claims.raise_epoch(order.epoch).map_err(no_state)? {
+    async fn admit(&self, order: &Order) -> Result<(), Refusal> {
+        let (claims, epoch) = (self.claims.clone(), order.epoch);
+        let raised = self.looker.reader.run(self.looker.bounds.processes, move || claims.raise_epoch(epoch)).await?;
+        if let Err(highest) = raised.map_err(no_state)? {
             let message = format!("the order is of leader term {}, this node has seen {highest}", order.epoch);
             return Err(Refusal::new(OutcomeReason::Stale, message));
         }

@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
-use crate::core::text::bounded;
+use crate::core::text::{bounded, is_full_id};
 
 pub mod endpoint;
 #[cfg(test)]
@@ -56,6 +56,12 @@ pub enum CriError {
     /// The connection ended, or broke the protocol, before the answer was whole.
     #[error("the runtime's answer was cut off: {0}")]
     Cut(String),
+    /// There is no such socket here.
+    #[error("no runtime socket: {0}")]
+    Missing(String),
+    /// The server does not know the call: it is no container runtime, or one of another kind.
+    #[error("this is no runtime that speaks CRI: {0}")]
+    Unimplemented(String),
     /// Nobody accepts connections at the socket.
     #[error("cannot connect to the runtime: {0}")]
     Unreachable(String),
@@ -70,7 +76,7 @@ pub enum CriError {
 impl CriError {
     /// Whether the connection is of no further use.
     pub const fn breaks_connection(&self) -> bool {
-        matches!(self, Self::Cut(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))
+        matches!(self, Self::Cut(_) | Self::Missing(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))
     }
 
     /// What a status says about the object `id` (empty for calls that name none).
@@ -81,6 +87,7 @@ impl CriError {
         match status.code() {
             Code::NotFound if !local => Self::NotFound,
             Code::DeadlineExceeded if !local => Self::DeadlineInside,
+            Code::Unimplemented => Self::Unimplemented(text),
             Code::OutOfRange | Code::ResourceExhausted => Self::TooLarge(text),
             // cri-dockerd passes Docker's own words on, without a code.
             Code::Unknown if !id.is_empty() && status.message().contains(&format!("No such container: {id}")) => {
@@ -111,7 +118,7 @@ impl Cri {
     /// Connects to `socket`, within [`CONNECT_TIMEOUT`].
     ///
     /// # Errors
-    /// [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
+    /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
     /// it, [`CriError::Deadline`] when the connection is not accepted in time.
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
         let channel = channel(socket).await?;
@@ -202,11 +209,6 @@ impl Cri {
     }
 }
 
-/// Whether `id` is a full one: 64 hexadecimal digits in every runtime that speaks CRI.
-pub fn is_full_id(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
 fn full_id(id: &str) -> Result<(), CriError> {
     if is_full_id(id) {
         return Ok(());
@@ -246,10 +248,10 @@ async fn channel(socket: &Path) -> Result<Channel, CriError> {
 
 fn refused(socket: &Path, error: &std::io::Error) -> CriError {
     let text = bounded(&format!("{}: {error}", socket.display()), MAX_ERROR);
-    if error.kind() == std::io::ErrorKind::PermissionDenied {
-        CriError::Forbidden(text)
-    } else {
-        CriError::Unreachable(text)
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => CriError::Forbidden(text),
+        std::io::ErrorKind::NotFound => CriError::Missing(text),
+        _ => CriError::Unreachable(text),
     }
 }
 

@@ -19,6 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen};
+use crate::core::text::is_full_id;
+use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, NamedBy};
@@ -39,6 +41,8 @@ use tasks::Table;
 pub struct LaneSettings {
     /// The runtime's socket, where a person named it.
     pub runtime_endpoint: Option<PathBuf>,
+    /// The socket that an earlier probe of this boot has used.
+    pub saved_endpoint: Option<Endpoint>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
     /// How often and how long.
@@ -80,6 +84,8 @@ struct Shared {
     kubelet: Mutex<Slot<KubeletSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// Whether the kubelet's own files hold this socket.
+    of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
     tempo: watch::Sender<Tempo>,
     /// Wakes the task lane: its objects or suspects changed.
@@ -184,7 +190,12 @@ impl Shared {
             processes: Mutex::new(Slot::new(paces.processes.deadline)),
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
             tasks: Mutex::new(Table::new(paces.tasks)),
-            endpoint: Mutex::new(named.map(|socket| Endpoint { socket, named_by: NamedBy::Flag })),
+            endpoint: Mutex::new(
+                named
+                    .map(|socket| Endpoint { socket, named_by: NamedBy::Flag })
+                    .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
+            ),
+            of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
             tempo: watch::Sender::new(Tempo::default()),
             tasks_changed: Notify::new(),
@@ -207,7 +218,9 @@ impl Shared {
         }
         if let Some(table) = lock(&self.processes).value() {
             let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+            let lonely = table.processes.iter().filter_map(lonely_shim).collect();
             changed |= lock(&self.tasks).stopped(stopped);
+            lock(&self.tasks).lonely(lonely);
         }
         if let Some(round) = lock(&self.lists).value() {
             changed |= lock(&self.tasks).aim(round);
@@ -222,6 +235,21 @@ impl Shared {
 fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
         Part::Shim { id, .. } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough).
+fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, living_children: 0 }
+            if process.parent == 1
+                && process.state != 'T'
+                && process.age >= Thresholds::default().leaked_shim_age
+                && is_full_id(id) =>
+        {
+            Some(id.clone())
+        }
         _ => None,
     }
 }

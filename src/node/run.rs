@@ -11,6 +11,7 @@ mod judge;
 mod listen;
 mod orders;
 mod status;
+mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
 }
 
 async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
+    tokio::spawn(watchdog::beat());
     let root = Path::new(proc::PROC);
     let boot_id = proc::boot_id(root).context("cannot read the boot id")?;
     let folder = || format!("cannot use the state folder {}", args.state_dir.display());
@@ -80,6 +82,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
     let lanes = Arc::new(Lanes::start(LaneSettings {
         runtime_endpoint: args.runtime_endpoint.clone(),
+        saved_endpoint: saved.endpoint.clone(),
         ..LaneSettings::default()
     }));
 
@@ -123,6 +126,8 @@ struct Asked {
 struct Probe {
     args: ProbeArgs,
     judge: Judge,
+    /// Of every executor of this process: they share the bound on threads that the kernel does not answer.
+    agent: AgentSettings,
     lanes: Arc<Lanes>,
     orders: Orders,
     file: StateFile,
@@ -148,8 +153,10 @@ impl Probe {
         drafts: watch::Sender<Option<Arc<Draft>>>,
         feedback: watch::Receiver<Feedback>,
     ) -> Self {
-        let execute = executor(agent_settings(&args), Arc::clone(&lanes));
+        let agent = agent_settings(&args);
+        let execute = executor(agent.clone(), Arc::clone(&lanes));
         Self {
+            agent,
             args,
             judge: Judge::new(Thresholds::default(), saved.tracker, saved.conditions),
             lanes,
@@ -238,6 +245,7 @@ impl Probe {
             tracker: self.judge.tracker.clone(),
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
+            endpoint: self.lanes.endpoint(),
         };
         if let Err(error) = self.file.save(&saved) {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
@@ -250,13 +258,13 @@ impl Probe {
         if !self.args.allow_actions {
             return;
         }
-        let socket = socket(&self.args, &self.lanes);
+        let socket = socket(&self.agent, &self.lanes);
         let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != socket);
         if !due {
             return;
         }
         self.checked = Some((Instant::now(), socket.clone()));
-        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..agent_settings(&self.args) });
+        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..self.agent.clone() });
         let sender = self.checks.0.clone();
         tokio::spawn(async move {
             let missing = timeout(SELF_CHECK_BOUND, agent.self_check()).await;
@@ -273,8 +281,8 @@ fn agent_settings(args: &ProbeArgs) -> AgentSettings {
 }
 
 /// The runtime's socket: as the lanes found it, else as a person named it, else the usual one.
-fn socket(args: &ProbeArgs, lanes: &Lanes) -> PathBuf {
-    lanes.endpoint().map_or_else(|| agent_settings(args).runtime_socket, |endpoint| endpoint.socket)
+fn socket(agent: &AgentSettings, lanes: &Lanes) -> PathBuf {
+    lanes.endpoint().map_or_else(|| agent.runtime_socket.clone(), |endpoint| endpoint.socket)
 }
 
 fn executor(settings: AgentSettings, lanes: Arc<Lanes>) -> Execute {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::order::Outcome;
 use crate::core::tracker::Tracker;
+use crate::node::cri::endpoint::Endpoint;
 
 const STATE: &str = "probe.json";
 const LOCK: &str = "probe.lock";
@@ -37,6 +38,9 @@ pub struct Saved {
     /// What became of the last order.
     #[serde(default)]
     pub agent: Option<Outcome>,
+    /// The runtime's socket in use.
+    #[serde(default)]
+    pub endpoint: Option<Endpoint>,
 }
 
 /// The state file.

@@ -16,10 +16,12 @@ mod plot;
 pub mod report;
 mod stage;
 mod tell;
+mod wait;
+mod workloads;
 mod writes;
 
 pub use plot::run;
-pub(crate) use stage::NAMESPACE;
+pub(crate) use workloads::NAMESPACE;
 
 use std::path::PathBuf;
 

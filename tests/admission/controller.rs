@@ -127,6 +127,14 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases
         .denied(
             by,
+            "put its mark on somebody's cordon",
+            merge(NODE, mark(json!("episode"))),
+            "only on a node that it cordons in the same write",
+        )
+        .await;
+    cases
+        .denied(
+            by,
             "take back somebody's cordon",
             merge(NODE, json!({"spec": {"unschedulable": false}})),
             "takes back only a cordon that carries it",
@@ -184,6 +192,9 @@ pub async fn pod_deletion(all: &Callers, cases: &mut Cases) -> Result<()> {
             "only with its uid as precondition",
         )
         .await;
+    let forced = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+        "preconditions": {"uid": pod["uid"]}});
+    cases.denied(by, "a DaemonSet's pod by force", delete(&path, forced), "never deletes a pod by force").await;
     cases.denied(by, "all pods", delete(PODS, Value::Null), "cannot deletecollection resource").await;
     cases.allowed(by, "a DaemonSet's pod with its uid", delete(&path, with_uid(&pod["uid"]))).await;
     Ok(())

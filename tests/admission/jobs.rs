@@ -52,6 +52,14 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
             with_container(|c| c["env"] = json!([{"name": "LD_PRELOAD", "value": "x"}])),
             command,
         ),
+        ("arguments", with_container(|c| c["args"] = json!(["--order", "{}"])), command),
+        (
+            "a variable from a Secret",
+            with_container(|c| {
+                c["env"] = json!([{"name": "NRH_ORDER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+            }),
+            command,
+        ),
         ("variables from elsewhere", with_container(|c| c["envFrom"] = json!([{"secretRef": {"name": "s"}}])), command),
         ("a hook", with_container(|c| c["lifecycle"] = json!({"postStart": {"exec": {"command": ["x"]}}})), command),
         ("privileged", with_container(|c| c["securityContext"] = json!({"privileged": true})), powers),
@@ -69,6 +77,20 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
             with_pod(|p| p["volumes"][1]["hostPath"]["path"] = json!("/run/containerd/fifo")),
             mounts,
         ),
+        (
+            "the runtime's folder to write to",
+            with_container(|c| c["volumeMounts"][1]["readOnly"] = json!(false)),
+            "writes to none but /run/nrh",
+        ),
+        (
+            "the runtime's folder in another's place",
+            with_container(|c| {
+                c["volumeMounts"][1] = json!({"name": "runtime", "mountPath": "/run/nrh"});
+                c["volumeMounts"][0]["mountPath"] = json!("/run/nrh/x");
+            }),
+            "writes to none but /run/nrh",
+        ),
+        ("no node", with_pod(|p| p["nodeName"] = Value::Null), "names its node"),
         (
             "a Secret",
             with_pod(|p| {

@@ -119,6 +119,15 @@ impl World {
                 "heartbeatAt": now, "intervalSeconds": 15, "canAct": true});
             status["kubelet"] = json!({"started": true});
             status["faults"] = faults;
+            let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+            let others = conditions.into_iter().filter(|c| !LOOKED_AT.iter().any(|kind| c["type"] == *kind));
+            let sick = status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
+            let own = LOOKED_AT.iter().map(|kind| {
+                let is_bad = sick && *kind == "ContainersResponsive";
+                let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
+                json!({"type": kind, "status": state, "reason": reason, "message": "", "lastTransitionTime": now})
+            });
+            status["conditions"] = others.chain(own).collect();
         });
     }
 
@@ -158,7 +167,8 @@ impl World {
         let outcome = json!({"operationId": id, "state": "Done", "reason": "Acted", "message": "released", "at": self.wall().to_string()});
         self.set_sick(&node, false);
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"]},
+            "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
             "spec": {"nodeName": node, "containers": []},
             "status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "", "ready": false,
                 "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));
@@ -187,6 +197,10 @@ impl World {
         episodes.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
 }
+
+/// What a probe that sees everything has a word on.
+const LOOKED_AT: [&str; 5] =
+    ["RuntimeReady", "ContainersResponsive", "SandboxesConsistent", "NetworkPluginResponsive", "KubeletReady"];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
 fn hung() -> Value {

@@ -1,5 +1,7 @@
 //! What nodes answer, and what is believed of it.
 
+use std::time::Duration;
+
 use nrh::core::episode::{ActResult, Lane, Phase, StepState, acted};
 use nrh::core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
@@ -295,4 +297,30 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
         world.node("n1").send();
         assert_eq!(world.plan(), first);
     }
+}
+
+#[test]
+fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    world.pass();
+    let (id, (_, job)) = world.jobs.iter_mut().next().unwrap();
+    job.finished = true;
+    job.outcome = Some(Outcome {
+        operation_id: id.clone(),
+        state: OutcomeState::Refused,
+        reason: OutcomeReason::CannotLook,
+        message: "not now".into(),
+        at: world.now,
+    });
+    world.node("n1").probe_runs = false;
+    for _ in 0..360 {
+        let plan = world.pass();
+        assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
+        world.tick(secs(5));
+    }
+    let episode = world.only_episode();
+    assert!(!episode.is_open(), "{}: {:?}", episode.message, episode.steps);
+    assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
 }

@@ -1,6 +1,6 @@
 //! How episodes end early, and how the node is put back.
 
-use nrh::core::episode::Phase;
+use nrh::core::episode::{Episode, Phase};
 use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::{Action, Mode};
 use nrh::core::snapshot::Slot;
@@ -76,10 +76,14 @@ fn episodes_are_cancelled_and_put_back() {
             world.pass();
             world.tick(secs(5));
         }
-        let episode = world.episodes.values().min_by_key(|e| e.opened_at).unwrap();
+        assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
+        let Some(episode) = world.episodes.values().min_by_key(|e| e.opened_at) else {
+            assert_eq!(name, "deleted");
+            assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+            continue;
+        };
         assert_eq!(episode.phase, Phase::Cancelled, "{name}: {}", episode.message);
         assert!(!episode.is_open() && episode.finished_at.is_some(), "{name}");
-        assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
         let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == episode.name).collect();
         assert!(open.is_empty(), "{name}");
     }
@@ -131,4 +135,47 @@ fn a_mark_left_by_a_removed_episode_is_taken_off() {
     let mut snapshot = world.snapshot();
     snapshot.nodes.get_mut("n1").unwrap().unschedulable = true;
     assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
+}
+
+#[test]
+fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    world.pass();
+    world.pass();
+    let first = world.only_episode().clone();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.run(secs(30));
+    assert!(world.episodes.is_empty(), "{:?}", world.episodes.keys());
+    assert!(!world.nodes["n1"].view.unschedulable && world.ledger.as_ref().unwrap().slots.is_empty());
+    let mut waited = 0;
+    while world.episodes.is_empty() {
+        assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+        world.tick(secs(5));
+        world.pass();
+        waited += 5;
+    }
+    assert!((3_500..3_700).contains(&waited), "{waited}");
+    let again = world.only_episode();
+    assert_eq!(again.name, first.name, "the same occurrence");
+    let operations = |episode: &Episode| episode.steps.iter().map(|s| s.operation_id.clone()).collect::<Vec<_>>();
+    let (old, new) = (operations(&first), operations(again));
+    assert!(!new.is_empty() && new.iter().all(|id| !old.contains(id)), "{old:?} {new:?}");
+}
+
+#[test]
+fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    while world.episodes.values().next().is_none_or(Episode::has_work) {
+        world.pass();
+        world.tick(secs(5));
+    }
+    let episode = world.only_episode().clone();
+    if episode.undo.is_owed() {
+        let view = &mut world.node("n1").view;
+        (view.unschedulable, view.cordoned_by) = (false, None);
+    }
+    world.tick(secs(120));
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
 }

@@ -53,6 +53,18 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
 }
 
 #[test]
+fn what_the_probe_has_lost_sight_of_is_not_healed() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    // As a probe says that has begun anew without its memory.
+    world.node("n1").report.unlooked.insert(FaultType::HungContainer);
+    world.run(secs(30));
+    assert_eq!((world.only_episode().phase, world.did().len()), (Phase::Verifying, 1));
+    world.node("n1").report.unlooked.clear();
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
 fn the_lane_follows_the_kubelet() {
     for (ready, kubelet, can_act, expected) in [
         (Tri::True, Tri::True, false, "job ReleaseCont"),

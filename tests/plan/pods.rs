@@ -85,7 +85,12 @@ fn only_daemon_set_pods_that_are_stuck_count() {
         }),
         ("young", false, {
             let mut pod = creating("n1", "x");
-            pod.age = secs(119);
+            pod.without_sandbox = Some(secs(119));
+            pod
+        }),
+        ("pulling an image", false, {
+            let mut pod = creating("n1", "x");
+            (pod.age, pod.without_sandbox) = (secs(3_000), None);
             pod
         }),
         ("within grace", false, {
@@ -183,4 +188,24 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
     let plan = world.plan();
     assert!(reasons(&plan).contains(&HoldReason::RecentlyFailed), "{:?}", plan.held);
     assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
+}
+
+#[test]
+fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
+    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.pass();
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.node("n1").pods.clear();
+    for _ in 0..5 {
+        world.tick(secs(5));
+        world.pass();
+        assert!(world.only_episode().is_open(), "the DaemonSet's controller may be late");
+    }
+    let mut successor = backing_off("n1", "agent-2");
+    (successor.ready, successor.waiting) = (true, Vec::new());
+    world.node("n1").pods.push(successor);
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
 }

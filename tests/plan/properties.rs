@@ -481,7 +481,7 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
                 report.faults = many;
             }
         }
-        13 => snapshot.pods.iter_mut().for_each(|p| (p.age, p.read) = (age, age)),
+        13 => snapshot.pods.iter_mut().for_each(|p| (p.age, p.without_sandbox, p.read) = (age, Some(age), age)),
         14 => drop(snapshot.nodes.remove(NODES[small % 4])),
         _ => snapshot.policies.iter_mut().for_each(|p| {
             for step in p.rules.iter_mut().flat_map(|r| &mut r.steps) {

@@ -157,8 +157,19 @@ fn texts_do_not_change_with_the_clock_alone() {
     world.now = world.now.checked_add(secs(3)).unwrap();
     for pod in &mut world.node("n1").pods {
         pod.age += secs(3);
+        pod.without_sandbox = pod.without_sandbox.map(|without| without + secs(3));
     }
     let after = world.plan();
     assert_eq!(before.nodes, after.nodes);
     assert_eq!(before.held, after.held);
+}
+
+#[test]
+fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
+    // About a container, so that deleting a pod is no answer to it.
+    let ladder = |steps: &[_]| World::sick(hung("log"), Cure::Nothing, steps).plan();
+    let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
+    assert_eq!(did(&ladder(&[step(Action::Cordon), step(Action::DeletePod), notify()])), ["notify"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon), notify()])), ["cordon"], "wanted for itself");
 }

@@ -80,6 +80,7 @@ pub fn backing_off(node: &str, name: &str) -> SuspectPod {
         daemon_set: Some("agent".into()),
         ready: false,
         age: secs(3_000),
+        without_sandbox: None,
         overdue: None,
         waiting: vec![container],
         failed: Vec::new(),
@@ -105,6 +106,7 @@ pub fn failed(node: &str, name: &str) -> SuspectPod {
 pub fn creating(node: &str, name: &str) -> SuspectPod {
     let mut pod = backing_off(node, name);
     pod.age = secs(130);
+    pod.without_sandbox = Some(secs(125));
     pod.waiting = vec![WaitingContainer {
         name: "main".into(),
         reason: "ContainerCreating".into(),

@@ -175,7 +175,25 @@ impl World {
                 broken.insert(node);
             }
         }
+        self.note_what_people_stopped(&plan);
         plan
+    }
+
+    /// The status writer, and the finalizer: an episode that a person has deleted goes once its node has noted that.
+    fn note_what_people_stopped(&mut self, plan: &Plan) {
+        for (name, outlook) in &plan.nodes {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.report.stopped.clone_from(&outlook.stopped);
+            }
+        }
+        let nodes = &self.nodes;
+        self.episodes.retain(|_, episode| {
+            let node = nodes.get(&episode.node);
+            let is_noted = node.is_none_or(|node| {
+                node.view.uid != episode.node_uid || episode.stopped().is_none() || node.report.stopped.is_some()
+            });
+            !episode.deleting || episode.is_open() || !is_noted
+        });
     }
 
     fn node_of(&self, effect: &Effect) -> String {

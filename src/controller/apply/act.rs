@@ -16,9 +16,11 @@ use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::events::Kind;
 use crate::controller::jobs;
 use crate::core::episode::{self, ActResult};
-use crate::core::fault::PodRef;
+use crate::core::fault::{Fault, FaultType, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
+use crate::core::stuck;
+use crate::core::thresholds::Thresholds;
 
 fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
@@ -47,7 +49,7 @@ impl Applier {
         }
         let result = match operation {
             Operation::Cordon => self.cordon(name, &live).await,
-            Operation::DeletePod(pod) => self.delete_pod(pod, node).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, node, &live).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveOrder(order) => self.give_order(order, &live).await,
             Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
@@ -92,13 +94,10 @@ impl Applier {
             same && nodes::cordoned_by(found).as_deref() == Some(name)
         });
         if let Some(found) = ours {
-            let patch = json!({
-                "metadata": {"resourceVersion": found.resource_version(), "annotations": {CORDON_ANNOTATION: null}},
-                "spec": {"unschedulable": null},
-            });
+            let (patch, what) = put_back(found);
             self.patch_node(node, &patch).await?;
-            self.events.tell(found, Kind::Uncordoned, format!("episode {name}: the node is schedulable again"));
-            tracing::info!(episode = name, node, "uncordoned");
+            self.events.tell(found, Kind::Uncordoned, format!("episode {name}: {what}"));
+            tracing::info!(episode = name, node, "{what}");
         } else if let Some(found) = found.clone() {
             found.fold(&mut self.cache.lock(), Instant::now());
         }
@@ -108,7 +107,7 @@ impl Applier {
         }
     }
 
-    async fn delete_pod(&self, pod: &PodRef, node: &str) -> Result<ActResult, ApplyError> {
+    async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActResult, ApplyError> {
         let api = self.calls.act_in::<Pod>(&pod.namespace);
         let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
         let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
@@ -117,7 +116,8 @@ impl Applier {
         if found.uid().as_deref() != Some(pod.uid.as_str()) {
             return Ok(ActResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
         }
-        if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()) {
+        let spared = spared(&found, pod, node, self.clock.now()).or_else(|| hung_below(&live.report, pod));
+        if let Some((reason, message)) = spared {
             return Ok(ActResult::Refused { reason, message });
         }
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
@@ -209,6 +209,18 @@ impl Applier {
     }
 }
 
+/// The write that ends our part in a node's cordon, and what it does, in words. A node that somebody has begun to take out
+/// of service meanwhile stays unschedulable: whoever did that found it cordoned and had no need to do so again.
+fn put_back(node: &Node) -> (Value, String) {
+    let metadata = json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}});
+    if let Some(mark) = nodes::maintained(node).first() {
+        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
+        return (json!({"metadata": metadata}), what);
+    }
+    let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
+    (patch, "the node is schedulable again".to_owned())
+}
+
 /// Why a pod is not deleted, if it is not.
 fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option<(OutcomeReason, String)> {
     let seen = pods::suspect(found, now);
@@ -218,7 +230,25 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     if seen.daemon_set.is_none() {
         return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
     }
-    (seen.ready && seen.overdue.is_none()).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is Ready")))
+    let recovered = |what: &str| Some((OutcomeReason::Recovered, format!("Pod {pod} {what}")));
+    if seen.ready && seen.overdue.is_none() {
+        return recovered("is Ready");
+    }
+    // A container that has started since the decision, or a deletion that goes on: it helps itself.
+    stuck::pattern(&seen, &Thresholds::default()).is_none().then(|| recovered("is not stuck any more")).flatten()
+}
+
+/// A hung process below the pod that the probe has begun to suspect since the decision: a delete above it would make it
+/// worse.
+fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason, String)> {
+    let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
+    let is_own = |fault: &&Fault| {
+        fault.kind == FaultType::HungContainer
+            && [&fault.subject.pod, &fault.target.pod].into_iter().flatten().any(|own| own.uid == pod.uid)
+    };
+    let fault = faults.iter().find(is_own)?;
+    let message = format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject);
+    Some((OutcomeReason::Protected, message))
 }
 
 /// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
@@ -273,21 +303,48 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_others_take_out_of_service_stays_cordoned() {
+        let node = |extra: Value| -> Node {
+            let mut node = json!({"metadata": {"name": "w1", "resourceVersion": "7"}, "spec": {"unschedulable": true}});
+            node.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            serde_json::from_value(node).unwrap()
+        };
+        let frees = |extra: Value| put_back(&node(extra)).0.pointer("/spec/unschedulable").is_some();
+        assert!(frees(json!({})));
+        let condition =
+            |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
+        assert!(frees(condition("False")));
+        assert!(!frees(condition("True")));
+        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
+        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
+        let (patch, what) = put_back(&node(condition("True")));
+        assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
+        assert!(what.contains("DrainInProgress"), "{what}");
+    }
+
+    #[test]
     fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
         let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
         let now = "2025-01-01T00:00:00Z".parse().unwrap();
-        let of = |owner: &str, ready: &str| -> Pod {
+        let waits =
+            json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}});
+        let with = |owner: &str, ready: &str, state: &Value| -> Pod {
+            let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "2024-12-31T23:58:00Z"}});
             serde_json::from_value(json!({
-                "metadata": {"name": "p", "namespace": "d", "uid": "u",
+                "metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2024-12-31T20:00:00Z",
                     "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": true}]},
                 "spec": {"nodeName": "w1", "containers": []},
-                "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+                "status": {"conditions": [{"type": "Ready", "status": ready}], "containerStatuses": [{"name": "c", "image": "",
+                    "imageID": "", "ready": false, "restartCount": 9, "state": state, "lastState": ended}]}}))
             .unwrap()
         };
+        let of = |owner: &str, ready: &str| with(owner, ready, &waits);
         let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
         assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
         assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
         assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
         assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));
+        let started = with("DaemonSet", "False", &json!({"running": {}}));
+        assert_eq!(reason(&started, "w1"), Some(OutcomeReason::Recovered), "it has just been started again");
     }
 }

@@ -2,6 +2,7 @@
 //! leaders can never both write one.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -16,12 +17,15 @@ use crate::api::{
 };
 use crate::controller::cache::fold::Folds;
 use crate::controller::calls::{CallError, bounded, bounded_opt};
-use crate::core::episode::{Episode, Phase};
-use crate::core::snapshot::Tri;
+use crate::core::episode::{Episode, Phase, since};
+use crate::core::snapshot::{ReportView, Snapshot, Tri};
 use crate::core::text::short_name;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
+
+/// For how long a deleted episode is kept until its node's object has noted who stopped it.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
 
 fn parameters() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
@@ -162,7 +166,7 @@ impl Applier {
             let state = self.cache.lock();
             let rows = state.episodes.iter().filter(|(_, row)| row.finalizer);
             rows.filter_map(|(name, _)| state.snapshot.episodes.get(name))
-                .filter(|episode| !episode.is_open())
+                .filter(|episode| !episode.is_open() && !is_awaited(&state.snapshot, episode, self.clock.now()))
                 .filter_map(|episode| Some((episode.name.clone(), episode.identity.clone()?.1)))
                 .take(16)
                 .collect()
@@ -194,6 +198,18 @@ impl Applier {
         freed.fold(&mut self.cache.lock(), Instant::now());
         Ok(())
     }
+}
+
+/// Whether the episode stays until the node's object has noted that a person has stopped it: after that it may go, and
+/// nothing begins anew all the same. An object that cannot be written holds nobody up for long.
+fn is_awaited(snapshot: &Snapshot, episode: &Episode, now: Timestamp) -> bool {
+    let Some(stopped) = episode.stopped().filter(|stopped| episode.deleting && since(now, stopped.at) < NOTED_WITHIN)
+    else {
+        return false;
+    };
+    let same_node = |report: &&ReportView| report.node_uid.as_deref() == Some(episode.node_uid.as_str());
+    let report = snapshot.reports.get(&episode.node).filter(same_node);
+    report.is_some_and(|report| report.stopped.as_ref().is_none_or(|noted| noted.at < stopped.at))
 }
 
 #[cfg(test)]

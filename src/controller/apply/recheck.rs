@@ -1,15 +1,19 @@
 //! The last look before an act: everything that may say no is read again, live, not from the cache.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::{node, report};
 use crate::controller::calls::bounded_opt;
 use crate::core::episode::Episode;
-use crate::core::fault::FaultState;
+use crate::core::fault::{FaultState, FaultType};
+use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::Mode;
 use kube::core::DeserializeGuard;
 
@@ -46,7 +50,13 @@ impl Applier {
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
         let read = Box::pin(self.read_again(name, node, &policy)).await?;
         self.fold_in(&read);
-        judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)
+        let live = judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)?;
+        let state = self.cache.lock();
+        let unseen = Arrivals::default();
+        let arrivals = state.arrivals.get(node).unwrap_or(&unseen);
+        fresh(&live, operation, arrivals, Instant::now()).map_err(ApplyError::NotNow)?;
+        drop(state);
+        Ok(live)
     }
 
     async fn read_again(&self, episode: &str, node: &str, policy: &str) -> Result<Read, ApplyError> {
@@ -127,6 +137,32 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     Ok(Live { node, report, episode })
 }
 
+/// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
+fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
+    let node = &live.episode.node;
+    let step = live.episode.steps.iter().find(|step| step.operation_id == operation);
+    let fault = step.and_then(|step| live.episode.fault(&step.fault_id));
+    if fault.is_some_and(|fault| fault.kind == FaultType::ProbeSilent) {
+        return Ok(());
+    }
+    let status = live.report.status.as_ref();
+    let interval = status.and_then(|status| status.probe.as_ref()).map_or(0, |probe| probe.interval_seconds);
+    let promise = Duration::from_secs(u64::from(interval)) * 3 / 2;
+    if arrivals.age(now) > promise {
+        return Err(format!("the probe of {node} has missed the heartbeat that it promised meanwhile"));
+    }
+    let id = fault.map(|fault| fault.id.as_str());
+    let reported = status.and_then(|status| status.faults.iter().find(|fault| Some(fault.id.as_str()) == id));
+    // A fault of the controller's own is looked at again by the act itself.
+    let Some(reported) = reported else { return Ok(()) };
+    let looked = arrivals.look_age(Duration::from_secs(reported.look_age_seconds), now);
+    if looked > EVIDENCE_MAX_AGE {
+        let limit = EVIDENCE_MAX_AGE.as_secs();
+        return Err(format!("the last look at {} on {node} is older than {limit}s by now", reported.kind));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +198,35 @@ mod tests {
 
     fn verdict(change: impl Fn(&mut Value)) -> Result<(), String> {
         judge(read(change), "op", "n1", "p").map(|_| ())
+    }
+
+    #[test]
+    fn evidence_that_has_grown_old_since_the_decision_stops_the_act() {
+        let live = |look: u64| {
+            let of = |v: &mut Value| {
+                v["report"]["status"]["faults"][0]["lookAgeSeconds"] = json!(look);
+                v["report"]["status"]["probe"] = json!({"version": "1", "mode": "Pod", "bootId": "b", "sequence": 2,
+                    "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "canAct": true});
+            };
+            judge(read(of), "op", "n1", "p").unwrap()
+        };
+        let seconds = Duration::from_secs;
+        let start = Instant::now();
+        let mut arrivals = Arrivals::default();
+        let beat = |sequence: u64, at: &str| crate::api::health::ProbeStatus {
+            sequence,
+            heartbeat_at: Some(at.parse().unwrap()),
+            ..Default::default()
+        };
+        arrivals.note(&beat(1, "2025-01-01T00:00:00Z"), start, seconds(0));
+        let second = start + seconds(15);
+        arrivals.note(&beat(2, "2025-01-01T00:00:15Z"), second, seconds(15));
+        let verdict = |look: u64, after: u64| fresh(&live(look), "op", &arrivals, second + seconds(after));
+        assert_eq!(verdict(5, 40), Ok(()));
+        assert!(verdict(5, 41).unwrap_err().contains("older than 45s"));
+        assert!(verdict(0, 91).unwrap_err().contains("missed the heartbeat"));
+        let never = fresh(&live(0), "op", &Arrivals::default(), second);
+        assert!(never.unwrap_err().contains("missed"), "nobody knows when a report came that no watch has brought");
     }
 
     #[test]

@@ -75,8 +75,20 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     }
 }
 
-/// Takes over what a Job's pod says.
+/// Whether the Job controller made this pod for the operation's Job. A kubelet may mirror pods of its own making into
+/// our namespace, with any label; an owner is not among what it may give them.
+fn is_of_job(id: &str, pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| {
+        owner.kind == "Job" && owner.api_version == "batch/v1" && owner.name == id && owner.controller == Some(true)
+    })
+}
+
+/// Takes over what a Job's pod says; any other pod says nothing.
 pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
+    if !is_of_job(id, pod) {
+        return;
+    }
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let Some(state) = statuses.first().and_then(|status| status.state.as_ref()) else { return };
     row.pod_started = state.running.is_some() || state.terminated.is_some();
@@ -100,8 +112,11 @@ mod tests {
     use serde_json::json;
 
     fn pod(state: &serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [
-            {"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}))
+        let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "op-1", "uid": "u", "controller": true});
+        serde_json::from_value(
+            json!({"metadata": {"name": "p", "ownerReferences": [owner]}, "status": {"containerStatuses": [
+            {"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
+        )
         .unwrap()
     }
 
@@ -122,6 +137,18 @@ mod tests {
         note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": said.to_string()}})));
         let view = row.view("op-1", now);
         assert!(view.finished && view.outcome.is_some());
+    }
+
+    #[test]
+    fn a_pod_that_no_job_of_this_operation_made_says_nothing() {
+        let ended = json!({"terminated": {"exitCode": 0}});
+        let mut mirror = pod(&ended);
+        mirror.metadata.owner_references = Some(Vec::new());
+        for (stranger, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
+            let mut row = JobRow::default();
+            note_pod(&mut row, id, &stranger);
+            assert!(!row.pod_started && !row.pod_finished);
+        }
     }
 
     #[test]

@@ -26,15 +26,7 @@ pub fn view(node: &Node) -> NodeView {
     {
         vetoes.push(format!("label {EXCLUDE_LABEL}"));
     }
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    vetoes
-        .extend(taints.iter().filter(|t| REMOVAL_TAINTS.contains(&t.key.as_str())).map(|t| format!("taint {}", t.key)));
-    vetoes.extend(
-        LIFECYCLE_CONDITIONS
-            .iter()
-            .filter(|kind| status_of(kind) == Some("True"))
-            .map(|kind| format!("condition {kind}")),
-    );
+    vetoes.extend(maintained(node));
     NodeView {
         uid: meta.uid.clone().unwrap_or_default(),
         ready: match status_of("Ready") {
@@ -48,6 +40,21 @@ pub fn view(node: &Node) -> NodeView {
         labels,
         vetoes,
     }
+}
+
+/// The marks by which others say that they take the node out of service: such a node is left alone, and it stays
+/// unschedulable even where the cordon was ours.
+pub fn maintained(node: &Node) -> Vec<String> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let removal = taints.iter().filter(|taint| REMOVAL_TAINTS.contains(&taint.key.as_str()));
+    let lifecycle = LIFECYCLE_CONDITIONS
+        .iter()
+        .filter(|kind| conditions.iter().find(|c| c.type_ == **kind).is_some_and(|c| c.status == "True"));
+    removal
+        .map(|taint| format!("taint {}", taint.key))
+        .chain(lifecycle.map(|kind| format!("condition {kind}")))
+        .collect()
 }
 
 /// The episode in our cordon mark, if the node carries one.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
@@ -49,6 +49,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         daemon_set: daemon_set(pod),
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
+        without_sandbox: without_sandbox(status, now),
         // The timestamp is the request plus the grace period already.
         overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
         waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
@@ -61,6 +62,15 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
             .collect(),
         read: Duration::ZERO,
     })
+}
+
+/// For how long the kubelet has known the pod and has had no sandbox and no network for it.
+fn without_sandbox(status: Option<&PodStatus>, now: Timestamp) -> Option<Duration> {
+    let status = status?;
+    let taken_up = status.start_time.as_ref()?.0;
+    let condition = status.conditions.as_deref()?.iter().find(|c| c.type_ == "PodReadyToStartContainers")?;
+    let turned = condition.last_transition_time.as_ref().map_or(taken_up, |time| time.0);
+    (condition.status == "False").then(|| since(taken_up.max(turned), now))
 }
 
 fn waiting(container: &ContainerStatus, now: Timestamp) -> Option<WaitingContainer> {
@@ -210,6 +220,27 @@ mod tests {
         let status = &mut bare.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
         status.last_state = None;
         assert_eq!(seen(&bare), [FailedContainer { waited: None, ..expected }]);
+    }
+
+    #[test]
+    fn only_a_pod_without_a_sandbox_waits_for_one() {
+        let pod = |started: bool, status: &str| -> Pod {
+            let start = started.then_some("2025-01-01T00:00:00Z");
+            serde_json::from_value(json!({
+                "metadata": {"name": "a", "creationTimestamp": "2024-12-31T00:00:00Z"},
+                "spec": {"nodeName": "w1", "containers": []},
+                "status": {"startTime": start, "conditions": [{"type": "PodReadyToStartContainers", "status": status,
+                    "lastTransitionTime": "2025-01-01T00:01:00Z"}]}}))
+            .unwrap()
+        };
+        let without = |pod: &Pod| suspect(pod, at("2025-01-01T00:03:00Z")).unwrap().without_sandbox;
+        assert_eq!(without(&pod(true, "False")), Some(Duration::from_mins(2)));
+        assert_eq!(without(&pod(true, "True")), None, "it pulls an image, or an init container works");
+        assert_eq!(without(&pod(true, "Unknown")), None);
+        assert_eq!(without(&pod(false, "False")), None, "the kubelet has not begun");
+        let mut silent = pod(true, "False");
+        silent.status.as_mut().unwrap().conditions = None;
+        assert_eq!(without(&silent), None);
     }
 
     #[test]

@@ -7,9 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use tokio::time::Instant;
 
 use super::arrival::Arrivals;
-use crate::api::condition::status_of;
+use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
 use crate::api::{ConditionType, NodeRuntimeHealthStatus};
+use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::snapshot::{Heartbeat, ReportView, ReportedFault};
 use crate::core::text::bounded;
@@ -80,9 +81,11 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             .take(MAX_FAULTS)
             .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.look_age_seconds) })
             .collect(),
+        unlooked: unlooked(|kind| standing_of(&status.conditions, kind)),
         restart_safe: status_of(&status.conditions, ConditionType::RestartSafe),
         agent: status.agent.clone(),
         order: status.order.clone(),
+        stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
     }
 }
 
@@ -125,8 +128,8 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat =
         |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
-    (&old.node_uid, &old.suspended, old.restart_safe, &old.agent, &old.order)
-        != (&new.node_uid, &new.suspended, new.restart_safe, &new.agent, &new.order)
+    (&old.node_uid, &old.suspended, &old.unlooked, old.restart_safe, &old.agent, &old.order, &old.stopped)
+        != (&new.node_uid, &new.suspended, &new.unlooked, new.restart_safe, &new.agent, &new.order, &new.stopped)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence, of_pod,
-    process_ref, short,
+    Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence,
+    of_pod, process_ref, short,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{ContainerSeen, ContainerState, Look, Observations, Part, ProcessSeen, TaskAnswer};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -23,7 +23,7 @@ struct Group<'a> {
     running: Vec<&'a ContainerSeen>,
 }
 
-pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
     let (lists, listed) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
@@ -53,8 +53,9 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     for group in groups.values() {
         judge(group, seen, thresholds, findings, &mut coverage);
     }
-    if findings.unasked > 0 && seen.tasks.is_empty() {
-        coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, "no task has been asked yet");
+    if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
+        let detail = "not every running container has been asked once since the probe began";
+        coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, detail);
     }
     findings.cover(FaultType::HungContainer, coverage);
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::{
     Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, describe, evidence,
-    of_pod, process_ref, processes, short,
+    of_pod, process_ref, processes, short, unproven,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
-    ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck, Part, ProcessSeen,
+    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, TaskAnswer,
 };
-use crate::core::text::bounded;
+use crate::core::reason::ConditionReason;
+use crate::core::text::{bounded, is_full_id};
 use crate::core::thresholds::Thresholds;
 
 /// More candidates than this at once, and more than `MANY_PERCENT` of all containers: the list of sandboxes
@@ -151,6 +151,9 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
     let both = listed.min(looked_at);
     // A shim that is no process any more is leaked no more, whatever the lists say.
     let mut coverage = Coverage::new(Verdict::Clean { looked: looked_at });
+    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+        coverage.others = unproven(process);
+    }
     for process in &table.processes {
         let Part::Shim { id, living_children } = &process.part else { continue };
         match standing(id, lists) {
@@ -164,7 +167,16 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
             Standing::Left if process.parent != 1 || *living_children > 0 => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
-            Standing::Left => findings.sightings.push(leaked(process, id, lists, both, thresholds)),
+            // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
+            Standing::Left if !is_full_id(id) => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Left => match proof(process, id, seen, both, thresholds, findings) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
         }
     }
     findings.cover(kind, coverage);
@@ -200,7 +212,45 @@ fn standing(id: &str, lists: &ListRound) -> Standing {
     }
 }
 
-fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, looked: Duration, thresholds: &Thresholds) -> Sighting {
+/// What tells a shim without use from one whose sandbox is just being made, or that somebody runs by hand.
+struct Proof {
+    line: &'static str,
+    looked: Duration,
+}
+
+/// A stopped shim serves nobody. One that runs must be older than any start, and its task unknown to containerd.
+fn proof(
+    process: &ProcessSeen,
+    id: &str,
+    seen: &Observations,
+    both: Duration,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+) -> Result<Proof, Verdict> {
+    if process.state == 'T' {
+        return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
+    }
+    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetLooked, &detail);
+    if process.age < thresholds.leaked_shim_age {
+        return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
+    }
+    findings.ask(id);
+    let Some(look) = seen.tasks.get(id) else {
+        return Err(waits(format!("containerd has not been asked yet for the task of shim {}", short(id))));
+    };
+    match answer(look, seen.now, "the task of a shim", STALE)? {
+        (TaskAnswer::NotFound, looked) => {
+            Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
+        }
+        (TaskAnswer::Answered, looked) => Err(Verdict::Clean { looked: both.min(looked) }),
+        (TaskAnswer::NoAnswer, _) => {
+            let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
+            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+        }
+    }
+}
+
+fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thresholds: &Thresholds) -> Sighting {
     let sandbox = lists.sandboxes.iter().find(|sandbox| sandbox.id == id);
     let container = lists.containers.iter().find(|container| container.sandbox_id == id || container.id == id);
     let pod = sandbox.map(|sandbox| &sandbox.pod).or_else(|| container.and_then(|container| container.pod.as_ref()));
@@ -233,9 +283,10 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, looked: Duration, 
         evidence: evidence(vec![
             format!("its id is on {listed} and on no running container"),
             "it has no living child, and its parent is process 1".to_owned(),
+            proof.line.to_owned(),
             describe(process),
         ]),
-        looked,
+        looked: proof.looked,
         confirm: thresholds.leaked_shim,
         without_kubelet: None,
     }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, describe, evidence, of_pod, process_ref, processes, short,
+    Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, describe, evidence, of_pod, process_ref, processes,
+    short, unproven,
 };
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
-use crate::core::observation::{Observations, Part, ProcessSeen};
+use crate::core::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -16,6 +18,7 @@ struct Old<'a> {
     process: &'a ProcessSeen,
     plugin: &'a str,
     sandbox_id: Option<&'a str>,
+    pod_uid: Option<&'a str>,
     holds: &'a [String],
     waits: bool,
     waiters: u32,
@@ -30,16 +33,47 @@ pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &m
     let mut old: Vec<Old> =
         table.processes.iter().filter_map(|p| old_plugin(p, thresholds.network_plugin_age)).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let may_be_old =
+        |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.network_plugin_age;
+    if let Some(process) = table.unproven.iter().find(may_be_old) {
+        coverage.others = unproven(process);
+    }
+    // Blame may pass from one to another while the same processes hang: none of them is clean before it has ended.
+    for plugin in &old {
+        let detail = format!("{} is old too; another one is blamed", describe(plugin.process));
+        for name in plugin.names() {
+            coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
+        }
+    }
     for culprit in culprits(&old) {
         findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds));
     }
-    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
+    findings.cover(kind, coverage);
+}
+
+impl Old<'_> {
+    /// What the fault goes by: the pod it was called for, whose next sandbox meets the same fault, else the sandbox.
+    /// A lock is known only while others wait for it, and names the fault only where nothing else does.
+    fn key(&self) -> String {
+        let lock = || self.holds.first().map(|path| bounded(path, MAX_LINE));
+        let of = self.pod_uid.or(self.sandbox_id).map(str::to_owned);
+        of.or_else(lock).unwrap_or_else(|| bounded(self.plugin, 64))
+    }
+
+    /// Every name by which a look with more or less in sight may have known it.
+    fn names(&self) -> impl Iterator<Item = String> + '_ {
+        let ids = [self.pod_uid, self.sandbox_id].into_iter().flatten().map(str::to_owned);
+        let locks = self.holds.iter().map(|path| bounded(path, MAX_LINE));
+        ids.chain(locks).chain([bounded(self.plugin, 64)])
+    }
 }
 
 fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
     match &process.part {
-        Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters } if process.age >= bound => {
-            Some(Old { process, plugin, sandbox_id: sandbox_id.as_deref(), holds, waits: *waits, waiters: *waiters })
+        Part::NetworkPlugin { plugin, sandbox_id, pod_uid, holds, waits, waiters } if process.age >= bound => {
+            let (sandbox_id, pod_uid) = (sandbox_id.as_deref(), pod_uid.as_deref());
+            Some(Old { process, plugin, sandbox_id, pod_uid, holds, waits: *waits, waiters: *waiters })
         }
         _ => None,
     }
@@ -72,7 +106,7 @@ fn tell(
     let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
     let plugin = bounded(culprit.plugin, 64);
     let pod = culprit.sandbox_id.and_then(|id| pod_of(id, seen));
-    let key = lock.clone().or_else(|| culprit.sandbox_id.map(str::to_owned)).unwrap_or_else(|| plugin.clone());
+    let key = culprit.key();
     let victim = culprit.waits && culprit.holds.is_empty();
     let blame = match &lock {
         Some(lock) => format!(" and holds the lock of {lock}, for which others wait"),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{
     Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, processes,
 };
-use crate::core::condition::ConditionReason;
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{KubeletSeen, Look, Observations, Part};
+use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::{Confirmation, Thresholds};
 
@@ -53,12 +53,11 @@ impl From<Component<'_>> for Sighting {
     }
 }
 
-pub(super) fn unreachable(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
+pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;
     let (how, detail, looked) = match &seen.runtime {
         Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
         Look::Failed { error, age } => ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age)),
-        Look::Blind { reason } if known.runtime => ("was there and is gone", bounded(reason, 256), seen.now),
         look => {
             let verdict = match answer(look, seen.now, "the runtime", STALE) {
                 Ok((_, looked)) => Verdict::Clean { looked },
@@ -176,7 +175,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
         (Some((_, _, age)), Some(true)) => {
             let completed = looked.saturating_sub(age);
-            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed) };
+            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed), trying: None };
             return findings.blind(kind, Verdict::Clean { looked });
         }
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
@@ -186,6 +185,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
+    findings.kubelet.trying = kubelet.process.map(|(_, start_ticks, _)| start_ticks);
     findings.sightings.push(
         Component {
             kind,

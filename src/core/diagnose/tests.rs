@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::observation::{
-    ContainerSeen, ContainerState, KubeletSeen, ListRound, OrphanRecheck, Part, ProcessTable, RuntimeSeen, SandboxSeen,
-    TaskAnswer,
+    ContainerSeen, ContainerState, KubeletSeen, ListRound, MayBe, OrphanRecheck, Part, ProcessTable, RuntimeSeen,
+    SandboxSeen, TaskAnswer,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -73,6 +73,7 @@ fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool) -> 
     let part = Part::NetworkPlugin {
         plugin: "ptp".into(),
         sandbox_id: Some(sandbox_id.into()),
+        pod_uid: None,
         holds: holds.iter().map(|path| (*path).to_owned()).collect(),
         waits,
         waiters: u32::try_from(holds.len()).unwrap() * 2,
@@ -101,6 +102,7 @@ impl Node {
                 shim(200, OTHER),
                 process(60, Part::Kubelet),
             ],
+            unproven: Vec::new(),
             round: 1,
         };
         let kubelet = KubeletSeen {
@@ -153,6 +155,13 @@ impl Node {
             Look::Done { value, .. } => &mut value.processes,
             _ => panic!("no table"),
         }
+    }
+
+    /// A process of that name that waits uninterruptibly, so that nothing of it could be read.
+    fn unproven(&mut self, command: &str, may_be: MayBe) {
+        let Look::Done { value, .. } = &mut self.processes else { panic!("no table") };
+        let age = Duration::from_mins(10);
+        value.unproven.push(Unproven { pid: 700, age, state: 'D', command: command.into(), may_be });
     }
 
     pub(crate) fn kubelet(&mut self) -> &mut KubeletSeen {

@@ -2,15 +2,17 @@
 //! on. A second decision from a stale cache therefore meets the object of the first one, instead of a second
 //! object.
 
+use jiff::Timestamp;
+
 use crate::core::fault::Fault;
 use crate::core::text::{short_hash, short_name};
 
 /// Longest part of the node's name in an episode's name.
-const NODE_PART: usize = 36;
+const NODE_PART: usize = 32;
 
 /// Name of the episode that `fault` on the node opens, for the `ordinal`-th time (from 1).
 ///
-/// A DNS-1123 label of at most 58 characters, so that an operation id fits a label value.
+/// A DNS-1123 label of at most 50 characters, so that an operation id fits a label value.
 pub fn episode_name(node: &str, node_uid: &str, fault: &Fault, ordinal: u32) -> String {
     // A fault of the controller's own is timed anew with each read; its identity is the pod's uid.
     let occurrence = if fault.kind.is_cluster_fault() { 0 } else { fault.first_seen.as_second() };
@@ -24,9 +26,18 @@ pub fn episode_name(node: &str, node_uid: &str, fault: &Fault, ordinal: u32) -> 
     format!("{plain}-{}-{}", hash.get(..12).unwrap_or(&hash), ordinal.min(9_999))
 }
 
-/// Identity of the `attempt`-th attempt (from 1) of an episode.
-pub fn operation_id(episode: &str, attempt: usize) -> String {
-    format!("{}-{attempt}", short_name(episode, 59))
+/// Identity of the `attempt`-th attempt (from 1) of the episode that was opened then.
+///
+/// The time is part of it: an episode that was deleted and opened again has its old name, and the node would take its
+/// operations for those that it has done already.
+pub fn operation_id(episode: &str, opened_at: Timestamp, attempt: usize) -> String {
+    let hash = short_hash(&opened_at.as_millisecond().to_string());
+    format!("{}-{}-{attempt}", short_name(episode, 50), hash.get(..8).unwrap_or(&hash))
+}
+
+/// Name of the episode that an operation belongs to.
+pub fn episode_of(operation_id: &str) -> &str {
+    operation_id.rsplitn(3, '-').nth(2).unwrap_or(operation_id)
 }
 
 #[cfg(test)]
@@ -65,10 +76,18 @@ mod tests {
         {
             let name = episode_name(node, "uid", &fault(1), 9_999_999);
             assert!(is_label(&name), "{name}");
-            let operation = operation_id(&name, 64);
+            let operation = operation_id(&name, Timestamp::MAX, 64);
             assert!(is_label(&operation), "{operation}");
-            assert!(operation.starts_with(&name), "{operation}");
+            assert_eq!(episode_of(&operation), name);
         }
+    }
+
+    #[test]
+    fn an_episode_that_is_opened_again_has_other_operations() {
+        let at = |second| jiff::Timestamp::from_second(second).unwrap();
+        assert_eq!(operation_id("e", at(1), 1), operation_id("e", at(1), 1));
+        assert_ne!(operation_id("e", at(1), 1), operation_id("e", at(2), 1));
+        assert_ne!(operation_id("e", at(1), 1), operation_id("e", at(1), 2));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! One pass: gather, move the open episodes on, open new ones, clean up, and say what was held.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::evidence::{self, NodeFacts};
-use super::turn::{self, Turn};
-use super::{Effect, Held, Plan, PlanSettings, Wake, ending, history, leftovers, opening, outlook, scope};
+use super::turn::Turn;
+use super::{Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, leftovers, opening, outlook, scope};
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
 use crate::core::policy::Policy;
@@ -17,6 +18,13 @@ pub(super) struct Ctx<'a> {
     pub settings: &'a PlanSettings,
     /// Valid policies by name.
     pub policies: &'a BTreeMap<&'a str, &'a Policy>,
+}
+
+impl Ctx<'_> {
+    /// The longest that anything may stay held in an open episode before it is given up.
+    pub fn patience(self, timeout: Duration) -> Duration {
+        timeout.max(self.settings.answer_within)
+    }
 }
 
 /// Decides what is done now, what is held back and why, and when to decide again.
@@ -44,7 +52,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
     for facts in nodes.values() {
         for episode in &facts.open {
-            let turn = turn::take(ctx, facts, episode, slots.is_known(), &mut wake);
+            let turn = advance::take(ctx, facts, episode, slots.is_known(), &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
     }

@@ -36,7 +36,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 /// without mark and cordon only after the time that a cache may be behind.
 fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
-    if !episode.undo.is_owed() || view.unschedulable {
+    // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
+    if !episode.undo.is_owed() || view.unschedulable || !episode.has_work() {
         return false;
     }
     let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);

@@ -137,24 +137,38 @@ impl NodeFacts<'_> {
                 if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
                     return Cure::Present;
                 }
-                self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
+                // The deleted pod is gone; that its successor has not come yet is no cure.
+                let is_back = self.pods.iter().any(|pod| is_of(pod, fault));
+                let is_awaited = !is_back && after.is_some_and(|after| since(now, after) < SUCCESSOR);
+                !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
             FaultType::ProbeSilent => true,
             // A full report may have left the fault out.
             _ => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
-                !is_full && self.arrived().is_some_and(is_later)
+                // So may a probe that has just begun without its memory, or that lost sight of something.
+                let is_blind = self.report.is_none_or(|report| report.unlooked.contains(&fault.kind));
+                !is_full && !is_blind && self.arrived().is_some_and(is_later)
             }
         };
         if looked { Cure::Clean } else { Cure::Unknown }
     }
 }
 
-/// Whether the pod, or another one of the same DaemonSet on the node, is not well yet.
-fn is_unwell(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
+/// For how long a deleted pod's successor is awaited: the controller manager may have just lost its leader. A DaemonSet that
+/// is gone, or does not want the node any more, makes none.
+const SUCCESSOR: Duration = Duration::from_secs(30);
+
+/// Whether it is the stuck pod, or another one of the same DaemonSet on the node.
+fn is_of(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
     let Some(stuck) = &fault.subject.pod else { return false };
     let same_set = pod.pod.namespace == stuck.namespace && pod.daemon_set == fault.subject.name;
-    (pod.pod.uid == stuck.uid || same_set) && (!pod.ready || pod.overdue.is_some())
+    pod.pod.uid == stuck.uid || same_set
+}
+
+/// Whether one of these pods is not well yet.
+fn is_unwell(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
+    is_of(pod, fault) && (!pod.ready || pod.overdue.is_some())
 }
 
 /// Gathers what is known of every node that is named anywhere.

@@ -36,6 +36,18 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
     }
 }
 
+/// A node is not cordoned for the sake of healing steps none of which can do anything about this fault. A rule without
+/// any is another matter: who writes one wants the cordon for itself.
+fn cordon_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+    let is_healing = |action: &&Action| !matches!(action, Action::Cordon | Action::Notify { .. });
+    let mut healing = rule.steps.iter().map(|step| &step.action).filter(is_healing).peekable();
+    if step.action != Action::Cordon || healing.peek().is_none() {
+        return Ok(());
+    }
+    let helps = healing.any(|action| applies(action, fault, facts).is_ok());
+    if helps { Ok(()) } else { Err("no step of the rule can heal it, so the node is not cordoned for it") }
+}
+
 /// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
 pub(super) fn climb<'r>(
     standing: &mut EpisodeFault,
@@ -51,7 +63,11 @@ pub(super) fn climb<'r>(
             standing.rung += 1;
             continue;
         }
-        match fault.map_or(Ok(()), |fault| applies(&step.action, fault, facts)) {
+        let useful = fault.map_or(Ok(()), |fault| {
+            applies(&step.action, fault, facts)?;
+            cordon_helps(step, rule, fault, facts)
+        });
+        match useful {
             Ok(()) => return Some(step),
             Err(why) => {
                 let number = standing.rung + 1;
@@ -195,8 +211,20 @@ pub(super) fn cooled_down(
     let age = since(ctx.snapshot.now, finished);
     let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
-    if age >= wait && (!last.is_free() || has_later_report) {
+    // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
+    // evidence itself holds it, and for no longer than anything is held.
+    let patience = ctx.patience(step.timeout);
+    if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
+    }
+    if age >= wait {
+        let message = format!(
+            "{} on {}: after {} a new report of the probe is awaited",
+            standing.kind,
+            facts.name,
+            last.phrase()
+        );
+        return Err(Hold::new(HoldReason::CoolDown, &message).until(patience.saturating_sub(age)));
     }
     let until = finished.checked_add(wait).unwrap_or(finished);
     let message = format!(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect};
 use crate::core::budget::Slots;
-use crate::core::episode::{Episode, Lane, StepRecord, StepState, since};
+use crate::core::episode::{Episode, Lane, StepRecord, StepState, episode_of, since};
 
 /// Episodes as they are after this pass.
 pub(super) type After<'e> = BTreeMap<&'e str, &'e Episode>;
@@ -15,7 +15,7 @@ pub(super) type After<'e> = BTreeMap<&'e str, &'e Episode>;
 pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeMap<&'a str, Vec<Effect>> {
     let mut gone: BTreeMap<&str, Vec<Effect>> = BTreeMap::new();
     for (operation, job) in ctx.snapshot.jobs.iter().filter(|(_, job)| !job.finished) {
-        let name = operation.rsplit_once('-').map_or(operation.as_str(), |(name, _)| name);
+        let name = episode_of(operation);
         let episode = after.get(name).copied().or_else(|| ctx.snapshot.episodes.get(name));
         let is_over = match episode {
             Some(episode) => {

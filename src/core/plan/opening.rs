@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
 use super::scope::Scope;
-use super::turn::{self, Turn};
-use super::{Ctx, Held, Hold, HoldReason, Wake, readiness};
+use super::turn::Turn;
+use super::{Ctx, Held, Hold, HoldReason, Wake, advance, readiness};
 use crate::core::budget::{Bounds, Slots};
 use crate::core::episode::{Episode, HealState, MAX_EPISODE_FAULTS, Phase, StepState, Undo, episode_name, since};
 use crate::core::fault::{FaultState, Severity};
@@ -180,7 +180,7 @@ fn begin<'a>(
     ready.truncate(MAX_EPISODE_FAULTS);
     let episode = episode(ctx, facts, policy, name, uid, &ready);
     let mut turn = Turn::new(episode);
-    turn::next_step(ctx, facts, policy, &mut turn, slots.is_known(), wake);
+    advance::next_step(ctx, facts, policy, &mut turn, slots.is_known(), wake);
     if turn.effect.is_none() {
         let message = format!("no step can be taken on node {} now", facts.name);
         return Err(Hold::new(HoldReason::CannotAct, &message));

@@ -3,7 +3,7 @@
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy};
+use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, readiness};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
 use crate::core::policy::{ActionType, Mode};
@@ -24,6 +24,7 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
         policy: policy(facts, episode),
         remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
         episode: episode.map(|episode| episode.name.clone()),
+        stopped: readiness::stopped(ctx, facts),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match facts.probe {
             Probe::Reporting => Tri::True,

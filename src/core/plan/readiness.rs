@@ -1,10 +1,8 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
-use std::time::Duration;
-
 use super::evidence::{NodeFacts, Seen};
 use super::{Ctx, Hold, HoldReason, ladder};
-use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
+use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
 use crate::core::policy::{Action, Mode, Policy, Rule};
 
@@ -90,6 +88,18 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule)
     }
 }
 
+/// That a person has stopped the healing of this node, as long as it counts: by its episodes, and by the note of one that
+/// was deleted.
+pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
+    let uid = facts.view.map(|view| view.uid.as_str())?;
+    let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
+    let noted = noted.and_then(|report| report.stopped.clone());
+    let episodes = facts.finished.iter().filter(|episode| episode.mode == Mode::Enforce && episode.node_uid == uid);
+    let all = episodes.filter_map(|episode| episode.stopped()).chain(noted);
+    all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
+        .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
+}
+
 /// What earlier episodes of the node say against another one.
 fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
@@ -113,9 +123,8 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         let message = format!("{} ({}) was not healed by episode {}", fault.kind, fault.subject, episode.name);
         return hold(message, at);
     }
-    let stopped = |e: &Episode| e.phase == Phase::Cancelled && e.message.starts_with(STOPPED_BY_A_PERSON);
-    if let Some((episode, at)) = recent().filter(|(e, _)| stopped(e)).max_by_key(|(_, at)| *at) {
-        return hold(format!("episode {} of {} was {}", episode.name, facts.name, episode.message), at);
+    if let Some(stopped) = stopped(ctx, facts) {
+        return hold(format!("episode {} of {} was {}", stopped.episode, facts.name, stopped.message), stopped.at);
     }
     let healed = |e: &Episode| {
         e.fault(&fault.id).is_some_and(|f| f.state == HealState::Healed)
@@ -136,9 +145,4 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         }
         None => Ok(()),
     }
-}
-
-/// The longest that anything may stay held in an open episode before it is given up.
-pub(super) fn patience(ctx: Ctx<'_>, timeout: Duration) -> Duration {
-    timeout.max(ctx.settings.answer_within)
 }

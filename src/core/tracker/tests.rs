@@ -199,28 +199,54 @@ mod orphan {
         assert_eq!(watch.at(1300, Orphan), CONFIRMED);
     }
 
+    /// A kubelet that has just begun, and soon dies again.
+    fn tries(watch: &mut Watch, second: u64) -> Option<FaultState> {
+        watch.node.kubelet().process = Some((61, second * 100, Duration::from_secs(1)));
+        let state = watch.at(second, Orphan);
+        watch.node.kubelet_gone();
+        state
+    }
+
     #[test]
-    fn without_a_kubelet_it_is_confirmed_with_the_kubelet() {
+    fn without_a_kubelet_three_looks_confirm_it_once_the_kubelet_is_confirmed_down() {
         for state in [ContainerState::Exited, ContainerState::Running] {
             let mut watch = Watch::new(node(state, false));
-            for second in (1000..1060).step_by(10) {
+            assert_ne!(tries(&mut watch, 1000), CONFIRMED);
+            for second in (1010..1080).step_by(10) {
                 assert_ne!(watch.at(second, Orphan), CONFIRMED, "{state:?} at {second}");
             }
-            assert_eq!(watch.at(1060, FaultType::KubeletDown), CONFIRMED);
-            assert_eq!(watch.at(1060, Orphan), CONFIRMED, "{state:?}");
+            assert_eq!(watch.at(1070, FaultType::KubeletDown), CONFIRMED);
+            assert_eq!(watch.at(1080, Orphan), CONFIRMED, "{state:?}");
         }
+    }
+
+    #[test]
+    fn what_has_ended_is_no_fault_while_nobody_tries_to_start_a_kubelet() {
+        // As an update does: the kubelet is stopped for some minutes, above the dead instances that it kept.
+        let mut watch = Watch::new(node(ContainerState::Exited, true));
+        watch.at(1000, Orphan);
+        watch.node = node(ContainerState::Exited, false);
+        for second in (1010..1600).step_by(10) {
+            assert_eq!(watch.at(second, Orphan), None, "at {second}");
+        }
+        assert_eq!(watch.at(1600, FaultType::KubeletDown), CONFIRMED);
+        // One that dies at its start is another matter.
+        assert_eq!(tries(&mut watch, 1610), None, "it may still get there");
+        assert_eq!(watch.at(1620, Orphan), CONFIRMED);
     }
 
     #[test]
     fn an_exited_one_is_no_fault_once_a_kubelet_has_completed_its_start_since() {
         let mut watch = Watch::new(node(ContainerState::Exited, false));
-        for second in (1000..=1060).step_by(10) {
+        tries(&mut watch, 1000);
+        for second in (1010..=1080).step_by(10) {
             watch.at(second, Orphan);
         }
-        // A new kubelet starts at 1065 and completes its start.
+        assert_eq!(watch.at(1080, Orphan), CONFIRMED);
+        // A new kubelet starts at 1085 and completes its start.
         watch.node = node(ContainerState::Exited, true);
-        watch.node.kubelet().process = Some((61, 106_500, Duration::from_secs(25)));
-        assert_eq!(watch.at(1090, Orphan), CLEARING);
+        watch.node.kubelet().process = Some((61, 108_500, Duration::from_secs(25)));
+        assert_eq!(watch.at(1110, Orphan), CLEARING);
         assert_eq!(watch.at(1120, Orphan), None);
         // It goes down again: it was up once since, so the leftover is not what keeps it from starting.
         watch.node = node(ContainerState::Exited, false);
@@ -235,7 +261,8 @@ mod orphan {
         let mut watch = Watch::new(node(ContainerState::Exited, true));
         watch.at(1000, Orphan);
         watch.node = node(ContainerState::Exited, false);
-        let states: Vec<_> = (1010..=1080).step_by(10).map(|second| watch.at(second, Orphan)).collect();
+        tries(&mut watch, 1005);
+        let states: Vec<_> = (1010..=1100).step_by(10).map(|second| watch.at(second, Orphan)).collect();
         assert_eq!(states.last(), Some(&CONFIRMED), "{states:?}");
     }
 }
@@ -298,9 +325,9 @@ fn a_suspicion_from_long_ago_does_not_add_up() {
 fn a_flood_is_bounded_and_counted() {
     let mut node = Node::healthy();
     for pid in 0..1000 {
-        let shim = crate::core::observation::Part::Shim { id: format!("leak{pid}"), living_children: 0 };
+        let shim = crate::core::observation::Part::Shim { id: format!("{pid:064x}"), living_children: 0 };
         let one = node.table()[1].clone();
-        node.table().push(crate::core::observation::ProcessSeen { pid: 10_000 + pid, part: shim, ..one });
+        node.table().push(crate::core::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', part: shim, ..one });
     }
     let mut tracker = Tracker::default();
     let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
@@ -311,12 +338,25 @@ fn a_flood_is_bounded_and_counted() {
 }
 
 #[test]
-fn a_runtime_once_seen_is_remembered() {
+fn a_probe_without_memory_says_nothing_of_containers_before_each_was_asked_once() {
+    use crate::core::condition::{ConditionType, of_probe};
+    use crate::core::snapshot::Tri;
     let mut watch = Watch::new(Node::healthy());
-    watch.all(1000);
-    watch.node.runtime = Look::Blind { reason: "no socket".into() };
-    assert_eq!(watch.at(1010, FaultType::RuntimeUnreachable), SUSPECTED);
-    watch.at(1020, FaultType::RuntimeUnreachable);
-    watch.at(1030, FaultType::RuntimeUnreachable);
-    assert_eq!(watch.at(1040, FaultType::RuntimeUnreachable), CONFIRMED);
+    let responsive = |watch: &mut Watch, second| {
+        watch.node.now = Duration::from_secs(second);
+        let findings = diagnose(&watch.node.seen(), watch.tracker.known(), &watch.thresholds);
+        let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
+        let judged = of_probe(&seen.faults, 0, &findings);
+        judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)
+    };
+    let asked = watch.node.tasks.clone();
+    watch.node.tasks.remove("aaaa1");
+    assert_eq!(responsive(&mut watch, 1000), Some(Tri::Unknown));
+    watch.node.tasks = asked;
+    assert_eq!(responsive(&mut watch, 1010), Some(Tri::True));
+    // A container that has just come is no gap, after a restart of the probe neither.
+    watch.node.tasks.remove("aaaa1");
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1021));
+    assert_eq!(responsive(&mut watch, 1021), Some(Tri::True));
 }

@@ -8,7 +8,7 @@ use super::claims::Moment;
 use super::verdict::Refusal;
 use crate::core::fault::{FaultType, ProcessRef, Role};
 use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
-use crate::node::cri::is_full_id;
+use crate::core::text::is_full_id;
 
 /// How far the node's clock may be off the leader's before an order in time is refused.
 const CLOCK_SLACK: Duration = Duration::from_hours(1);

@@ -64,7 +64,7 @@ pub(super) enum Known {
 }
 
 /// The state folder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Claims {
     folder: PathBuf,
 }
@@ -82,7 +82,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Raises the stored epoch to `epoch`, or gives the stored one where that is higher.
+    /// Raises the stored epoch to `epoch`, or gives the stored one where that is higher. May sleep while it waits for
+    /// another process: call it on a thread of its own.
     pub(super) fn raise_epoch(&self, epoch: u64) -> io::Result<Result<(), u64>> {
         let _lock = self.lock()?;
         let path = self.folder.join("epoch");

@@ -13,11 +13,12 @@ use super::reader::Reader;
 use super::target::Held;
 use super::verdict::Refusal;
 use crate::core::fault::{ProcessRef, Target};
-use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
 use crate::core::order::{Order, OutcomeReason, Signal};
+use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
-use crate::node::collect::kubelet::Finder;
-use crate::node::cri::tasks::{TaskState, Tasks};
+use crate::node::collect::{self, kubelet::Finder};
+use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::proc;
 use crate::node::proc::role::{Proof, Prover};
@@ -144,13 +145,14 @@ impl Looker {
         }
         let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
         for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
-            match tasks.get(id, self.bounds.task).await {
-                Ok(TaskState::Unknown) | Err(CriError::DeadlineInside) => return Ok(()),
+            // By the same judgement as the probe's: an unknown state that comes at once is an error, not silence.
+            match collect::tasks::ask(&tasks, id, self.bounds.task).await {
+                Ok(TaskAnswer::NoAnswer) => return Ok(()),
                 // Our own deadline says nothing of the shim while containerd's task service answers nobody.
                 Err(CriError::Deadline(_)) => {
                     return tasks.answers(self.bounds.call).await.map_err(|error| asked("containerd's tasks", &error));
                 }
-                Ok(TaskState::Known) | Err(CriError::NotFound) => {}
+                Ok(TaskAnswer::Answered | TaskAnswer::NotFound) => {}
                 Err(error) => return Err(asked(&format!("task {id}"), &error)),
             }
         }
@@ -190,6 +192,10 @@ impl Looker {
         let Proof::Shim { id, .. } = &held.proof else {
             return Err(Refusal::cannot_look("the process is no shim"));
         };
+        if !is_full_id(id) {
+            let message = format!("shim {} serves {id:?}, which is no id that the kubelet's have", held.process.pid);
+            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+        }
         let lists = self.lists(&self.runtime().await?).await?;
         let ready = |seen: &&SandboxSeen| seen.id == *id && seen.ready;
         if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
@@ -201,7 +207,34 @@ impl Looker {
             let message = format!("container {} of shim {} is {:?}", seen.id, held.process.pid, seen.state);
             return Err(recovered(message));
         }
-        self.shim_is_alone(held.process.pid).await
+        self.shim_is_alone(held.process.pid).await?;
+        self.shim_is_useless(held, id).await
+    }
+
+    /// It is stopped; or it is older than any start of a sandbox, and containerd knows no task of it.
+    async fn shim_is_useless(&self, held: &Arc<Held>, id: &str) -> Result<(), Refusal> {
+        if self.state(held).await? == Some('T') {
+            return Ok(());
+        }
+        let (prover, shim, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
+        let age = self.reader.run(self.bounds.processes, move || shim.age(&prover)).await?;
+        let age = age.map_err(|error| Refusal::cannot_look(format!("cannot read the age of shim {pid}: {error}")))?;
+        let bound = self.thresholds.leaked_shim_age;
+        if age < bound {
+            let (age, bound) = (age.as_secs(), bound.as_secs());
+            return Err(recovered(format!(
+                "shim {pid} runs and is {age}s old; a leaked one that runs is {bound}s old"
+            )));
+        }
+        let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
+        match collect::tasks::ask(&tasks, id, self.bounds.task).await {
+            Ok(TaskAnswer::NotFound) => Ok(()),
+            Ok(TaskAnswer::Answered) => Err(recovered(format!("containerd knows the task of shim {pid}"))),
+            Ok(TaskAnswer::NoAnswer) => {
+                Err(Refusal::cannot_look(format!("containerd knows a task of shim {pid}, which does not answer")))
+            }
+            Err(error) => Err(asked(&format!("task {id}"), &error)),
+        }
     }
 
     async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {

@@ -12,8 +12,10 @@ const MAX_THREADS: usize = 4;
 const STACK: usize = 512 << 10;
 
 /// Runs blocking work with an end: a thread that the kernel keeps is given up, and counted.
+///
+/// Clones share the bound: one of it serves all executors of a process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     busy: Arc<AtomicUsize>,
 }
 
@@ -84,5 +86,22 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(reader.run(Duration::from_secs(1), || 7).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn all_executors_of_a_process_share_one_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = crate::node::agent::AgentSettings::new("n1", folder.path(), &folder.path().join("none"));
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        for _ in 0..MAX_THREADS {
+            let agent = crate::node::agent::Agent::new(settings.clone());
+            let gate = Arc::clone(&gate);
+            let wait = move || gate.lock().unwrap().recv().is_ok();
+            assert!(agent.looker.reader.run(Duration::from_millis(10), wait).await.is_err());
+        }
+        let one_more = crate::node::agent::Agent::new(settings);
+        assert!(one_more.looker.reader.run(Duration::from_secs(1), || 7).await.is_err());
+        drop(release);
     }
 }

@@ -35,7 +35,7 @@ impl Node {
         let mut settings = AgentSettings::new("n1", &self.stage.path("state"), &self.runtime.socket);
         settings.cni_folders = vec![self.stage.path("cni")];
         settings.bounds.call = Duration::from_millis(700);
-        settings.bounds.task = Duration::from_millis(300);
+        settings.bounds.task = Duration::from_millis(1500);
         settings.bounds.remove = Duration::from_millis(700);
         settings.bounds.stop_grace = Duration::from_secs(1);
         settings.thresholds.network_plugin_age = Duration::ZERO;

@@ -8,9 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{Part, ProcessSeen, ProcessTable};
+use crate::core::observation::{MayBe, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::core::text::bounded;
-use crate::node::proc::role::{Proof, Prover};
+use crate::node::proc::role::{self, Proof, Prover};
 use crate::node::proc::{self, Handle, Lock, RawProcess};
 
 /// Most processes of interest in one look; more is an error, never a part of the truth.
@@ -23,13 +23,40 @@ const YOUNG: Duration = Duration::from_secs(2);
 /// use the same containerd, and are in no list of ours.
 const SHIM_NAMESPACE: &str = "k8s.io";
 
+/// A proof, with what must stay the same for it to hold: the name changes when a process executes another file, the
+/// parent when its caller has ended (and then more is asked of a plugin).
+#[derive(Debug)]
+struct Proven {
+    command: String,
+    parent: i32,
+    proof: Proof,
+}
+
+impl Proven {
+    fn holds_for(&self, process: &RawProcess) -> bool {
+        self.command == process.command && self.parent == process.parent && !process.is_dead()
+    }
+
+    /// A plugin that waited uninterruptibly when it was proven has not told whom it was called for.
+    const fn is_whole(&self) -> bool {
+        !matches!(self.proof, Proof::NetworkPlugin { command: None, .. })
+    }
+}
+
+/// What came of proving one process.
+enum Tried {
+    Proven(Proof),
+    No,
+    Unproven,
+}
+
 /// The process lane's eye.
 #[derive(Debug)]
 pub struct Processes {
     root: PathBuf,
     prover: Prover,
-    /// What was proven, by pid and start time; the name is kept to notice that a process executed another file.
-    proven: BTreeMap<(i32, u64), (String, Proof)>,
+    /// What was proven, by pid and start time.
+    proven: BTreeMap<(i32, u64), Proven>,
     round: u64,
 }
 
@@ -53,40 +80,48 @@ impl Processes {
         let uptime = proc::uptime(&self.root)?;
         let table = proc::table(&self.root)?;
         let mut still = BTreeMap::new();
-        let mut processes = Vec::new();
+        let (mut processes, mut unproven) = (Vec::new(), Vec::new());
         for process in &table {
-            let Some(proof) = self.prove(&table, process)? else { continue };
+            let proof = match self.prove(&table, process)? {
+                Tried::Proven(proof) => proof,
+                Tried::No => continue,
+                Tried::Unproven => {
+                    unproven.push(candidate(process, uptime));
+                    continue;
+                }
+            };
             if let Some(seen) = self.seen(process, &proof, uptime) {
                 processes.push(seen);
             }
-            still.insert((process.pid, process.start_ticks), (process.command.clone(), proof));
-            if processes.len() > MAX_SEEN {
+            let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
+            still.insert((process.pid, process.start_ticks), proven);
+            if processes.len().max(unproven.len()) > MAX_SEEN {
                 return Err(io::Error::other(format!("more than {MAX_SEEN} processes of interest")));
             }
         }
         self.proven = still;
         self.lock_facts(&mut processes)?;
         self.round = self.round.saturating_add(1);
-        Ok(ProcessTable { processes, round: self.round })
+        Ok(ProcessTable { processes, unproven, round: self.round })
     }
 
     /// What this process is, from memory or anew.
-    fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Option<Proof>> {
-        let known = self.proven.get(&(process.pid, process.start_ticks));
-        if let Some((command, proof)) = known
-            && *command == process.command
-            && !process.is_dead()
+    fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
+        let known = self.proven.get(&(process.pid, process.start_ticks)).filter(|known| known.holds_for(process));
+        if let Some(known) = known
+            && known.is_whole()
         {
-            return Ok(Some(proof.clone()));
+            return Ok(Tried::Proven(known.proof.clone()));
         }
         match self.prover.prove(table, process) {
-            Ok(proof) => Ok(proof),
+            Ok(proof) => Ok(proof.map_or(Tried::No, Tried::Proven)),
             // Without the right to look, every answer would be a guess: the whole look fails, by name.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
                 error.kind(),
                 format!("cannot look at process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
             )),
-            Err(_) => Ok(None),
+            Err(error) if proc::is_gone(&error) => Ok(Tried::No),
+            Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),
         }
     }
 
@@ -164,15 +199,34 @@ struct Held {
     waiters: BTreeSet<i32>,
 }
 
+/// A process that could not be proven, with what makes it a candidate.
+fn candidate(process: &RawProcess, uptime: Duration) -> Unproven {
+    let may_be = if process.command.starts_with("containerd-shim") {
+        MayBe::Shim
+    } else if role::is_named_part(&process.command) {
+        MayBe::Other
+    } else {
+        MayBe::NetworkPlugin
+    };
+    Unproven {
+        pid: process.pid,
+        age: proc::age(process.start_ticks, uptime),
+        state: process.state,
+        command: bounded(&process.command, 64),
+        may_be,
+    }
+}
+
 fn part(process: &RawProcess, proof: &Proof) -> Option<Part> {
     Some(match proof {
         Proof::Shim { id, namespace } if namespace == SHIM_NAMESPACE => {
             Part::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
         Proof::Shim { .. } => return None,
-        Proof::NetworkPlugin { plugin, sandbox_id, .. } => Part::NetworkPlugin {
+        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => Part::NetworkPlugin {
             plugin: bounded(plugin, 64),
             sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),
+            pod_uid: pod_uid.as_deref().map(|uid| bounded(uid, 64)),
             holds: Vec::new(),
             waits: false,
             waiters: 0,

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::node::collect::HostPaths;
 
 /// Default sockets, the most common first.
@@ -17,7 +19,7 @@ const KNOWN: [&str; 5] = [
 ];
 
 /// Who named the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamedBy {
     /// A flag of ours.
     Flag,
@@ -27,8 +29,10 @@ pub enum NamedBy {
     Nobody,
 }
 
-/// The runtime's socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The runtime's socket. It is kept over a restart of the probe: what a guess finds while the kubelet is down may
+/// belong to another runtime, in whose lists everything that is wrong here would look clean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     /// Path, as this process can open it.
     pub socket: PathBuf,
@@ -53,6 +57,20 @@ pub fn find(flag: Option<&Path>, kubelet: Option<&str>, host: &HostPaths) -> Opt
         .map(|path| host.file(Path::new(path)))
         .find(|path| path.exists())
         .map(|socket| Endpoint { socket, named_by: NamedBy::Nobody })
+}
+
+/// Whether there is something at `socket` as the process `pid` sees its files, where that can be told. A pod sees only
+/// what is mounted into it. Touches the file system, as [`find`] does.
+pub fn is_there_for(pid: i32, socket: &Path, host: &HostPaths) -> Option<bool> {
+    let path = socket.strip_prefix(&host.root).ok()?;
+    match host.proc.join(pid.to_string()).join("root").join(path).symlink_metadata() {
+        Ok(_) => Some(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Only while the process is there does a missing file mean a missing file.
+            host.proc.join(pid.to_string()).join("root").read_link().is_ok().then_some(false)
+        }
+        Err(_) => None,
+    }
 }
 
 /// The path in an endpoint such as `unix:///run/x.sock`, `unix:/run/x.sock` or `/run/x.sock`; `None` for others.

@@ -86,7 +86,7 @@ async fn a_server_that_speaks_no_grpc_is_cut() {
 async fn a_dead_or_missing_socket_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Cri::connect(&folder.path().join("none.sock")).await.unwrap_err();
-    assert!(matches!(missing, CriError::Unreachable(_)), "{missing:?}");
+    assert!(matches!(missing, CriError::Missing(_)), "{missing:?}");
     let dead = folder.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());
     let refused = Cri::connect(&dead).await.unwrap_err();

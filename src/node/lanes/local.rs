@@ -13,7 +13,7 @@ use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
 use crate::node::collect::processes::Processes;
-use crate::node::cri::endpoint::{self, Endpoint};
+use crate::node::cri::endpoint::{self, Endpoint, NamedBy};
 
 pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
     // The memory of proofs and the number of the round outlive a thread.
@@ -31,11 +31,14 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
-    let pace = settings.paces.kubelet;
+    let (pace, for_worker) = (settings.paces.kubelet, Arc::clone(&shared));
     let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
         let mut finder = Finder::new(&settings.host.proc);
-        let (flag, host) = (settings.runtime_endpoint.clone(), settings.host.clone());
-        Box::new(move || Ok(look(&mut finder, flag.as_ref(), &host)))
+        let (flag, host, shared) = (settings.runtime_endpoint.clone(), settings.host.clone(), Arc::clone(&for_worker));
+        Box::new(move || {
+            let known = lock(&shared.endpoint).clone();
+            Ok(look(&mut finder, flag.as_ref(), known.as_ref(), &host))
+        })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
     drive(&shared, KubeletLooker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
@@ -74,14 +77,20 @@ impl Looker for ProcessLooker {
 struct Local {
     kubelet: Result<Option<Found>, Failure>,
     endpoint: Option<Endpoint>,
+    of_kubelet: Option<(PathBuf, bool)>,
 }
 
-fn look(finder: &mut Finder, flag: Option<&PathBuf>, host: &HostPaths) -> Local {
+fn look(finder: &mut Finder, flag: Option<&PathBuf>, known: Option<&Endpoint>, host: &HostPaths) -> Local {
     let kubelet = finder.find().map_err(|error| failure(&error));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
     let endpoint = endpoint::find(flag.map(PathBuf::as_path), named, host);
-    Local { kubelet, endpoint }
+    let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
+    let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
+    let of_kubelet = used
+        .zip(pid)
+        .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));
+    Local { kubelet, endpoint, of_kubelet }
 }
 
 struct KubeletLooker {
@@ -100,6 +109,7 @@ impl Looker for KubeletLooker {
 
     async fn look(&mut self) -> Result<KubeletSeen, Failure> {
         let local = self.worker.ask().await?;
+        *lock(&self.shared.of_kubelet) = local.of_kubelet;
         self.learn(local.endpoint);
         let found = local.kubelet?;
         self.round = self.round.saturating_add(1);
@@ -120,9 +130,8 @@ impl Looker for KubeletLooker {
 
 impl KubeletLooker {
     /// A socket once known stays known while nobody names another: a kubelet that is gone does not make the
-    /// runtime's place unknown.
+    /// runtime's place unknown, and a guess is no better than what an earlier probe has used.
     fn learn(&self, found: Option<Endpoint>) {
-        use crate::node::cri::endpoint::NamedBy;
         let Some(found) = found else { return };
         let mut known = lock(&self.shared.endpoint);
         let better = match known.as_ref() {

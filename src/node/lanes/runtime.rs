@@ -1,5 +1,6 @@
 //! The two lanes that ask the runtime as a whole: its version on a fresh connection, and the round of lists.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::node::cri::endpoint::{Endpoint, NamedBy};
 use crate::node::cri::{Cri, CriError};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
-    let looker = Version { shared: Arc::clone(&shared), bound: pace.bound, was_there: false };
+    let looker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
     drive(&shared, looker, pace).await;
 }
 
@@ -34,7 +35,36 @@ pub(super) fn endpoint(shared: &Shared) -> Result<Endpoint, Failure> {
 struct Version {
     shared: Arc<Shared>,
     bound: Duration,
-    was_there: bool,
+    /// The socket at which a runtime has answered this process.
+    answered: Option<PathBuf>,
+}
+
+impl Version {
+    /// What a failed connection or call means. What this process lacks is not the runtime's fault: a socket that is
+    /// missing is a sign only where it has answered before, or where the kubelet does not see it either.
+    fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
+        let socket = endpoint.socket.as_path();
+        if self.answered.as_deref() == Some(socket) {
+            return unconnected(error);
+        }
+        let is_guess = endpoint.named_by == NamedBy::Nobody;
+        match error {
+            CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
+                Failure::Blind(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
+            }
+            CriError::Missing(reason) => match lock(&self.shared.of_kubelet).as_ref() {
+                // A person names a path as this process sees it: of that the kubelet knows nothing.
+                Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
+                    Failure::Failed(reason)
+                }
+                Some((path, true)) if path == socket => Failure::Blind(format!(
+                    "the kubelet sees this socket, the probe does not (is it mounted?): {reason}"
+                )),
+                _ => Failure::Blind(format!("whether the node has this socket is not known: {reason}")),
+            },
+            error => unconnected(error),
+        }
+    }
 }
 
 impl Looker for Version {
@@ -51,19 +81,14 @@ impl Looker for Version {
 
     async fn look(&mut self) -> Result<RuntimeSeen, Failure> {
         let endpoint = endpoint(&self.shared)?;
-        let connected = Cri::connect(&endpoint.socket).await;
-        // A default path that never answered is a guess of ours: nothing there means that we are blind.
-        if let Err(CriError::Unreachable(reason)) = &connected
-            && endpoint.named_by == NamedBy::Nobody
-            && !self.was_there
-        {
-            return Err(Failure::Blind(format!(
-                "nobody named the runtime's socket, and a usual one is dead: {reason}"
-            )));
-        }
-        let cri = connected.map_err(unconnected)?;
-        self.was_there = true;
-        Ok(cri.version(self.bound).await?)
+        let cri = Cri::connect(&endpoint.socket).await.map_err(|error| self.judge(&endpoint, error))?;
+        let seen = cri.version(self.bound).await.map_err(|error| match error {
+            // The call itself: only the long bound gives it up.
+            error @ CriError::Deadline(_) => error.into(),
+            error => self.judge(&endpoint, error),
+        })?;
+        self.answered = Some(endpoint.socket);
+        Ok(seen)
     }
 }
 
@@ -117,5 +142,64 @@ impl Looker for ListLooker {
             self.connected = Some((to, lists, status));
         }
         Ok(result?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::node::lanes::LaneSettings;
+
+    const SOCKET: &str = "/run/x.sock";
+
+    fn judged(named_by: NamedBy, answered: bool, of_kubelet: Option<bool>, error: &CriError) -> Failure {
+        let shared = Arc::new(Shared::new(&LaneSettings::default()));
+        *lock(&shared.of_kubelet) = of_kubelet.map(|there| (PathBuf::from(SOCKET), there));
+        let answered = answered.then(|| PathBuf::from(SOCKET));
+        let version = Version { shared, bound: Duration::from_secs(1), answered };
+        version.judge(&Endpoint { socket: Path::new(SOCKET).to_owned(), named_by }, error.clone())
+    }
+
+    #[test]
+    fn what_the_probe_lacks_is_not_the_runtimes_fault() {
+        use NamedBy::{Flag, Kubelet, Nobody};
+        let text = || "x".to_owned();
+        let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
+        let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
+        for (named_by, answered, of_kubelet, error, is_blind) in [
+            // It was there for this process.
+            (Kubelet, true, None, &missing, false),
+            (Nobody, true, None, &missing, false),
+            (Nobody, true, None, &foreign, false),
+            // Not mounted, truly gone, and nobody can tell.
+            (Kubelet, false, Some(true), &missing, true),
+            (Kubelet, false, Some(false), &missing, false),
+            (Kubelet, false, None, &missing, true),
+            (Flag, false, Some(false), &missing, true),
+            // Nobody listens at a socket that is there.
+            (Kubelet, false, None, &refused, false),
+            (Flag, false, None, &refused, false),
+            (Nobody, false, Some(true), &refused, true),
+            // Another service, or no right to ask.
+            (Nobody, false, None, &foreign, true),
+            (Kubelet, false, None, &foreign, false),
+            (Kubelet, true, Some(true), &forbidden, true),
+            (Flag, false, None, &forbidden, true),
+        ] {
+            let failure = judged(named_by, answered, of_kubelet, error);
+            let blind = matches!(failure, Failure::Blind(_));
+            assert_eq!(
+                blind, is_blind,
+                "{named_by:?} answered {answered} kubelet {of_kubelet:?}: {error} is {failure:?}"
+            );
+        }
+        // What the kubelet sees elsewhere says nothing of this socket.
+        let shared = Arc::new(Shared::new(&LaneSettings::default()));
+        *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
+        let version = Version { shared, bound: Duration::from_secs(1), answered: None };
+        let failure = version.judge(&Endpoint { socket: PathBuf::from(SOCKET), named_by: Kubelet }, missing);
+        assert!(matches!(failure, Failure::Blind(_)), "{failure:?}");
     }
 }

@@ -71,6 +71,8 @@ pub(super) struct Table {
     suspects: BTreeSet<String>,
     /// Sandboxes whose shim is stopped.
     stopped: BTreeSet<String>,
+    /// Ids of shims that may be left over: whether containerd knows their task tells.
+    lonely: BTreeSet<String>,
     /// When a task that nobody suspects was asked for last.
     turn: Option<Instant>,
     /// When the task service answered anything last.
@@ -87,6 +89,7 @@ impl Table {
             entries: BTreeMap::new(),
             suspects: BTreeSet::new(),
             stopped: BTreeSet::new(),
+            lonely: BTreeSet::new(),
             turn: None,
             alive: None,
             control: None,
@@ -149,9 +152,20 @@ impl Table {
         std::mem::replace(&mut self.stopped, ids) != self.stopped
     }
 
+    /// The ids of shims that may be left over; they are asked for from the next round on.
+    pub(super) fn lonely(&mut self, ids: BTreeSet<String>) {
+        self.lonely = ids;
+    }
+
     /// Takes over what the runtime lists. Whether anything changed.
     pub(super) fn aim(&mut self, round: &ListRound) -> bool {
-        let wanted = if self.serves { wanted(round) } else { BTreeMap::new() };
+        let lonely = self.lonely.clone();
+        let mut wanted = if self.serves { wanted(round) } else { BTreeMap::new() };
+        if self.serves {
+            for id in &lonely {
+                wanted.entry(id).or_insert(id);
+            }
+        }
         let before = self.entries.len();
         // A question that is out stays known until it ends, or it could be sent twice.
         self.entries.retain(|id, entry| entry.slot.is_out() || wanted.contains_key(id.as_str()));

@@ -19,7 +19,7 @@ fn quick() -> Paces {
 }
 
 fn start(fake: &Fake, paces: &Paces) -> Lanes {
-    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), host: HostPaths::default(), paces: *paces })
+    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), paces: *paces, ..LaneSettings::default() })
 }
 
 fn now(lanes: &Lanes) -> Observations {
@@ -195,15 +195,22 @@ async fn a_runtime_restart_is_seen_and_survived() {
 }
 
 #[tokio::test]
-async fn a_named_socket_that_is_missing_is_a_failure_and_none_at_all_is_blindness() {
+async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
-    let named =
-        LaneSettings { runtime_endpoint: Some(folder.path().join("none.sock")), host: host.clone(), paces: quick() };
+    let settings = || LaneSettings { host: host.clone(), paces: quick(), ..LaneSettings::default() };
+    let named = LaneSettings { runtime_endpoint: Some(folder.path().join("none.sock")), ..settings() };
     let lanes = Lanes::start(named);
+    until(&lanes, "blindness", |seen| matches!(seen.runtime, Look::Blind { .. })).await;
+
+    let fake = Fake::start();
+    fake.lists(&["s1"], &[]);
+    let lanes = start(&fake, &quick());
+    until(&lanes, "an answer", |seen| seen.runtime.value().is_some()).await;
+    std::fs::remove_file(fake.socket()).unwrap();
     until(&lanes, "a failure", |seen| matches!(seen.runtime, Look::Failed { .. })).await;
 
-    let lanes = Lanes::start(LaneSettings { runtime_endpoint: None, host, paces: quick() });
+    let lanes = Lanes::start(settings());
     let seen = until(&lanes, "blindness", |seen| {
         matches!(seen.runtime, Look::Blind { .. }) && matches!(seen.lists, Look::Blind { .. })
     })
@@ -406,4 +413,21 @@ async fn urgency_shortens_the_wait_that_is_running() {
     until(&lanes, "a first look", |seen| seen.runtime.value().is_some()).await;
     lanes.set_urgent(true);
     until(&lanes, "more looks", |_| fake.calls("Version") >= 3).await;
+}
+
+#[tokio::test]
+async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
+    // Another runtime's socket is there, and no kubelet to name the right one.
+    std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
+    std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();
+    let saved = Endpoint { socket: folder.path().join("run/crio/crio.sock"), named_by: NamedBy::Kubelet };
+    let settings = LaneSettings { host, paces: quick(), ..LaneSettings::default() };
+    let guessing = Lanes::start(settings.clone());
+    let guessed = |lanes: &Lanes| lanes.endpoint().map(|endpoint| endpoint.named_by);
+    until(&guessing, "a guess", |_| guessed(&guessing) == Some(NamedBy::Nobody)).await;
+    let lanes = Lanes::start(LaneSettings { saved_endpoint: Some(saved.clone()), ..settings });
+    until(&lanes, "a look", |seen| !matches!(seen.kubelet, Look::Never)).await;
+    assert_eq!(lanes.endpoint(), Some(saved));
 }

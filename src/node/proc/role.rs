@@ -12,9 +12,20 @@ use crate::core::fault::Role;
 /// How far up the parents a plugin may be from its runtime: delegated plugins are children of plugins.
 const MAX_ANCESTORS: usize = 4;
 
-/// Folders in which distributions keep CNI plugins.
-pub const CNI_FOLDERS: [&str; 5] =
-    ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/home/kubernetes/bin", "/var/lib/rancher/k3s/data/cni"];
+/// Folders in which distributions keep CNI plugins; `*` stands for one name (a revision or a hash: what a process
+/// executes is shown without links). The last six are of `OpenShift`, k3s and RKE2, and `MicroK8s`.
+pub const CNI_FOLDERS: [&str; 10] = [
+    "/opt/cni/bin",
+    "/usr/lib/cni",
+    "/usr/libexec/cni",
+    "/home/kubernetes/bin",
+    "/var/lib/cni/bin",
+    "/var/lib/rancher/k3s/data/cni",
+    "/var/lib/rancher/k3s/data/*/bin",
+    "/var/lib/rancher/rke2/data/*/bin",
+    "/var/snap/microk8s/*/opt/cni/bin",
+    "/snap/microk8s/*/opt/cni/bin",
+];
 
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
@@ -42,6 +53,8 @@ pub enum Proof {
         command: Option<String>,
         /// `CNI_CONTAINERID`: the sandbox it was called for.
         sandbox_id: Option<String>,
+        /// `K8S_POD_UID` of `CNI_ARGS`: the pod it was called for, which outlives one sandbox.
+        pod_uid: Option<String>,
     },
     /// `runc` or its kin.
     RuntimeClient {
@@ -107,10 +120,35 @@ impl Prover {
         let named = is_candidate(&process.command);
         let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_runtime_name(&parent.command));
         if !named && !called {
-            return Ok(None);
+            return if process.parent == 1 { self.left_alone(process) } else { Ok(None) };
         }
         let handle = Handle::open(&self.root, process.pid)?;
         self.prove_handle(table, process, &handle)
+    }
+
+    /// As [`Prover::left_plugin`], for any child of process 1: most of them are daemons, told by their executable.
+    fn left_alone(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
+        let exe = Handle::open(&self.root, process.pid).and_then(|handle| Ok((handle.exe()?, handle)));
+        let Ok((exe, handle)) = exe else { return Ok(None) };
+        if !self.in_cni_folder(&exe)
+            || handle.stat()?.start_ticks != process.start_ticks
+            || handle.namespace_depth()? != 1
+        {
+            return Ok(None);
+        }
+        self.left_plugin(&handle, &exe)
+    }
+
+    /// A plugin that has outlived its caller: a child of process 1 with no runtime above it. Its executable alone
+    /// proves little then, so the whole of a call must be in its environment.
+    fn left_plugin(&self, handle: &Handle, exe: &Path) -> io::Result<Option<Proof>> {
+        if !self.in_cni_folder(exe) {
+            return Ok(None);
+        }
+        let environ = handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS", "CNI_NETNS"])?;
+        let [Some(command), Some(sandbox_id), args, Some(_)] = environ else { return Ok(None) };
+        let (plugin, pod_uid) = (file_name(exe), args.as_deref().and_then(pod_uid));
+        Ok(Some(Proof::NetworkPlugin { plugin, command: Some(command), sandbox_id: Some(sandbox_id), pod_uid }))
     }
 
     /// As [`Prover::prove`], through a handle that is open already, and whatever the process calls itself.
@@ -155,7 +193,9 @@ impl Prover {
         exe: &Path,
     ) -> io::Result<Option<Proof>> {
         let called = ancestors(table, process, MAX_ANCESTORS).find(|parent| is_runtime_name(&parent.command));
-        let Some(runtime) = called else { return Ok(None) };
+        let Some(runtime) = called else {
+            return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
+        };
         let by_exe = self.in_cni_folder(exe);
         let path = if by_exe {
             exe.to_owned()
@@ -169,21 +209,20 @@ impl Prover {
         if !self.is_runtime(runtime)? {
             return Ok(None);
         }
-        let (command, sandbox_id) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID"]) {
-            Ok([command, id]) => (command, id),
+        let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {
+            // Some distributions keep other programs of the runtime in the same folder.
+            Ok([None, ..]) => return Ok(None),
+            Ok([command, id, args]) => (command, id, args),
             // It can be seen for what it is without its environment, but nothing may be done to it then.
-            Err(error) if by_exe && !super::is_gone(&error) => (None, None),
+            Err(error) if by_exe && !super::is_gone(&error) => (None, None, None),
             Err(error) => return Err(error),
         };
-        if !by_exe && command.is_none() {
-            return Ok(None);
-        }
-        let plugin = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        Ok(Some(Proof::NetworkPlugin { plugin, command, sandbox_id }))
+        let pod_uid = args.as_deref().and_then(pod_uid);
+        Ok(Some(Proof::NetworkPlugin { plugin: file_name(&path), command, sandbox_id, pod_uid }))
     }
 
     fn in_cni_folder(&self, path: &Path) -> bool {
-        path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| known == folder))
+        path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| is_like(known, folder)))
     }
 
     fn is_runtime(&self, process: &RawProcess) -> io::Result<bool> {
@@ -194,6 +233,33 @@ impl Prover {
         let exe = handle.exe()?;
         Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(|name| RUNTIMES.contains(&name)))
     }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+}
+
+/// Whether `folder` is `pattern`, in which `*` stands for any one name.
+fn is_like(pattern: &Path, folder: &Path) -> bool {
+    let (mut pattern, mut folder) = (pattern.components(), folder.components());
+    loop {
+        match (pattern.next(), folder.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(found)) if wanted == found || wanted.as_os_str() == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_UID=…`).
+fn pod_uid(args: &str) -> Option<String> {
+    let uid = args.split(';').find_map(|pair| pair.strip_prefix("K8S_POD_UID="))?;
+    Some(uid.to_owned()).filter(|uid| !uid.is_empty())
+}
+
+/// Whether this is the name of a daemon, a low-level runtime or the kubelet: not that of a plugin.
+pub fn is_named_part(command: &str) -> bool {
+    is_candidate(command)
 }
 
 /// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.

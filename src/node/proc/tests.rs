@@ -158,6 +158,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
         plugin: "ptp".to_owned(),
         command: Some("ADD".to_owned()),
         sandbox_id: Some("abc".to_owned()),
+        pod_uid: None,
     };
     assert_eq!(proofs_below(pid_of(&with.0), &prover), [expected]);
     end_children(pid_of(&with.0));

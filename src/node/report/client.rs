@@ -37,6 +37,13 @@ impl Credentials {
             Self::Kubeconfig(path) => {
                 let read = Kubeconfig::read_from(path)
                     .map_err(|error| unusable(format!("cannot read {}: {error}", path.display())))?;
+                if runs_programs(&read) {
+                    return Err(unusable(format!(
+                        "{} names a credential plugin, which is a program to run, and the probe runs none: use a \
+                         kubeconfig with a client certificate or a token file",
+                        path.display()
+                    )));
+                }
                 Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
                     .await
                     .map_err(|error| unusable(format!("{}: {error}", path.display())))?
@@ -48,6 +55,12 @@ impl Credentials {
         config.write_timeout = Some(DEADLINE);
         Client::try_from(config).map_err(|error| unusable(error.to_string()))
     }
+}
+
+/// Whether any user of this kubeconfig gets its credentials from another program.
+fn runs_programs(config: &Kubeconfig) -> bool {
+    let users = config.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
+    users.into_iter().any(|user| user.exec.is_some() || user.auth_provider.is_some())
 }
 
 /// Makes a client, again after each refusal.
@@ -176,5 +189,28 @@ async fn call(
     match tokio::time::timeout(DEADLINE, client.request::<OwnObject>(request)).await {
         Ok(answer) => Ok(answer?.into()),
         Err(_) => Err(CallError::Deadline),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_names_a_program_is_refused_and_nothing_is_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, ran) = (folder.path().join("kubeconfig"), folder.path().join("ran"));
+        let config = format!(
+            r#"{{"clusters": [{{"name": "c", "cluster": {{"server": "http://127.0.0.1:1"}}}}],
+                "contexts": [{{"name": "x", "context": {{"cluster": "c", "user": "u"}}}}],
+                "current-context": "x",
+                "users": [{{"name": "u", "user": {{"exec": {{
+                    "apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": ["{}"]}}}}}}]}}"#,
+            ran.display()
+        );
+        std::fs::write(&path, config).unwrap();
+        let error = Credentials::Kubeconfig(path).connect().await.err().unwrap();
+        assert!(error.to_string().contains("credential plugin"), "{error}");
+        assert!(!ran.exists());
     }
 }

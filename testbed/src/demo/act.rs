@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::judge::{ActRecord, CONTROL_MARGIN, Compared, ControlRecord};
 use super::report::Seconds;
 use super::stage::Stage;
+use super::wait::LOOK;
+use super::workloads::NAMESPACE;
 use super::writes::{self, Write};
 use crate::faults::Injection;
 use crate::view::{Allowed, diff};
-
-/// How often the bed looks.
-pub(super) const LOOK: Duration = Duration::from_millis(500);
 
 /// One incident.
 pub(super) trait Act {
@@ -97,7 +96,9 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     }
     record.run = Some(run);
     let after = stage.snapshot()?;
-    let (changes, counts) = diff(&before, &after, &act.allowed(stage));
+    // The crash loops of a later act have begun, and go on beside this one.
+    let allowed = act.allowed(stage).crash_loops(NAMESPACE, "crash-");
+    let (changes, counts) = diff(&before, &after, &allowed);
     record.changes.extend(changes.iter().map(|change| format!("{change:?}")));
     record.compared = Compared { pods: counts.pods, containers: counts.containers, processes: counts.processes };
     let allowed = [act.writes(stage), stage.writes_elsewhere()].concat();
@@ -140,23 +141,5 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
             return Ok(seconds);
         }
         std::thread::sleep(stage.look);
-    }
-}
-
-/// Waits for something; the error says for what.
-pub(super) fn wait(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + limit;
-    loop {
-        let last = done();
-        if matches!(last, Ok(true)) {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            return match last {
-                Err(error) => Err(error.context(format!("{what}: not within {limit:?}"))),
-                Ok(_) => bail!("{what}: not within {limit:?}"),
-            };
-        }
-        std::thread::sleep(LOOK);
     }
 }

@@ -1,4 +1,4 @@
-//! The five incidents, and the workloads they happen to.
+//! The five incidents.
 
 mod back_off;
 mod hung_container;
@@ -11,56 +11,3 @@ pub(super) use hung_container::HungContainer;
 pub(super) use leaked_shim::LeakedShim;
 pub(super) use network_plugin::NetworkPlugin;
 pub(super) use orphan::Orphan;
-
-use crate::images::WORK_IMAGE;
-
-use super::stage::NAMESPACE;
-
-/// Folder on the node with the causes of failing workloads.
-pub(super) const CAUSES: &str = "/run/demo";
-
-/// DaemonSet pods on every real node; the crash loops on one only.
-pub(super) fn workloads(sick: &str) -> String {
-    let mut text = some_workloads(&["log-shipper", "node-metrics", "mesh-agent", "net-a", "net-b"]);
-    for name in ["crash-control", "crash-loop"] {
-        let args = format!(r#"["fail-while", "{CAUSES}/{name}"]"#);
-        // Left out until an act labels the node: a crash loop needs minutes to reach its longest back-off.
-        text.push_str(&daemon_set(name, &args, &format!("kubernetes.io/hostname: {sick}, demo/crash: 'true'")));
-    }
-    text
-}
-
-/// Some of the workloads that run on every real node.
-pub(super) fn some_workloads(names: &[&str]) -> String {
-    let mut text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
-    for name in names {
-        text.push_str(&daemon_set(name, r#"["work"]"#, "kubernetes.io/os: linux"));
-    }
-    text
-}
-
-fn daemon_set(name: &str, args: &str, selector: &str) -> String {
-    format!(
-        r"---
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {{name: {name}, namespace: {NAMESPACE}}}
-spec:
-  selector: {{matchLabels: {{app: {name}}}}}
-  template:
-    metadata: {{labels: {{app: {name}}}}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      nodeSelector: {{{selector}}}
-      containers:
-      - name: main
-        image: {WORK_IMAGE}
-        imagePullPolicy: Never
-        args: {args}
-        volumeMounts: [{{name: causes, mountPath: {CAUSES}}}]
-      volumes:
-      - name: causes
-        hostPath: {{path: {CAUSES}, type: DirectoryOrCreate}}
-"
-    )
-}

@@ -11,11 +11,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::act::{Act, enforced};
-use super::acts::{self, HungContainer, Orphan};
+use super::acts::{HungContainer, Orphan};
 use super::judge::{ActRecord, judge};
 use super::report::{Report, StageKind};
 use super::stage::{Stage, thresholds};
 use super::tell::Teller;
+use super::workloads;
 use crate::stand_in::mutant::{self, Mutation};
 use crate::{Bed, BedOptions, Node, operator, state};
 
@@ -66,7 +67,10 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
             bed.kubectl_input(&["apply", "-f", "-"], &policy(name, number)?.to_string())?;
         }
     }
-    bed.kubectl_input(&["apply", "-f", "-"], &acts::some_workloads(&["log-shipper", "mesh-agent", "node-metrics"]))?;
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &workloads::some_workloads(&["log-shipper", "mesh-agent", "node-metrics"]),
+    )?;
     operator::wait(&bed)?;
     let thresholds = thresholds(&nrh)?;
     let one = |node: &Node, variant: &Variant| -> Result<Report> {

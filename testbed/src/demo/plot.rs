@@ -38,6 +38,9 @@ pub fn run(options: &Options) -> Result<bool> {
         stand_ins: options.fake,
         ..BedOptions::default()
     })?;
+    if !options.keep {
+        tidy_up_when_told(bed.name());
+    }
     bed.add_kwok_nodes(options.kwok)?;
     let stage = Stage::set(bed, tell, nrh).context("install the operator")?;
     let mut plot = Plot { stage: &stage, options, records: Vec::new() };
@@ -68,6 +71,28 @@ pub fn run(options: &Options) -> Result<bool> {
         stage.bed.down()?;
     }
     Ok(report.ok)
+}
+
+/// The kernel ends all processes with this one; a person's Ctrl-C also takes the files.
+fn tidy_up_when_told(name: &str) {
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        let told = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|threads| {
+            threads.block_on(async {
+                let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+                tokio::select! {
+                    interrupted = tokio::signal::ctrl_c() => interrupted,
+                    _ = terminated.recv() => Ok(()),
+                }
+            })
+        });
+        if told.is_ok() {
+            if let Err(error) = Bed::attach(&name).and_then(Bed::down) {
+                eprintln!("testbed: {error:#}");
+            }
+            std::process::exit(130);
+        }
+    });
 }
 
 /// Acts that stand-ins cannot play: they call no network plugin, and their kubelet has no back-off.

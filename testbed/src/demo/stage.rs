@@ -8,14 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::act::{LOOK, wait};
 use super::tell::Teller;
+use super::wait::{LOOK, wait};
+use super::workloads::NAMESPACE;
 use super::writes::Write;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
-/// Namespace of the demo's workloads.
-pub(crate) const NAMESPACE: &str = "demo";
 /// How long pods of a healthy node may take to run.
 const PODS: Duration = Duration::from_mins(2);
 
@@ -62,7 +61,7 @@ impl Stage {
         operator::load_image(&self.bed, &self.nrh)?;
         self.tell.say("kubectl apply -k config/default");
         operator::apply_folder(&self.bed, "config/default")?;
-        self.bed.kubectl_input(&["apply", "-f", "-"], &super::acts::workloads(&self.sick.name))?;
+        self.bed.kubectl_input(&["apply", "-f", "-"], &super::workloads::workloads(&self.sick.name))?;
         self.tell.say("waiting for the controller, the probes and the workloads");
         operator::wait(&self.bed)?;
         self.settle()

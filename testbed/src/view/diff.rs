@@ -7,10 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeView, Pod, PodName, Snapshot};
 
+/// How the kernel names every shim of containerd.
+const SHIM: &str = "containerd-shim";
+
 /// What may differ: the objects of the injected fault and what heals them, nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
     pods: Vec<(String, String)>,
+    loops: Vec<(String, String)>,
     programs: BTreeSet<(String, String)>,
     stopped: BTreeSet<String>,
     specs: BTreeSet<String>,
@@ -21,6 +25,14 @@ impl Allowed {
     #[must_use]
     pub fn pods(mut self, namespace: &str, prefix: &str) -> Self {
         self.pods.push((namespace.to_owned(), prefix.to_owned()));
+        self
+    }
+
+    /// Pods of a namespace whose names begin so, and whose containers end and start again all the while: the pods, their
+    /// sandboxes and shims stay the same.
+    #[must_use]
+    pub fn crash_loops(mut self, namespace: &str, prefix: &str) -> Self {
+        self.loops.push((namespace.to_owned(), prefix.to_owned()));
         self
     }
 
@@ -46,8 +58,16 @@ impl Allowed {
     }
 
     fn pod(&self, namespace: &str, name: &str) -> bool {
-        self.pods.iter().any(|(own, prefix)| own == namespace && name.starts_with(prefix.as_str()))
+        names(&self.pods, namespace, name)
     }
+
+    fn crash_loop(&self, namespace: &str, name: &str) -> bool {
+        names(&self.loops, namespace, name)
+    }
+}
+
+fn names(list: &[(String, String)], namespace: &str, name: &str) -> bool {
+    list.iter().any(|(own, prefix)| own == namespace && name.starts_with(prefix.as_str()))
 }
 
 /// A kind of thing that changed.
@@ -111,6 +131,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot, allowed: &Allowed) -> (Vec<Chan
         changes.compare(What::Pod, namespace, name, uid(old), uid(new));
         if let (Some(old), Some(new)) = (old, new)
             && !old.node.as_ref().is_some_and(|node| allowed.stopped.contains(node))
+            && !allowed.crash_loop(namespace, name)
         {
             for (container, old, new) in pair(&restarts(old), &restarts(new)) {
                 let subject = format!("{name}/{container}");
@@ -156,6 +177,7 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
     let orphan_owners: BTreeMap<&str, &PodName> =
         [before, after].iter().flat_map(|view| &view.lists.containers).map(|c| (c.sandbox.as_str(), &c.pod)).collect();
     let free = |pod: &PodName| allowed.pod(&pod.namespace, &pod.name);
+    let crashes = |pod: &PodName| allowed.crash_loop(&pod.namespace, &pod.name);
     let stopped = allowed.stopped.contains(node);
 
     let sandboxes = |view: &NodeView| -> BTreeMap<(String, String), String> {
@@ -168,11 +190,9 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
         changes.compare(What::Sandbox, node, &format!("{pod} {id}"), old.cloned(), new.cloned());
     }
     let containers = |view: &NodeView| -> BTreeMap<(String, String), String> {
-        let lists = view
-            .lists
-            .containers
-            .iter()
-            .filter(|c| !stopped && !free(&c.pod) && (c.state != "EXITED" || !looks.remains(&c.pod)));
+        let left = |c: &super::Container| c.state == "EXITED" && looks.remains(&c.pod);
+        let lists = view.lists.containers.iter();
+        let lists = lists.filter(|c| !stopped && !free(&c.pod) && !crashes(&c.pod) && !left(c));
         lists.map(|c| ((format!("{}/{}", c.pod.name, c.name), c.id.clone()), c.state.clone())).collect()
     };
     let (old, new) = (containers(before), containers(after));
@@ -184,7 +204,8 @@ fn compare_node(node: &str, looks: &Looks, allowed: &Allowed, changes: &mut Chan
         let other = view.processes.iter().filter(|process| match &process.sandbox {
             Some(id) => {
                 let owner = owners.get(id.as_str()).or_else(|| orphan_owners.get(id.as_str()));
-                !stopped && !owner.is_some_and(|pod| free(pod))
+                let is_shim = process.comm.starts_with(SHIM);
+                !stopped && !owner.is_some_and(|pod| free(pod) || (crashes(pod) && !is_shim))
             }
             None => !allowed.programs.contains(&(node.to_owned(), process.comm.clone())),
         });

@@ -183,3 +183,21 @@ fn the_kubelet_may_collect_what_a_deleted_pod_left_but_nobody_may_touch_what_run
     // The last dead instance of a pod that is there.
     assert_eq!(left("uid-other", false, "EXITED"), [What::Sandbox, What::Container]);
 }
+
+#[test]
+fn a_crash_loop_restarts_its_containers_and_stays_the_same_pod() {
+    let allowed = Allowed::default().crash_loops("demo", "other");
+    let mut after = snapshot();
+    after.cluster.pods[1].containers[0].restarts += 1;
+    let view = after.nodes.get_mut("real-1").unwrap();
+    view.lists.containers[1].id = "c-other-2".into();
+    view.processes.push(process(31, "workload", Some("s-other")));
+    assert_eq!(kinds(&after, &allowed), []);
+    assert_eq!(kinds(&after, &Allowed::default()).len(), 4);
+    let view = after.nodes.get_mut("real-1").unwrap();
+    view.processes.retain(|process| process.host_pid != 30);
+    view.lists.sandboxes[1].ready = false;
+    assert_eq!(kinds(&after, &allowed).len(), 2, "its shim and its sandbox are not free");
+    after.cluster.pods[1].uid = "new".into();
+    assert!(kinds(&after, &allowed).contains(&(What::Pod, "other".into())));
+}

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_refused_or_hung_version_call_is_sick_a_missing_socket_only_where_one_was() {
+fn a_refused_or_hung_version_call_is_sick_what_the_probe_lacks_is_not() {
     let mut node = Node::healthy();
     for look in [
         Look::Hung { out: Duration::from_secs(6) },
@@ -14,8 +14,7 @@ fn a_refused_or_hung_version_call_is_sick_a_missing_socket_only_where_one_was() 
     }
     node.runtime = Look::Blind { reason: "no socket".into() };
     assert!(node.kinds().is_empty());
-    let known = diagnose(&node.seen(), Known { runtime: true, ..Known::default() }, &Thresholds::default());
-    assert_eq!(only(&known).kind, FaultType::RuntimeUnreachable);
+    assert_eq!(clean_at(&node.findings(), FaultType::RuntimeUnreachable, "runtime"), None);
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn the_holder_is_the_fault_and_its_waiters_are_evidence() {
     node.table().push(plugin(399, 95, "s4", &[], false));
     let findings = node.findings();
     let sighting = only(&findings);
-    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::NetworkPluginHung, LOCK));
+    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::NetworkPluginHung, "s1"));
     assert_eq!(sighting.subject.lock.as_deref(), Some(LOCK));
     assert_eq!(sighting.target.process.as_ref().map(|p| (p.pid, p.role)), Some((400, Role::NetworkPlugin)));
     assert!(sighting.evidence.iter().any(|line| line.contains("process 402") && line.contains("waits")));
@@ -62,4 +62,48 @@ fn hostile_names_are_bounded() {
     assert!(sighting.evidence.iter().all(|line| line.len() <= MAX_LINE));
     assert!(sighting.subject.lock.as_ref().unwrap().len() <= MAX_LINE);
     assert!(sighting.target.sandbox_id.as_ref().unwrap().len() <= 128);
+}
+
+#[test]
+fn the_fault_keeps_its_name_while_more_and_less_of_it_is_in_sight() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(400, 90, "s1", &[], false));
+    let alone = only(&node.findings()).key.clone();
+    let at = node.table().len() - 1;
+    node.table()[at] = plugin(400, 95, "s1", &[LOCK], false);
+    assert_eq!((only(&node.findings()).key.as_str(), alone.as_str()), ("s1", "s1"));
+    // The next try for the same pod has another sandbox, and meets the same fault.
+    for sandbox in ["s1", "s2"] {
+        let mut next = plugin(401, 90, sandbox, &[LOCK], false);
+        let Part::NetworkPlugin { pod_uid, .. } = &mut next.part else { panic!("no plugin") };
+        *pod_uid = Some("uid-one".into());
+        node.table()[at] = next;
+        assert_eq!(only(&node.findings()).key, "uid-one");
+    }
+}
+
+#[test]
+fn what_is_old_and_not_blamed_now_is_not_clean() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(400, 90, "s1", &[], false));
+    node.table().push(plugin(401, 80, "s2", &[LOCK], false));
+    let findings = node.findings();
+    assert_eq!(only(&findings).key, "s2");
+    for key in ["s1", "ptp", LOCK] {
+        assert_eq!(clean_at(&findings, FaultType::NetworkPluginHung, key), None, "{key}");
+    }
+    assert_eq!(clean_at(&findings, FaultType::NetworkPluginHung, "s3"), Some(1000));
+}
+
+#[test]
+fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
+    for (may_be, age, clean) in
+        [(MayBe::NetworkPlugin, 60, None), (MayBe::NetworkPlugin, 59, Some(1000)), (MayBe::Other, 90, Some(1000))]
+    {
+        let mut node = Node::healthy();
+        node.unproven("x", may_be);
+        let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+        value.unproven[0].age = Duration::from_secs(age);
+        assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{may_be:?} {age}");
+    }
 }

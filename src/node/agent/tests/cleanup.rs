@@ -1,6 +1,6 @@
 //! Removing exactly one leftover.
 
-use super::runtime::{Wrong, container, sandbox};
+use super::runtime::{Says, Wrong, container, sandbox};
 use super::*;
 
 /// A shim that serves nothing: stopped, a child of init, on no ready sandbox. Skips where init is not the
@@ -50,6 +50,39 @@ async fn a_leaked_shim_is_ended_and_a_needed_one_is_not() {
     assert_eq!(shim.state(), None);
     assert_eq!((needed.state(), needed.resumed()), (Some('T'), 0));
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_know_its_task() {
+    let (node, sandbox_id) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox_id);
+    node.runtime.set(|world| world.sandboxes = vec![sandbox(&id(), true)]);
+    let order = || remove_shim(&shim, &sandbox_id);
+    let outcome = node.execute(&order()).await;
+    refused(&outcome, OutcomeReason::Recovered);
+    assert!(outcome.message.contains("s old"), "{}", outcome.message);
+
+    let old = || {
+        let mut settings = node.settings();
+        settings.thresholds.leaked_shim_age = Duration::ZERO;
+        Agent::new(settings)
+    };
+    for (says, reason) in [
+        (Says::Running, OutcomeReason::Recovered),
+        (Says::Unknown, OutcomeReason::CannotLook),
+        (Says::UnknownAtOnce, OutcomeReason::CannotLook),
+        (Says::Nothing, OutcomeReason::CannotLook),
+    ] {
+        node.runtime.set(|world| world.tasks.insert(sandbox_id.clone(), says));
+        refused(&old().execute(&order()).await, reason);
+    }
+    let by_hand = node.stage.shim("redis");
+    refused(&old().execute(&remove_shim(&by_hand, "redis")).await, OutcomeReason::TargetChanged);
+    assert!(by_hand.state().is_some() && shim.state().is_some());
+
+    node.runtime.set(|world| world.tasks.clear());
+    done(&old().execute(&order()).await);
+    assert_eq!(shim.state(), None);
 }
 
 #[tokio::test]

@@ -94,6 +94,9 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
     node.runtime.set(|world| world.tasks.clear());
     refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
 
+    node.runtime.set(|world| world.tasks.insert(container.clone(), Says::UnknownAtOnce));
+    refused(&node.execute(&with_container()).await, OutcomeReason::CannotLook);
+
     node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
     refused(&node.execute(&with_container()).await, OutcomeReason::CannotLook);
     let mut settings = node.settings();

@@ -32,7 +32,10 @@ pub(super) enum Wrong {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     Running,
+    /// As of a deaf shim: containerd waits first.
     Unknown,
+    /// As of a shim that answers with an error.
+    UnknownAtOnce,
     GaveUp,
     Nothing,
 }
@@ -114,7 +117,11 @@ async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<St
         Some(Says::GaveUp) => return answer(Err((DEADLINE_EXCEEDED, "context deadline exceeded".to_owned()))),
         Some(Says::Nothing) => return std::future::pending().await,
         Some(Says::Running) => Status::Running,
-        Some(Says::Unknown) => Status::Unknown,
+        Some(Says::Unknown) => {
+            tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+            Status::Unknown
+        }
+        Some(Says::UnknownAtOnce) => Status::Unknown,
     };
     let process = Process { id: request.container_id, status: status.into(), ..Process::default() };
     answer(Ok(GetResponse { process: Some(process) }.encode_to_vec()))

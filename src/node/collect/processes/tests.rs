@@ -117,8 +117,36 @@ fn what_was_proven_is_remembered_while_its_memory_may_not_be_read() {
     let seen = eye.look().unwrap().processes;
     assert_eq!((seen.len(), seen[0].state), (1, 'D'));
     assert_eq!(seen[0].part, Part::Shim { id: "abc".to_owned(), living_children: 0 });
-    // An eye that never saw it before cannot say what it is, and does not guess.
-    assert_eq!(root.eye().look().unwrap().processes, []);
+    // An eye that never saw it before cannot say what it is, and neither guesses nor leaves it out.
+    let table = root.eye().look().unwrap();
+    assert_eq!(table.processes, []);
+    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.state, one.may_be)).collect();
+    assert_eq!(candidates, [(50, 'D', MayBe::Shim)]);
+}
+
+#[test]
+fn a_plugin_that_outlives_its_caller_is_seen_from_memory_and_anew() {
+    let plugin = Entry { command: b"host-local", exe: "/opt/cni/bin/host-local", args: "host-local", ..SHIM };
+    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
+    let call =
+        "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0CNI_ARGS=IgnoreUnknown=1;K8S_POD_UID=u1;X=2\0CNI_NETNS=/run/netns/x\0";
+    let called = Proc::new().with(&runtime).with(&Entry { parent: 40, ..plugin });
+    fs::write(called.0.path().join("50/environ"), call).unwrap();
+    let mut eye = called.eye();
+    let is_seen = |table: ProcessTable| {
+        table.processes.iter().any(|seen| {
+            matches!(&seen.part, Part::NetworkPlugin { sandbox_id: Some(id), pod_uid: Some(uid), .. }
+                if id == "s1" && uid == "u1")
+        })
+    };
+    assert!(is_seen(eye.look().unwrap()));
+    let left = called.with(&plugin);
+    fs::write(left.0.path().join("50/environ"), call).unwrap();
+    assert!(is_seen(eye.look().unwrap()) && is_seen(left.eye().look().unwrap()));
+    // Without the whole of a call it may be anything, and memory says no more than a new proof.
+    fs::write(left.0.path().join("50/environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
+    assert_eq!(left.eye().look().unwrap().processes.len(), 1);
+    assert!(is_seen(eye.look().unwrap()), "its environment does not change while it lives");
 }
 
 #[test]
@@ -217,7 +245,7 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     });
     let path = lock.display().to_string();
     for seen in &last {
-        let Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters } = &seen.part else { continue };
+        let Part::NetworkPlugin { plugin, sandbox_id, holds, waits, waiters, .. } = &seen.part else { continue };
         if plugin == "host-local" {
             assert_eq!((holds.as_slice(), *waits, *waiters), (&[path.clone()][..], false, 2), "{seen:?}");
             assert_eq!(sandbox_id.as_deref(), Some("s1"));

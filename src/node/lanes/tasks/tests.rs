@@ -191,3 +191,15 @@ fn what_is_no_longer_listed_is_forgotten() {
     table.serve(false);
     assert!(table.looks(start).is_empty());
 }
+
+#[test]
+fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
+    let mut table = table(1);
+    table.lonely(["left".to_owned()].into());
+    assert!(table.aim(&round(1)));
+    let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::NotFound);
+    assert!(asked.iter().any(|(_, id)| id == "left"), "{asked:?}");
+    table.lonely(BTreeSet::new());
+    assert!(table.aim(&round(1)));
+    assert!(!table.looks(Instant::now()).contains_key("left"));
+}

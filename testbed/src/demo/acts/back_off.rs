@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::super::act::{Act, wait};
-use super::super::stage::{NAMESPACE, Stage};
+use super::super::act::Act;
+use super::super::stage::Stage;
+use super::super::wait::wait;
+use super::super::workloads::CAUSES;
+use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
-use super::CAUSES;
 use crate::faults::{self, Fault, Injection, Victim};
 use crate::view::{self, Allowed, Pod};
 

@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use super::super::act::{Act, wait};
-use super::super::stage::{NAMESPACE, Stage};
+use super::super::act::Act;
+use super::super::stage::Stage;
+use super::super::wait::wait;
+use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::process;

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::super::act::{Act, wait};
-use super::super::stage::{NAMESPACE, Stage};
+use super::super::act::Act;
+use super::super::stage::Stage;
+use super::super::wait::wait;
+use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
 use crate::faults::{self, Injection};
 use crate::view::{self, Allowed};

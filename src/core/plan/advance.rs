@@ -1,0 +1,301 @@
+//! One turn of an open episode: its step is moved on, its faults are marked healed, new ones join, and the next
+//! step is reserved.
+
+use super::evidence::{Cure, NodeFacts, Seen};
+use super::turn::Turn;
+use super::{Ctx, Hold, HoldReason, Wake, ending, ladder, readiness, refused, steps};
+use crate::core::episode::{
+    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
+};
+use crate::core::fault::FaultState;
+use crate::core::policy::{Action, Policy, Step};
+
+/// Takes the episode as far as it goes now.
+pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, may_start: bool, wake: &mut Wake) -> Turn {
+    let mut turn = Turn::new(episode.clone());
+    if !episode.phase.is_final() {
+        match (ending::must_end(ctx, facts, episode), ending::policy_of(ctx, episode)) {
+            (Some(why), _) => ending::cancel(ctx, &mut turn.episode, &why),
+            (None, Some(policy)) => go_on(ctx, facts, policy, &mut turn, may_start, wake),
+            (None, None) => {}
+        }
+    }
+    if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode) {
+        turn.effect = Some(undo);
+        wake.at(ctx.settings.retry);
+    }
+    turn
+}
+
+fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, may_start: bool, wake: &mut Wake) {
+    steps::move_on(ctx, facts, policy, turn, wake);
+    mark_healed(ctx, facts, &mut turn.episode);
+    if turn.episode.phase.is_final() {
+        return;
+    }
+    if turn.episode.current_step().is_none() {
+        if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+            ending::cancel(ctx, &mut turn.episode, &why);
+            return;
+        }
+        join(ctx, facts, policy, turn, wake);
+        if turn.effect.is_none() {
+            next_step(ctx, facts, policy, turn, may_start, wake);
+        }
+    } else {
+        wait_for_step(turn, wake);
+        join(ctx, facts, policy, turn, wake);
+    }
+    turn.episode.set_phase();
+}
+
+/// Faults that are gone by a clean look, whether by a step or by themselves.
+fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
+    let current = episode.current_step().map(|step| step.fault_id.clone());
+    let mut healed = Vec::new();
+    for fault in &episode.faults {
+        if fault.state == HealState::Healed || current.as_deref() == Some(fault.id.as_str()) {
+            continue;
+        }
+        let after = episode.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.acted_at).max();
+        if facts.cure(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean {
+            healed.push((fault.id.clone(), fault.kind, after.is_some()));
+        }
+    }
+    for (id, kind, was_acted_on) in healed {
+        if let Some(fault) = episode.fault_mut(&id) {
+            fault.state = HealState::Healed;
+        }
+        let how = if was_acted_on { "is gone now" } else { "recovered by itself" };
+        episode.say(&format!("{kind} {how}"));
+    }
+}
+
+/// Confirmed faults of the node that are not in the episode yet, or have come back.
+fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, wake: &mut Wake) {
+    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+        let id = seen.fault.id.as_str();
+        match turn.episode.fault(id).map(|fault| fault.state) {
+            Some(HealState::Open) => continue,
+            Some(HealState::GivenUp) => {
+                let message = format!(
+                    "{} ({}): its ladder is at an end and it is still there; a person is needed",
+                    seen.fault.kind, seen.fault.subject
+                );
+                turn.hold(id, Hold::new(HoldReason::LadderExhausted, &message), wake);
+                continue;
+            }
+            Some(HealState::Healed) | None => {}
+        }
+        if let Some(other) = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name) {
+            let message = format!(
+                "{} ({}) is for policy {}; episode {} of policy {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, other.name, turn.episode.name, policy.name
+            );
+            turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            continue;
+        }
+        match readiness::judge(ctx, facts, policy, seen) {
+            Err(hold) => turn.hold(id, hold, wake),
+            Ok(rule) => {
+                if let Some(fault) = turn.episode.fault_mut(id) {
+                    fault.state = HealState::Open;
+                } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
+                    turn.episode.faults.push(readiness::standing(&seen.fault, rule));
+                } else {
+                    let message =
+                        format!("episode {} holds as many faults as it may; the next one takes it", turn.episode.name);
+                    turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+                    continue;
+                }
+                if turn.episode.current_step().is_some() {
+                    under_way(turn, id, wake);
+                }
+            }
+        }
+    }
+}
+
+fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
+    let Some(current) = turn.episode.current_step().map(|step| step.fault_id.clone()) else { return };
+    let waiting: Vec<String> = turn
+        .episode
+        .faults
+        .iter()
+        .filter(|fault| fault.state == HealState::Open && fault.id != current)
+        .map(|fault| fault.id.clone())
+        .collect();
+    for id in waiting {
+        under_way(turn, &id, wake);
+    }
+}
+
+fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
+    let Some(step) = turn.episode.current_step() else { return };
+    let message = format!("{} is under way on node {}; one step at a time", step.phrase(), turn.episode.node);
+    turn.hold(id, Hold::new(HoldReason::StepUnderWay, &message), wake);
+}
+
+/// Reserves the next step: of the most urgent fault for which one may be taken now.
+pub(super) fn next_step(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    may_start: bool,
+    wake: &mut Wake,
+) {
+    for id in by_urgency(&turn.episode, facts) {
+        if let Some(step) = turn.episode.current_step() {
+            let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), facts.name);
+            turn.hold(&id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            continue;
+        }
+        if let Err(hold) = try_fault(ctx, facts, policy, turn, &id, may_start, wake) {
+            turn.hold(&id, hold, wake);
+        }
+    }
+}
+
+/// Open faults, most urgent first; those that the probe does not name now come last.
+fn by_urgency(episode: &Episode, facts: &NodeFacts<'_>) -> Vec<String> {
+    let place = |fault: &EpisodeFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
+    let mut open: Vec<&EpisodeFault> = episode.faults.iter().filter(|f| f.state == HealState::Open).collect();
+    open.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.id.cmp(&b.id)));
+    open.into_iter().map(|fault| fault.id.clone()).collect()
+}
+
+fn try_fault(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    id: &str,
+    may_start: bool,
+    wake: &mut Wake,
+) -> Result<(), Hold> {
+    loop {
+        let Some(mut standing) = turn.episode.fault(id).cloned() else { return Ok(()) };
+        let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
+        refused::cooled_down(ctx, &turn.episode, &standing, rule)?;
+        let seen = facts.find(id);
+        let mut notes = Vec::new();
+        let step = ladder::climb(
+            &mut standing,
+            rule,
+            Some(&turn.episode),
+            facts,
+            seen.map(|seen| seen.fault.as_ref()),
+            &mut notes,
+        );
+        for note in notes {
+            turn.episode.say(&note);
+        }
+        let is_full = turn.episode.steps.len() >= MAX_STEPS;
+        let Some(step) = step.filter(|_| !is_full) else {
+            standing.state = HealState::GivenUp;
+            let why = if is_full { "the episode has as many steps as it may" } else { "its ladder is at an end" };
+            turn.episode.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
+            replace(&mut turn.episode, standing);
+            return Ok(());
+        };
+        replace(&mut turn.episode, standing.clone());
+        ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
+        if !may_start {
+            let message = "the ledger of in-flight slots is missing or unreadable: no step starts until it is rebuilt";
+            return Err(Hold::new(HoldReason::NoLedger, message));
+        }
+        let hold = match present(facts, &standing, seen)
+            .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, seen, rule, step)?)))
+        {
+            Ok((seen, lane)) => {
+                reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
+                return Ok(());
+            }
+            Err(hold) => hold,
+        };
+        if hold.reason == HoldReason::CoolDown {
+            return Err(hold);
+        }
+        let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, turn.episode.last_activity()));
+        if idle < patience {
+            wake.at(patience.saturating_sub(idle));
+            return Err(hold);
+        }
+        pass_over(ctx, turn, standing, step, &hold);
+    }
+}
+
+/// The fault as it shows now; without that nothing is done about it.
+fn present<'s, 'a>(
+    facts: &NodeFacts<'_>,
+    standing: &EpisodeFault,
+    seen: Option<&'s Seen<'a>>,
+) -> Result<&'s Seen<'a>, Hold> {
+    let what = format!("{} ({}) on {}", standing.kind, standing.subject, facts.name);
+    match seen {
+        Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
+        Some(_) => Err(Hold::new(HoldReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
+        None => Err(Hold::new(HoldReason::NotConfirmed, &format!("{what} does not show now; its end is not sure yet"))),
+    }
+}
+
+fn replace(episode: &mut Episode, standing: EpisodeFault) {
+    if let Some(fault) = episode.fault_mut(&standing.id)
+        && *fault != standing
+    {
+        *fault = standing;
+    }
+}
+
+fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
+    StepRecord {
+        operation_id: operation_id(&episode.name, episode.opened_at, episode.steps.len() + 1),
+        fault_id: standing.id.clone(),
+        action: step.action.kind(),
+        signal: ladder::signal(&step.action),
+        rung: standing.rung,
+        lane,
+        target: crate::core::fault::Target::default(),
+        state: StepState::Reserved,
+        reason: None,
+        message: String::new(),
+        reserved_at: ctx.snapshot.now,
+        started_at: None,
+        acted_at: None,
+        clean_since: None,
+        finished_at: None,
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
+fn reserve(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    turn: &mut Turn,
+    seen: &Seen<'_>,
+    standing: &EpisodeFault,
+    step: &Step,
+    lane: Lane,
+    wake: &mut Wake,
+) {
+    let mut record = record(ctx, &turn.episode, standing, step, lane);
+    record.target = seen.fault.target.clone();
+    if step.action == Action::Cordon {
+        // Owed before the act: a crash in between strands nothing.
+        turn.episode.undo.cordoned = true;
+    }
+    turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
+    turn.effect = steps::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
+    turn.episode.steps.push(record);
+    wake.at(ctx.settings.retry);
+}
+
+/// A step that stayed held for too long is passed over: every wait has an end.
+fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, step: &Step, hold: &Hold) {
+    let mut record = record(ctx, &turn.episode, &standing, step, Lane::Api);
+    record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
+    turn.episode.steps.push(record);
+    standing.rung += 1;
+    replace(&mut turn.episode, standing);
+}
