@@ -149,8 +149,6 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
-    /// Start ticks of a kubelet process that has not completed its start.
-    pub trying: Option<u64>,
 }
 
 /// What was learned before this look and matters to it.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::diagnose::{Findings, Harm, Known, KubeletStart, Sighting, Verdict};
+use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
 use super::thresholds::{Confirmation, Thresholds};
 
@@ -40,12 +40,6 @@ pub struct Tracker {
     /// Whether the process table has shown itself to be the node's since boot.
     #[serde(default)]
     processes_known: bool,
-    /// Start ticks of the kubelet that is on its way up.
-    #[serde(default)]
-    kubelet_trying: Option<u64>,
-    /// Whether one that was on its way up has ended without getting there, since the last that did.
-    #[serde(default)]
-    kubelet_failed: bool,
     /// Whether every running container's task has been asked once since boot.
     #[serde(default)]
     tasks_known: bool,
@@ -128,7 +122,6 @@ impl Tracker {
         {
             self.kubelet_completed = Some(completed);
         }
-        self.learn_tries(findings.kubelet);
         let is_clean = |kind: FaultType| {
             matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
         };
@@ -164,18 +157,6 @@ impl Tracker {
         self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
     }
 
-    fn learn_tries(&mut self, kubelet: KubeletStart) {
-        match (kubelet.started, kubelet.trying) {
-            (Some(true), _) => (self.kubelet_trying, self.kubelet_failed) = (None, false),
-            (_, Some(now)) => {
-                self.kubelet_failed |= self.kubelet_trying.is_some_and(|before| before != now);
-                self.kubelet_trying = Some(now);
-            }
-            (Some(false), None) => self.kubelet_failed |= self.kubelet_trying.take().is_some(),
-            (None, None) => {}
-        }
-    }
-
     fn kubelet_down(&self) -> bool {
         self.entries.values().any(|entry| entry.kind == FaultType::KubeletDown && entry.state == FaultState::Confirmed)
     }
@@ -191,9 +172,9 @@ impl Tracker {
             *entry = Entry::new(wall, sighting);
         }
         let alone = down && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
-        // One that has ended blocks at most the start of a kubelet: one must have failed. A kubelet that somebody has
-        // stopped, or is just starting again, is blocked by nothing.
-        let harms = sighting.harm == Harm::Always || alone && self.kubelet_failed;
+        // Whether a kubelet tries to start and dies of it cannot be relied on to be seen: it may live for milliseconds. So
+        // one that only waits for a kubelet counts as soon as that is confirmed to be down.
+        let harms = sighting.harm == Harm::Always || alone;
         entry.tell(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
             // It is there, but does no harm any more.

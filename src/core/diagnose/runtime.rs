@@ -175,7 +175,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
         (Some((_, _, age)), Some(true)) => {
             let completed = looked.saturating_sub(age);
-            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed), trying: None };
+            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed) };
             return findings.blind(kind, Verdict::Clean { looked });
         }
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
@@ -185,7 +185,6 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
-    findings.kubelet.trying = kubelet.process.map(|(_, start_ticks, _)| start_ticks);
     findings.sightings.push(
         Component {
             kind,
