@@ -77,8 +77,9 @@ fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothin
     kubectl(&["delete", "-k", &folder, "--timeout=120s"]);
 
     assert_eq!(everything(), before);
-    let nodes = kubectl(&["get", "nodes", "-o", "yaml"]);
-    assert!(!nodes.contains("runtimehealth.io"), "{nodes}");
+    let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";
+    let nodes = kubectl(&["get", "nodes", "-o", ours]);
+    assert!(nodes.contains("podCIDR") && !nodes.contains("runtimehealth.io"), "{nodes}");
     frozen.lift(node).unwrap();
     bed.down().unwrap();
 }
