@@ -79,7 +79,7 @@ fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothin
     assert_eq!(everything(), before);
     let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";
     let nodes = kubectl(&["get", "nodes", "-o", ours]);
-    assert!(nodes.contains("podCIDR") && !nodes.contains("runtimehealth.io"), "{nodes}");
+    assert!(nodes.contains("kubernetes.io/hostname") && !nodes.contains("runtimehealth.io"), "{nodes}");
     frozen.lift(node).unwrap();
     bed.down().unwrap();
 }
