@@ -334,6 +334,11 @@ impl Fault {
         format!("{}-{}", kind.as_str().to_ascii_lowercase(), crate::core::text::short_hash(key))
     }
 
+    /// Whether it is about this pod, as its subject or as what an act would touch.
+    pub fn is_about_pod(&self, uid: &str) -> bool {
+        [&self.subject.pod, &self.target.pod].into_iter().flatten().any(|pod| pod.uid == uid)
+    }
+
     /// Most severe first, then by kind and id: the order in which faults are shown and healed.
     pub fn by_urgency(a: &Self, b: &Self) -> std::cmp::Ordering {
         b.severity.cmp(&a.severity).then(a.kind.cmp(&b.kind)).then_with(|| a.id.cmp(&b.id))

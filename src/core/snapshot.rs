@@ -67,6 +67,14 @@ pub struct ReportView {
     pub stopped: Option<Stopped>,
 }
 
+/// Longest promise of a probe that is believed: it reports every five minutes at rest.
+pub const LONGEST_INTERVAL: Duration = Duration::from_mins(15);
+
+/// Age past which the heartbeat that a probe promised within `interval` is missed.
+pub fn missed_after(interval: Duration) -> Duration {
+    interval.min(LONGEST_INTERVAL) * 3 / 2
+}
+
 /// The last heartbeat that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {

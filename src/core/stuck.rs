@@ -100,7 +100,7 @@ pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault], thres
 /// that waits for its network, then the runtime itself.
 fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
     let rank = |fault: &Fault| {
-        let own = [&fault.subject.pod, &fault.target.pod].into_iter().flatten().any(|p| p.uid == pod.pod.uid);
+        let own = fault.is_about_pod(&pod.pod.uid);
         match fault.kind {
             FaultType::HungContainer | FaultType::NetworkPluginHung if own => Some(0),
             FaultType::LeakedShim | FaultType::OrphanContainer if own => Some(1),

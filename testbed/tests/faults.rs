@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod until;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,6 +13,7 @@ use nrh_testbed::view::{self, Allowed, Pod, Runs, Snapshot};
 use nrh_testbed::{Bed, BedOptions, KubeletStart, Node, images};
 use rustix::process::Signal;
 use serde_json::json;
+use until::until;
 
 /// One bed at a time: on a small machine two of them are slower together than one after the other.
 static TURN: Mutex<()> = Mutex::new(());
@@ -121,16 +124,6 @@ impl Stage {
     fn kubelet_runs(&self) -> bool {
         view::processes(self.node().init_pid()).unwrap().iter().any(|process| process.comm == "kubelet")
     }
-}
-
-fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep(Duration::from_millis(100));
-    }
-    println!("{what}: {:.1?}", start.elapsed());
-    start.elapsed()
 }
 
 fn alive(injection: &Injection) -> bool {

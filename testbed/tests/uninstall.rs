@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+mod until;
+
+use std::time::Duration;
 
 use nrh_testbed::{Bed, BedOptions, faults, images, operator, view};
 use serde_json::json;
+use until::until;
 
 /// A policy that cordons, heals, and then looks for minutes whether that lasts.
 const POLICY: &str = "
@@ -23,15 +25,6 @@ spec:
     - {action: ReleaseHungProcess, releaseHungProcess: {signal: Cont}, timeout: 15m, verify: {for: 10m}}
   limits: {maxInFlight: 1, maxUnhealthy: 100%}
 ";
-
-fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep(Duration::from_millis(500));
-    }
-    println!("{what}: {:.1?}", start.elapsed());
-}
 
 #[test]
 fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothing() {

@@ -16,7 +16,7 @@ use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::events::Kind;
 use crate::controller::jobs;
 use crate::core::episode::{self, ActResult};
-use crate::core::fault::{Fault, FaultType, PodRef};
+use crate::core::fault::{FaultType, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
 use crate::core::stuck;
@@ -230,23 +230,19 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     if seen.daemon_set.is_none() {
         return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
     }
-    let recovered = |what: &str| Some((OutcomeReason::Recovered, format!("Pod {pod} {what}")));
     if seen.ready && seen.overdue.is_none() {
-        return recovered("is Ready");
+        return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
     }
     // A container that has started since the decision, or a deletion that goes on: it helps itself.
-    stuck::pattern(&seen, &Thresholds::default()).is_none().then(|| recovered("is not stuck any more")).flatten()
+    let is_stuck = stuck::pattern(&seen, &Thresholds::default()).is_some();
+    (!is_stuck).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is not stuck any more")))
 }
 
 /// A hung process below the pod that the probe has begun to suspect since the decision: a delete above it would make it
 /// worse.
 fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason, String)> {
     let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
-    let is_own = |fault: &&Fault| {
-        fault.kind == FaultType::HungContainer
-            && [&fault.subject.pod, &fault.target.pod].into_iter().flatten().any(|own| own.uid == pod.uid)
-    };
-    let fault = faults.iter().find(is_own)?;
+    let fault = faults.iter().find(|fault| fault.kind == FaultType::HungContainer && fault.is_about_pod(&pod.uid))?;
     let message = format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject);
     Some((OutcomeReason::Protected, message))
 }

@@ -15,6 +15,7 @@ use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::Mode;
+use crate::core::snapshot::missed_after;
 use kube::core::DeserializeGuard;
 
 /// What was read, when nothing in it says no.
@@ -147,8 +148,7 @@ fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Res
     }
     let status = live.report.status.as_ref();
     let interval = status.and_then(|status| status.probe.as_ref()).map_or(0, |probe| probe.interval_seconds);
-    let promise = Duration::from_secs(u64::from(interval)) * 3 / 2;
-    if arrivals.age(now) > promise {
+    if arrivals.age(now) > missed_after(Duration::from_secs(u64::from(interval))) {
         return Err(format!("the probe of {node} has missed the heartbeat that it promised meanwhile"));
     }
     let id = fault.map(|fault| fault.id.as_str());

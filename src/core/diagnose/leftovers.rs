@@ -164,11 +164,8 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
                 coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CannotLook, &detail));
             }
-            Standing::Left if process.parent != 1 || *living_children > 0 => {
-                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
-            }
             // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
-            Standing::Left if !is_full_id(id) => {
+            Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
             Standing::Left => match proof(process, id, seen, both, thresholds, findings) {

@@ -11,7 +11,7 @@ use super::{PlanSettings, Wake};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::core::policy::Policy;
-use crate::core::snapshot::{Heartbeat, NodeView, ReportView, Snapshot, SuspectPod};
+use crate::core::snapshot::{Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, missed_after};
 use crate::core::stuck;
 
 /// How the probe of a node stands.
@@ -71,13 +71,9 @@ pub(super) enum Cure {
     Unknown,
 }
 
-/// Longest promise that is believed: a probe reports every five minutes at rest.
-const LONGEST_INTERVAL: Duration = Duration::from_mins(15);
-
 /// Ages of a heartbeat past which one is missed, and three are.
 fn bounds(heartbeat: &Heartbeat) -> (Duration, Duration) {
-    let interval = heartbeat.interval.min(LONGEST_INTERVAL);
-    (interval * 3 / 2, interval * 7 / 2)
+    (missed_after(heartbeat.interval), heartbeat.interval.min(LONGEST_INTERVAL) * 7 / 2)
 }
 
 impl Probe {

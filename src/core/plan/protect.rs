@@ -55,7 +55,7 @@ pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Optio
     let pod = pod_of(fault)?;
     let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_node);
     facts.seen.iter().find(|seen| {
-        let is_own = [&seen.fault.subject.pod, &seen.fault.target.pod].into_iter().flatten().any(|p| p.uid == pod.uid);
+        let is_own = seen.fault.is_about_pod(&pod.uid);
         match seen.fault.kind {
             FaultType::HungContainer => is_own,
             FaultType::NetworkPluginHung => is_own || waits,
