@@ -22,8 +22,13 @@ use crate::{Bed, BedOptions, Node, operator, state};
 
 /// How often each bed looks; they share the machine.
 const LOOK: Duration = Duration::from_secs(2);
+/// Taint that keeps the controllers off nodes that will be sick: Kubernetes would move them when one of these is lost, on
+/// to a node of another variant.
+const RESERVED: &str = "demo/reserved";
 /// Label that binds a node to the policies of its variant.
 const LABEL: &str = "demo/variant";
+/// What runs on each node, to be hit or left alone.
+const WORKLOADS: [&str; 3] = ["log-shipper", "mesh-agent", "node-metrics"];
 /// The enforcing policies that apply to the acts.
 const POLICIES: [&str; 2] = ["hung-container", "leftovers"];
 
@@ -56,6 +61,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     let (well, sick) = bed.nodes().split_last().context("no nodes")?;
     for (number, (node, variant)) in sick.iter().zip(variants).enumerate() {
         bed.kubectl(&["label", "node", &node.name, &format!("{LABEL}=v{number}")])?;
+        bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}=:NoSchedule")])?;
         if let Some(mutation) = variant.mutation {
             node.set_image(operator::IMAGE, mutation.image(&nrh, &node.dir.join("bin")))?;
             start_mutant(node, mutation)?;
@@ -67,11 +73,15 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
             bed.kubectl_input(&["apply", "-f", "-"], &policy(name, number)?.to_string())?;
         }
     }
-    bed.kubectl_input(
-        &["apply", "-f", "-"],
-        &workloads::some_workloads(&["log-shipper", "mesh-agent", "node-metrics"]),
-    )?;
     operator::wait(&bed)?;
+    for node in sick {
+        bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}-")])?;
+    }
+    bed.kubectl_input(&["apply", "-f", "-"], &workloads::some_workloads(&WORKLOADS))?;
+    for name in WORKLOADS {
+        let what = format!("daemonset/{name}");
+        bed.kubectl(&["-n", workloads::NAMESPACE, "rollout", "status", &what, "--timeout=150s"])?;
+    }
     let thresholds = thresholds(&nrh)?;
     let one = |node: &Node, variant: &Variant| -> Result<Report> {
         let stage = Stage {
