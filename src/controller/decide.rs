@@ -13,8 +13,9 @@ use super::shipped_policy;
 use super::status::Outlook;
 use crate::core::plan::{Plan, PlanSettings, plan};
 
-/// News that come within this time are decided on together. Small beside any call that follows.
-const GATHER: Duration = Duration::from_millis(5);
+/// News that come within this time are decided on together, such as the several objects of one change. Small beside any
+/// call that follows.
+const GATHER: Duration = Duration::from_millis(1);
 /// Longest time without a decision: a safety net, should a plan name no next look.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Passes in a row that may each do something at once. More than any chain of decisions needs; beyond, a
