@@ -36,7 +36,7 @@ pub enum Command {
     /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
-    Thresholds,
+    Thresholds(ThresholdsArgs),
 }
 
 /// Flags of `nrh controller`.
@@ -77,9 +77,20 @@ pub struct ProbeArgs {
     /// Where `/metrics` and `/livez` are served; nothing is served when absent.
     #[arg(long, env = "NRH_LISTEN")]
     pub listen: Option<SocketAddr>,
+    /// File with thresholds other than the shipped ones (see `config/probe/probe.yaml`).
+    #[arg(long, env = "NRH_CONFIG")]
+    pub config: Option<PathBuf>,
     /// Folder for the lock, the claims and the state.
     #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
     pub state_dir: PathBuf,
+}
+
+/// Flags of `nrh thresholds`.
+#[derive(Debug, Args)]
+pub struct ThresholdsArgs {
+    /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
 }
 
 /// Flags of `nrh act`.

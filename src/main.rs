@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Parser;
-use nrh::cli::{Cli, Command, CrdArgs};
+use nrh::cli::{Cli, Command, CrdArgs, ThresholdsArgs};
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
             Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Crd(args) => print_crds(&args),
-            Command::Thresholds => print_thresholds(),
+            Command::Thresholds(args) => print_thresholds(&args),
         }
     })
 }
@@ -36,8 +36,8 @@ fn print_crds(args: &CrdArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_thresholds() -> anyhow::Result<()> {
-    let thresholds = nrh::core::thresholds::Thresholds::default();
+fn print_thresholds(args: &ThresholdsArgs) -> anyhow::Result<()> {
+    let thresholds = args.config.as_deref().map(nrh::node::config::read).transpose()?.unwrap_or_default();
     let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
         .into_iter()
         .map(|kind| (kind.as_str(), thresholds.nominal(kind).as_secs()))

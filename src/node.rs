@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod collect;
+pub mod config;
 pub mod cri;
 pub mod lanes;
 pub mod proc;

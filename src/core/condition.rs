@@ -81,14 +81,18 @@ pub struct Judged {
 const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     (
         ConditionType::RuntimeReady,
-        &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung],
+        &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
         "the runtime answers, and so do its lists",
     ),
-    (ConditionType::ContainersResponsive, &[FaultType::HungContainer], "every container that was asked answers"),
+    (
+        ConditionType::ContainersResponsive,
+        &[FaultType::HungContainer, FaultType::LostTask],
+        "every container that was asked answers, and what is listed as running runs",
+    ),
     (
         ConditionType::SandboxesConsistent,
-        &[FaultType::OrphanContainer, FaultType::LeakedShim],
-        "every container has its sandbox, and no shim is left over",
+        &[FaultType::OrphanContainer, FaultType::LeakedShim, FaultType::DuplicateSandbox],
+        "every container has its sandbox, no pod has two, and no shim is left over",
     ),
     (
         ConditionType::NetworkPluginResponsive,
@@ -104,7 +108,8 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
 pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
     let has_gap = |kind: ConditionType| match standing(kind) {
         Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
-        Some((Tri::True | Tri::False, _)) => false,
+        Some((Tri::False, reason)) => reason == ConditionReason::FaultBesideGap.as_str(),
+        Some((Tri::True, _)) => false,
         None => true,
     };
     OF_FAULTS.iter().filter(|(kind, ..)| has_gap(*kind)).flat_map(|(_, of, _)| of.iter().copied()).collect()
@@ -132,12 +137,15 @@ pub fn of_probe(faults: &[Fault], left_out: u32, findings: &Findings) -> Vec<Jud
 fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
     let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
+    // A fault of one kind hides no gap of another.
+    let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
+    let beside = |reason| if gap.is_some() { ConditionReason::FaultBesideGap } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {
-            (Tri::False, ConditionReason::FaultConfirmed, fault.message.clone())
+            (Tri::False, beside(ConditionReason::FaultConfirmed), fault.message.clone())
         }
-        Some(fault) => (Tri::Unknown, ConditionReason::FaultSuspected, fault.message.clone()),
-        None => match of.iter().find_map(|kind| gap(*kind, findings)) {
+        Some(fault) => (Tri::Unknown, beside(ConditionReason::FaultSuspected), fault.message.clone()),
+        None => match gap {
             Some((reason, detail)) => (Tri::Unknown, reason, detail),
             None => (Tri::True, ConditionReason::Clean, clean.to_owned()),
         },
@@ -212,6 +220,31 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_of_one_kind_hides_no_gap_of_another() {
+        use crate::core::diagnose::tests::done;
+        use crate::core::observation::{Look, TaskAnswer};
+        // One task is lost, and of the others none was asked since the probe began without its memory.
+        let mut node = Node::healthy();
+        node.tasks.clear();
+        let took = Duration::from_millis(3);
+        let gone = Look::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
+        node.tasks.insert("aaaa1".into(), gone);
+        let of = |node: &mut Node, looks: &[u64]| {
+            let judged = judge(node, looks);
+            judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
+        };
+        let (_, status, reason) = of(&mut node, &[1000]);
+        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultBesideGap));
+        let (_, status, reason) = of(&mut node, &[1000, 1020, 1040, 1060]);
+        assert_eq!((status, reason), (Tri::False, ConditionReason::FaultBesideGap));
+        for id in ["aaaa2", "bbbb1"] {
+            node.tasks.insert(id.into(), done(TaskAnswer::Answered));
+        }
+        let (_, status, reason) = of(&mut node, &[1000]);
+        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultSuspected), "all were looked at");
+    }
+
+    #[test]
     fn where_nobody_could_look_nothing_is_true() {
         let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], 0, &findings) {
@@ -223,9 +256,14 @@ mod tests {
     #[test]
     fn what_nobody_looked_for_is_told_from_what_is_suspected() {
         let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((Tri::True, "Clean"));
-        assert_eq!(unlooked(healthy), [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung].into());
+        assert_eq!(
+            unlooked(healthy),
+            [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked].into()
+        );
         for (status, reason, gap) in [
             (Tri::False, "FaultConfirmed", false),
+            (Tri::False, "FaultBesideGap", true),
+            (Tri::Unknown, "FaultBesideGap", true),
             (Tri::Unknown, "FaultSuspected", false),
             (Tri::Unknown, "NotYetLooked", true),
             (Tri::Unknown, "anything", true),

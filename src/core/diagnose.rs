@@ -6,28 +6,35 @@
 
 mod containers;
 mod leftovers;
+mod lost_tasks;
 mod network;
 mod runtime;
+mod sandboxes;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, Target};
-use super::observation::{Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use super::fault::{
+    FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
+};
+use super::observation::{ContainerSeen, Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
 use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
 
 /// Kinds that this pass judges.
-pub const PROBE_FAULTS: [FaultType; 7] = [
+pub const PROBE_FAULTS: [FaultType; 10] = [
     FaultType::OrphanContainer,
     FaultType::LeakedShim,
     FaultType::HungContainer,
     FaultType::NetworkPluginHung,
     FaultType::RuntimeUnreachable,
     FaultType::RuntimeListHung,
+    FaultType::RuntimeUpdateBlocked,
+    FaultType::LostTask,
+    FaultType::DuplicateSandbox,
     FaultType::KubeletDown,
 ];
 
@@ -228,6 +235,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
     network::plugins(seen, thresholds, &mut findings);
+    lost_tasks::lost(seen, thresholds, &mut findings);
+    sandboxes::duplicates(seen, thresholds, &mut findings);
     findings
 }
 
@@ -305,6 +314,24 @@ fn short(id: &str) -> String {
 
 fn of_pod(pod: Option<&PodRef>) -> String {
     pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
+}
+
+/// A container as a fault names it, and as an act would touch it. Every text is bounded.
+fn container_of(container: &ContainerSeen) -> (Subject, Target) {
+    let subject = Subject {
+        id: Some(bounded(&container.id, 128)),
+        name: Some(bounded(&container.name, 253)),
+        pod: container.pod.as_ref().map(bounded_pod),
+        sandbox_id: Some(bounded(&container.sandbox_id, 128)),
+        ..Subject::of(SubjectKind::Container)
+    };
+    let target = Target {
+        container_id: subject.id.clone(),
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        ..Target::default()
+    };
+    (subject, target)
 }
 
 /// A pod with every text bounded: names come from the runtime and may be anything.

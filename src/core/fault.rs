@@ -20,8 +20,14 @@ pub enum FaultType {
     NetworkPluginHung,
     /// The runtime's socket cannot be connected to, or does not answer a version call.
     RuntimeUnreachable,
-    /// The runtime answers, but a list call does not.
+    /// The runtime answers, but its list of sandboxes does not.
     RuntimeListHung,
+    /// The runtime lists its sandboxes, but its list of containers does not come back: one blocked update holds it up.
+    RuntimeUpdateBlocked,
+    /// A container that is listed as running and whose process is gone.
+    LostTask,
+    /// More than one ready sandbox of one pod.
+    DuplicateSandbox,
     /// No kubelet process completes its start on this node.
     KubeletDown,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
@@ -32,11 +38,14 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
         Self::LeakedShim,
+        Self::LostTask,
+        Self::DuplicateSandbox,
+        Self::RuntimeUpdateBlocked,
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
         Self::KubeletDown,
@@ -53,10 +62,18 @@ impl FaultType {
             Self::NetworkPluginHung => "NetworkPluginHung",
             Self::RuntimeUnreachable => "RuntimeUnreachable",
             Self::RuntimeListHung => "RuntimeListHung",
+            Self::RuntimeUpdateBlocked => "RuntimeUpdateBlocked",
+            Self::LostTask => "LostTask",
+            Self::DuplicateSandbox => "DuplicateSandbox",
             Self::KubeletDown => "KubeletDown",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::ProbeSilent => "ProbeSilent",
         }
+    }
+
+    /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
+    pub const fn is_of_runtime(self) -> bool {
+        matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
     }
 
     /// Whether the controller finds it (from API state), not the probe.

@@ -98,6 +98,8 @@ pub struct ListRound {
     pub sandboxes: Vec<SandboxSeen>,
     /// List of containers.
     pub containers: Vec<ContainerSeen>,
+    /// Time from the moment at which the list of containers was asked for to the end of the round.
+    pub containers_before: Duration,
     /// Ids in the second list of sandboxes.
     pub sandboxes_again: Vec<String>,
     /// Per suspect container (no listed sandbox): what a direct question said.
@@ -131,6 +133,8 @@ pub struct RuntimeSeen {
 pub enum TaskAnswer {
     /// The shim answered.
     Answered,
+    /// The shim answered that the task's process has ended.
+    Ended,
     /// The shim did not answer inside containerd's own bound or ours.
     NoAnswer,
     /// There is no such task (the container has ended or was never started).

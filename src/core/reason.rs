@@ -9,6 +9,8 @@ pub enum ConditionReason {
     FaultConfirmed,
     /// A fault is suspected, not confirmed.
     FaultSuspected,
+    /// A fault stands, and not everything else that the condition speaks of could be looked at.
+    FaultBesideGap,
     /// Nobody has looked yet.
     NotYetLooked,
     /// The node lacks what is needed to look.
@@ -42,6 +44,7 @@ impl ConditionReason {
             Self::Clean => "Clean",
             Self::FaultConfirmed => "FaultConfirmed",
             Self::FaultSuspected => "FaultSuspected",
+            Self::FaultBesideGap => "FaultBesideGap",
             Self::NotYetLooked => "NotYetLooked",
             Self::CannotLook => "CannotLook",
             Self::Stale => "Stale",

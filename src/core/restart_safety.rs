@@ -68,13 +68,17 @@ fn forbids(fault: &Fault) -> (bool, bool) {
     match fault.kind {
         // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
         // deaf shim behind, and a list or plugin that hangs is cut off half-way.
-        FaultType::HungContainer | FaultType::RuntimeListHung => (true, true),
+        FaultType::HungContainer | FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => (true, true),
         FaultType::RuntimeUnreachable => (true, false),
         FaultType::LeakedShim | FaultType::NetworkPluginHung => (false, true),
         // High is its severity only while the kubelet is down and none has completed a start since the orphan was
         // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
         FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
-        FaultType::KubeletDown | FaultType::StuckDaemonSetPod | FaultType::ProbeSilent => (false, false),
+        FaultType::DuplicateSandbox
+        | FaultType::LostTask
+        | FaultType::KubeletDown
+        | FaultType::StuckDaemonSetPod
+        | FaultType::ProbeSilent => (false, false),
     }
 }
 
@@ -109,7 +113,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         None => reasons.unknown.push(format!("nobody looked for {kind}")),
         Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
     };
-    for kind in [FaultType::HungContainer, FaultType::RuntimeListHung, FaultType::RuntimeUnreachable] {
+    for kind in FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.is_of_runtime()) {
         gap(kind, &mut kubelet);
         gap(kind, &mut runtime);
     }

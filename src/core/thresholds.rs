@@ -43,8 +43,12 @@ pub struct Thresholds {
     pub network_plugin_age: Duration,
     /// The socket refuses or does not answer a version call: three in a row; a restart takes about 10 s.
     pub runtime_unreachable: Confirmation,
-    /// A list call out for longer than `list_deadline`.
+    /// A list call out for longer than `list_deadline`, of sandboxes or of containers.
     pub runtime_list_hung: Confirmation,
+    /// The runtime's list follows the end of a process within a second; a restarted runtime loads its containers first.
+    pub lost_task: Confirmation,
+    /// The kubelet itself ends one of two ready sandboxes at its next sync of the pod; ten minutes are many of those.
+    pub duplicate_sandbox: Confirmation,
     /// Deadline of a list call; busy nodes were seen to take tens of seconds.
     pub list_deadline: Duration,
     /// No kubelet completes a start.
@@ -83,6 +87,8 @@ impl Default for Thresholds {
             network_plugin_age: secs(60),
             runtime_unreachable: Confirmation { looks: 3, apart: secs(10), grace: secs(30) },
             runtime_list_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            lost_task: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            duplicate_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             list_deadline: secs(60),
             kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
             kubelet_start_age: secs(20),
@@ -109,7 +115,11 @@ impl Thresholds {
             }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
-            FaultType::RuntimeListHung => self.list_deadline.saturating_add(of(&self.runtime_list_hung)),
+            FaultType::LostTask => of(&self.lost_task),
+            FaultType::DuplicateSandbox => of(&self.duplicate_sandbox),
+            FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => {
+                self.list_deadline.saturating_add(of(&self.runtime_list_hung))
+            }
             FaultType::KubeletDown => of(&self.kubelet_down),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
             FaultType::ProbeSilent => secs(0),

@@ -239,7 +239,8 @@ fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<Strin
     }
 }
 
-/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough).
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough). From the
+/// shipped age on, which no configuration makes shorter.
 fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
         Part::Shim { id, living_children: 0 }

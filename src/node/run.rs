@@ -28,7 +28,8 @@ use crate::cli::ProbeArgs;
 use crate::core::observation::{Look, Observations};
 use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
-use crate::node::lanes::{LaneSettings, Lanes};
+use crate::node::config;
+use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::proc;
 use crate::node::report::Reporter;
 use crate::node::report::client::{Credentials, Feedback};
@@ -73,6 +74,8 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
 }
 
 async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
+    // Before the lock: beside a probe that looks, a wrong file shows too.
+    let thresholds = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
     tokio::spawn(watchdog::beat());
     let root = Path::new(proc::PROC);
     let boot_id = proc::boot_id(root).context("cannot read the boot id")?;
@@ -83,6 +86,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let lanes = Arc::new(Lanes::start(LaneSettings {
         runtime_endpoint: args.runtime_endpoint.clone(),
         saved_endpoint: saved.endpoint.clone(),
+        paces: Paces::of(&thresholds),
         ..LaneSettings::default()
     }));
 
@@ -105,7 +109,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
-    Probe::new(args, mode, saved, file, lanes, drafts, feedback).run().await
+    Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback)).run().await
 }
 
 fn credentials(args: &ProbeArgs) -> Credentials {
@@ -146,19 +150,19 @@ struct Probe {
 impl Probe {
     fn new(
         args: ProbeArgs,
+        thresholds: Thresholds,
         mode: ProbeMode,
         saved: Saved,
         file: StateFile,
         lanes: Arc<Lanes>,
-        drafts: watch::Sender<Option<Arc<Draft>>>,
-        feedback: watch::Receiver<Feedback>,
+        (drafts, feedback): (watch::Sender<Option<Arc<Draft>>>, watch::Receiver<Feedback>),
     ) -> Self {
         let agent = agent_settings(&args);
         let execute = executor(agent.clone(), Arc::clone(&lanes));
         Self {
             agent,
             args,
-            judge: Judge::new(Thresholds::default(), saved.tracker, saved.conditions),
+            judge: Judge::new(thresholds, saved.tracker, saved.conditions),
             lanes,
             orders: Orders::new(execute, saved.agent),
             file,

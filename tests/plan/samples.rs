@@ -22,7 +22,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
         FaultType::LeakedShim => SubjectKind::Shim,
         FaultType::KubeletDown => SubjectKind::Kubelet,
-        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => SubjectKind::Runtime,
+        kind if kind.is_of_runtime() => SubjectKind::Runtime,
         _ => SubjectKind::Container,
     };
     let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);

@@ -96,7 +96,7 @@ impl<'a> Answers<'a> {
             Look::Hung { .. } => self.silent.push((id, None)),
             look => match answer(look, now, "its task", TASK_STALE) {
                 Ok((TaskAnswer::NoAnswer, looked)) => self.silent.push((id, Some(looked))),
-                Ok((TaskAnswer::Answered | TaskAnswer::NotFound, looked)) => {
+                Ok((TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::NotFound, looked)) => {
                     self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
                     self.newest = self.newest.max(Some(looked));
                 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, describe, evidence,
-    of_pod, process_ref, processes, short, unproven,
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, container_of, describe,
+    evidence, of_pod, process_ref, processes, short, unproven,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
@@ -100,20 +100,7 @@ fn orphan(
         "container {name}{pod} is {state}, but its sandbox {} is not known to the runtime",
         short(&container.sandbox_id)
     );
-    let subject = Subject {
-        id: Some(bounded(&container.id, 128)),
-        name: Some(bounded(&container.name, 253)),
-        pod: container.pod.as_ref().map(bounded_pod),
-        sandbox_id: Some(bounded(&container.sandbox_id, 128)),
-        ..Subject::of(SubjectKind::Container)
-    };
-    let target = Target {
-        process: None,
-        container_id: subject.id.clone(),
-        sandbox_id: subject.sandbox_id.clone(),
-        pod: subject.pod.clone(),
-        lock: None,
-    };
+    let (subject, target) = container_of(container);
     let without_kubelet = WithoutKubelet {
         confirm: thresholds.orphan_kubelet_down,
         severity: if before_1_24 { Severity::Critical } else { Severity::High },
@@ -239,7 +226,7 @@ fn proof(
         (TaskAnswer::NotFound, looked) => {
             Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
         }
-        (TaskAnswer::Answered, looked) => Err(Verdict::Clean { looked: both.min(looked) }),
+        (TaskAnswer::Answered | TaskAnswer::Ended, looked) => Err(Verdict::Clean { looked: both.min(looked) }),
         (TaskAnswer::NoAnswer, _) => {
             let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
             Err(Verdict::unknown(ConditionReason::CannotLook, &detail))

@@ -1,4 +1,4 @@
-//! `RuntimeUnreachable`, `RuntimeListHung` and `KubeletDown`: the components themselves.
+//! `RuntimeUnreachable`, `RuntimeListHung`, `RuntimeUpdateBlocked` and `KubeletDown`: the components themselves.
 
 use std::time::Duration;
 
@@ -93,37 +93,48 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
     findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
 }
 
+/// Which list is out tells what is stuck: the runtime as a whole, or one update of one container. containerd holds the
+/// status of a container while it updates it, and its list of containers reads the status of each (its list of sandboxes
+/// does not).
 pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
-    let kind = FaultType::RuntimeListHung;
+    let kinds = [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked];
+    let blind = |findings: &mut Findings, verdict: &Verdict| {
+        for kind in kinds {
+            findings.blind(kind, verdict.clone());
+        }
+    };
     let Look::Hung { out } = &seen.lists else {
         let verdict = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
             Ok((_, looked)) => Verdict::Clean { looked },
             Err(verdict) => verdict,
         };
-        return findings.blind(kind, verdict);
+        return blind(findings, &verdict);
     };
     if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
         // Without a version answer it is the runtime as a whole that is in question.
-        return findings.blind(kind, verdict);
+        return blind(findings, &verdict);
     }
+    let limit = thresholds.list_deadline.as_secs();
     if *out < thresholds.list_deadline {
-        let detail = format!("a list has been out for less than {} s", thresholds.list_deadline.as_secs());
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+        let detail = format!("a list has been out for less than {limit} s");
+        return blind(findings, &Verdict::unknown(ConditionReason::CannotLook, &detail));
     }
-    let (list, message, impact) = if seen.sandbox_list_hung {
+    let (kind, list, message, impact) = if seen.sandbox_list_hung {
         (
+            FaultType::RuntimeListHung,
             "ListPodSandbox",
             "the runtime answers a version call, but its list of sandboxes does not come back: the runtime as a whole is stuck",
             "the kubelet cannot see its pods; the node turns NotReady after three minutes",
         )
     } else {
         (
+            FaultType::RuntimeUpdateBlocked,
             "ListContainers",
             "the runtime lists its sandboxes, but not its containers: one blocked update of one container holds up the whole list; look for a shim that does not answer, and for a container being resized",
             "the kubelet cannot see its containers; the node turns NotReady after three minutes",
         )
     };
-    let mut lines = vec![format!("{list} has been out for more than {} s", thresholds.list_deadline.as_secs())];
+    let mut lines = vec![format!("{list} has been out for more than {limit} s")];
     if let Some(table) = seen.processes.value() {
         let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.part, Part::Shim { .. }));
         lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
@@ -143,7 +154,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
+    blind(findings, &Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
 }
 
 pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {

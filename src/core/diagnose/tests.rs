@@ -1,9 +1,12 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
 mod components;
+mod duplicate_sandbox;
 mod hung_container;
 mod leaked_shim;
+mod lost_task;
 mod network_plugin;
+mod noise;
 mod orphan;
 
 use std::collections::BTreeMap;
@@ -91,6 +94,7 @@ impl Node {
                 container(OTHER_WORK, OTHER, "work"),
             ],
             sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
+            containers_before: Duration::ZERO,
             rechecks: BTreeMap::new(),
             round: 1,
         };

@@ -60,8 +60,7 @@ pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Optio
             FaultType::HungContainer => is_own,
             FaultType::NetworkPluginHung => is_own || waits,
             // With a runtime that does not answer, nobody can say what hangs; and it could not delete.
-            FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => true,
-            _ => false,
+            kind => kind.is_of_runtime(),
         }
     })
 }

@@ -152,7 +152,7 @@ impl Looker {
                 Err(CriError::Deadline(_)) => {
                     return tasks.answers(self.bounds.call).await.map_err(|error| asked("containerd's tasks", &error));
                 }
-                Ok(TaskAnswer::Answered | TaskAnswer::NotFound) => {}
+                Ok(TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::NotFound) => {}
                 Err(error) => return Err(asked(&format!("task {id}"), &error)),
             }
         }
@@ -229,7 +229,9 @@ impl Looker {
         let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
         match collect::tasks::ask(&tasks, id, self.bounds.task).await {
             Ok(TaskAnswer::NotFound) => Ok(()),
-            Ok(TaskAnswer::Answered) => Err(recovered(format!("containerd knows the task of shim {pid}"))),
+            Ok(TaskAnswer::Answered | TaskAnswer::Ended) => {
+                Err(recovered(format!("containerd knows the task of shim {pid}")))
+            }
             Ok(TaskAnswer::NoAnswer) => {
                 Err(Refusal::cannot_look(format!("containerd knows a task of shim {pid}, which does not answer")))
             }

@@ -60,6 +60,7 @@ impl Lists {
         at(ListCall::Sandboxes);
         let sandboxes = lists.sandboxes(bound).await?;
         at(ListCall::Containers);
+        let containers_sent = Instant::now();
         let containers = lists.containers(bound).await?;
         at(ListCall::SandboxesAgain);
         let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
@@ -74,7 +75,8 @@ impl Lists {
             at(ListCall::Rechecks);
             self.rechecks.ask(status, odd, self.round).await
         };
-        Ok(ListRound { sandboxes, containers, sandboxes_again, rechecks, round: self.round })
+        let containers_before = containers_sent.elapsed();
+        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, rechecks, round: self.round })
     }
 
     /// How many direct questions are still out.

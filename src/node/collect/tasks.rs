@@ -19,6 +19,7 @@ pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer,
     let sent = Instant::now();
     match tasks.get(id, bound).await {
         Ok(TaskState::Known) => Ok(TaskAnswer::Answered),
+        Ok(TaskState::Ended) => Ok(TaskAnswer::Ended),
         Ok(TaskState::Unknown) if sent.elapsed() >= WAITED => Ok(TaskAnswer::NoAnswer),
         Ok(TaskState::Unknown) => {
             Err(CriError::Other("containerd at once called the state of the task unknown".to_owned()))

@@ -28,6 +28,8 @@ const MAX_TASK_ANSWER: usize = 256 << 10;
 pub enum TaskState {
     /// The shim answered.
     Known,
+    /// The shim answered that the task's process has ended.
+    Ended,
     /// containerd does not know the state: the shim did not answer it, or answered with an error.
     Unknown,
 }
@@ -67,6 +69,7 @@ impl Tasks {
         let status = answer.process.map(|process| process.status);
         Ok(match status.map(TaskStatus::try_from) {
             Some(Ok(TaskStatus::Unknown) | Err(_)) | None => TaskState::Unknown,
+            Some(Ok(TaskStatus::Stopped)) => TaskState::Ended,
             Some(Ok(_)) => TaskState::Known,
         })
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use k8s_cri::v1 as cri;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -139,6 +139,13 @@ impl Pass {
             }
             let folder = pod_spec::volume_folder(pod, &volume.name);
             fs::create_dir_all(&folder)?;
+            if let Some(source) = &volume.config_map {
+                let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), pod_spec::namespace(pod));
+                for (file, text) in maps.get(&source.name).await?.data.unwrap_or_default() {
+                    fs::write(folder.join(file), text)?;
+                }
+                continue;
+            }
             if !pod_spec::has_token(volume) || folder.join("token").exists() {
                 continue;
             }

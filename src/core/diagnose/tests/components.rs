@@ -22,8 +22,13 @@ fn a_hung_list_names_which_and_needs_a_runtime_that_answers() {
     let mut node = Node::healthy();
     node.lists = Look::Hung { out: Duration::from_mins(1) };
     assert!(only(&node.findings()).message.contains("one blocked update"));
+    assert_eq!(node.kinds(), [FaultType::RuntimeUpdateBlocked]);
     node.sandbox_list_hung = true;
     assert!(only(&node.findings()).message.contains("sandboxes does not come back"));
+    assert_eq!(node.kinds(), [FaultType::RuntimeListHung]);
+    for kind in [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked] {
+        assert_eq!(clean_at(&node.findings(), kind, "lists"), None, "neither list is known to be well");
+    }
     node.lists = Look::Hung { out: Duration::from_secs(59) };
     assert!(node.kinds().is_empty());
     node.lists = Look::Hung { out: Duration::from_mins(10) };

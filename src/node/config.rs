@@ -1,0 +1,280 @@
+//! The probe's configuration file: its thresholds, each of them checked before the probe begins to look.
+//!
+//! What is not named keeps its shipped value. A key that is not known, or a value outside its range, is refused with its
+//! name, and the probe does not start: a roll-out of a wrong file stops at its first nodes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::api::duration::HumanDuration;
+use crate::core::thresholds::{Confirmation, Thresholds};
+
+/// Largest file that is read, in bytes.
+const MAX_BYTES: u64 = 64 << 10;
+/// Looks that may be asked for. Fewer than three cannot tell a busy moment from a fault.
+const LOOKS: std::ops::RangeInclusive<u32> = 3..=20;
+/// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
+/// itself must stay one, and one without end would only hide faults.
+const USUAL: (u64, u64) = (2, 20);
+/// The executor in a Job knows the shipped ages only: what is younger it would refuse to touch.
+const NOT_SHORTER: (u64, u64) = (1, 20);
+/// Well before a look at the lists is stale, and before a list that is out is given up and asked for again.
+const LIST: (u64, u64) = (2, 2);
+/// Longest time from the first clean look to the one that clears: steps wait for it, some of them for a minute.
+const CLEARS: Duration = Duration::from_secs(20);
+
+/// Why a configuration is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the probe's configuration {path}")]
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is no YAML of the expected form; what and where is said.
+    #[error("the probe's configuration {path} is refused: {what}")]
+    Form {
+        /// Its path.
+        path: String,
+        /// The first thing that is wrong.
+        what: String,
+    },
+    /// Values that are out of their ranges, all of them.
+    #[error("the probe's configuration {path} is refused: {}", .values.join("; "))]
+    Values {
+        /// Its path.
+        path: String,
+        /// One sentence per value.
+        values: Vec<String>,
+    },
+}
+
+/// What the file may say. Meaning, unit and reason of each key stand in `config/probe/probe.yaml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct File {
+    hung_container: Option<ConfirmationFile>,
+    leaked_shim: Option<ConfirmationFile>,
+    leaked_shim_age: Option<HumanDuration>,
+    orphan_kubelet_up: Option<ConfirmationFile>,
+    orphan_kubelet_down: Option<ConfirmationFile>,
+    network_plugin_hung: Option<ConfirmationFile>,
+    network_plugin_age: Option<HumanDuration>,
+    runtime_unreachable: Option<ConfirmationFile>,
+    runtime_list_hung: Option<ConfirmationFile>,
+    list_deadline: Option<HumanDuration>,
+    lost_task: Option<ConfirmationFile>,
+    duplicate_sandbox: Option<ConfirmationFile>,
+    kubelet_down: Option<ConfirmationFile>,
+    clean_looks: Option<u32>,
+    clean_apart: Option<HumanDuration>,
+}
+
+/// What confirms one kind of fault.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ConfirmationFile {
+    looks: Option<u32>,
+    apart: Option<HumanDuration>,
+    grace: Option<HumanDuration>,
+}
+
+/// Reads thresholds from a file; what it does not name keeps its shipped value.
+///
+/// # Errors
+/// The file cannot be read, is larger than 64 KiB, is no YAML of this form, or has values out of their ranges.
+pub fn read(path: &Path) -> Result<Thresholds, ConfigError> {
+    let shown = || path.display().to_string();
+    let text = bounded_text(path).map_err(|source| ConfigError::Unreadable { path: shown(), source })?;
+    parse(&text, &shown())
+}
+
+fn bounded_text(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(std::io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
+    }
+    Ok(text)
+}
+
+fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
+    // A file of comments only is a file that names nothing.
+    let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| {
+        let what = crate::core::text::bounded(&error.to_string(), 512);
+        ConfigError::Form { path: path.to_owned(), what }
+    })?;
+    let mut checked = Checked { thresholds: Thresholds::default(), refused: Vec::new() };
+    checked.take(&file.unwrap_or_default());
+    match checked.refused {
+        refused if refused.is_empty() => Ok(checked.thresholds),
+        values => Err(ConfigError::Values { path: path.to_owned(), values }),
+    }
+}
+
+/// The shipped thresholds with what was taken over, and what was refused.
+struct Checked {
+    thresholds: Thresholds,
+    refused: Vec<String>,
+}
+
+impl Checked {
+    fn take(&mut self, file: &File) {
+        let shipped = Thresholds::default();
+        let Self { thresholds: to, refused } = self;
+        let mut confirmation = |key: &str, said: &Option<ConfirmationFile>, to: &mut Confirmation| {
+            let Some(said) = said else { return };
+            let name = |part: &str| format!("{key}.{part}");
+            number(&name("looks"), said.looks, &mut to.looks, refused);
+            time(&name("apart"), said.apart, USUAL, &mut to.apart, refused);
+            time(&name("grace"), said.grace, USUAL, &mut to.grace, refused);
+        };
+        confirmation("hungContainer", &file.hung_container, &mut to.hung_container);
+        confirmation("leakedShim", &file.leaked_shim, &mut to.leaked_shim);
+        confirmation("orphanKubeletUp", &file.orphan_kubelet_up, &mut to.orphan_kubelet_up);
+        confirmation("orphanKubeletDown", &file.orphan_kubelet_down, &mut to.orphan_kubelet_down);
+        confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
+        confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
+        confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
+        confirmation("lostTask", &file.lost_task, &mut to.lost_task);
+        confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
+        confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
+        time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, refused);
+        time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, refused);
+        time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, refused);
+        time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, refused);
+        if let Some(looks) = file.clean_looks {
+            if (shipped.clean_looks..=*LOOKS.end()).contains(&looks) {
+                to.clean_looks = looks;
+            } else {
+                refused.push(outside("cleanLooks", &looks, &shipped.clean_looks, LOOKS.end()));
+            }
+        }
+        let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
+        if clears > CLEARS {
+            let (clears, most) = (clears.as_secs(), CLEARS.as_secs());
+            refused.push(format!(
+                "cleanLooks and cleanApart make {clears}s from the first clean look to the last, expected {most}s at most"
+            ));
+        }
+    }
+}
+
+fn outside(
+    key: &str,
+    said: &dyn std::fmt::Display,
+    from: &dyn std::fmt::Display,
+    to: &dyn std::fmt::Display,
+) -> String {
+    format!("{key} is {said}, expected {from} to {to}")
+}
+
+fn number(key: &str, said: Option<u32>, to: &mut u32, refused: &mut Vec<String>) {
+    match said {
+        Some(value) if !LOOKS.contains(&value) => refused.push(outside(key, &value, LOOKS.start(), LOOKS.end())),
+        Some(value) => *to = value,
+        None => {}
+    }
+}
+
+/// `to` holds the shipped value, from which the range follows.
+fn time(
+    key: &str,
+    said: Option<HumanDuration>,
+    (shorter, longer): (u64, u64),
+    to: &mut Duration,
+    refused: &mut Vec<String>,
+) {
+    let Some(said) = said else { return };
+    let least = to.as_secs().div_ceil(shorter);
+    let most = to.as_secs().saturating_mul(longer);
+    if (least..=most).contains(&said.get().as_secs()) {
+        *to = said.get();
+    } else {
+        refused.push(outside(key, &said, &HumanDuration::from_secs(least), &HumanDuration::from_secs(most)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIPPED: &str = include_str!("../../config/probe/probe.yaml");
+
+    fn refusal(text: &str) -> String {
+        parse(text, "probe.yaml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_shipped_file_names_every_key_with_its_shipped_value() {
+        assert_eq!(parse(SHIPPED, "probe.yaml").unwrap(), Thresholds::default());
+        let shipped: serde_json::Value = serde_saphyr::from_str(SHIPPED).unwrap();
+        let named = shipped.as_object().unwrap();
+        let confirmations = named.values().filter_map(serde_json::Value::as_object);
+        assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
+        assert_eq!((named.len(), confirmations.count()), (15, 10), "a key of `File` is not in the file");
+    }
+
+    #[test]
+    fn what_is_not_named_keeps_its_shipped_value() {
+        for nothing in ["", "# nothing\n", "{}", "hungContainer: {}"] {
+            assert_eq!(parse(nothing, "f").unwrap(), Thresholds::default(), "{nothing:?}");
+        }
+        let one = parse("hungContainer: {grace: 2m}\nleakedShimAge: 10m\ncleanLooks: 3", "f").unwrap();
+        let shipped = Thresholds::default();
+        let hung_container = Confirmation { grace: Duration::from_mins(2), ..shipped.hung_container };
+        let leaked_shim_age = Duration::from_mins(10);
+        assert_eq!(one, Thresholds { hung_container, leaked_shim_age, clean_looks: 3, ..shipped });
+    }
+
+    #[test]
+    fn a_key_that_is_not_known_is_refused_with_its_name() {
+        assert!(refusal("hungContainers: {looks: 3}").contains("hungContainers"));
+        assert!(refusal("hungContainer: {look: 3}").contains("look"));
+        assert!(refusal("hungContainer: 40s").contains("probe.yaml is refused"));
+        assert!(refusal("cleanApart: soon").contains("is not a duration"));
+        assert!(refusal("cleanLooks: 2\ncleanLooks: 3").contains("cleanLooks"), "twice");
+    }
+
+    #[test]
+    fn every_absurd_value_is_refused_with_its_name_and_its_range() {
+        let text =
+            "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0";
+        let said = refusal(text);
+        for expected in [
+            "hungContainer.looks is 1, expected 3 to 20",
+            "hungContainer.apart is 9s, expected 10s to 6m40s",
+            "hungContainer.grace is 24h, expected 20s to 13m20s",
+            "networkPluginAge is 59s, expected 1m to 20m",
+            "listDeadline is 3m, expected 30s to 2m",
+            "cleanLooks is 0, expected 2 to 20",
+        ] {
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_healed_is_called_so_before_steps_give_up() {
+        assert!(parse("cleanLooks: 3\ncleanApart: 10s", "f").is_ok());
+        let said = refusal("cleanLooks: 3\ncleanApart: 11s");
+        assert!(said.contains("22s from the first clean look to the last, expected 20s at most"), "{said}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_is_huge_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probe.yaml");
+        assert!(matches!(read(&path), Err(ConfigError::Unreadable { .. })));
+        std::fs::write(&path, "#".repeat(70 << 10)).unwrap();
+        assert!(matches!(read(&path), Err(ConfigError::Unreadable { .. })));
+        std::fs::write(&path, SHIPPED).unwrap();
+        assert_eq!(read(&path).unwrap(), Thresholds::default());
+    }
+}
