@@ -5,6 +5,7 @@
 
 mod cli;
 mod gate;
+mod runtime;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
+pub use runtime::{block_update, duplicate_sandbox};
 
 use crate::node::Node;
 use crate::process::{self, Identity, wait_until};
@@ -44,6 +46,10 @@ pub enum Fault {
     HungNetworkPlugin,
     /// A workload fails while a file exists
     FailingWorkload,
+    /// An update of a container behind a stopped shim holds up every list of containers
+    BlockedUpdate,
+    /// A pod has two sandboxes
+    DuplicateSandbox,
 }
 
 /// What an injection hit.
@@ -95,7 +101,7 @@ impl Injection {
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
     pub fn lift(&self, node: &Node) -> Result<()> {
         match self.fault {
-            Fault::FrozenShim => self.signal(Signal::CONT),
+            Fault::FrozenShim | Fault::BlockedUpdate => self.signal(Signal::CONT),
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::LostSandbox => {
                 let socket = view::socket(node);
@@ -103,6 +109,10 @@ impl Injection {
                 orphans.iter().try_for_each(|id| view::remove_container(&socket, id, SETTLE))
             }
             Fault::StoppedContainers => Ok(()),
+            Fault::DuplicateSandbox => {
+                let socket = view::socket(node);
+                self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))
+            }
             Fault::HungNetworkPlugin => gate::open(node),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }

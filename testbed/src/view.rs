@@ -24,7 +24,9 @@ pub use cluster::{Cluster, Pod, PodContainer, pod, pods};
 pub use diff::{Allowed, Change, Counts, What, diff};
 pub use processes::{Locks, Process, all as processes, locks, shim, standing};
 pub use runtime::{Container, Lists, PodName, SOCKET, Sandbox, lists, tasks_running};
-pub(crate) use runtime::{connect, containers, remove_container, sandboxes};
+pub(crate) use runtime::{
+    connect, containers, remove_container, remove_sandbox, run_sandbox, sandboxes, update_container,
+};
 
 use crate::node::Node;
 

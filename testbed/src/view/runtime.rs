@@ -1,6 +1,6 @@
 //! What a node's containerd answers: lists by CRI, one task's state by its native interface.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
@@ -179,6 +179,59 @@ pub(crate) fn remove_container(socket: &Path, id: &str, limit: Duration) -> Resu
         let mut client = RuntimeServiceClient::new(connect(socket).await?);
         let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
         client.remove_container(request).await.map(drop).with_context(|| format!("container {id}"))
+    })
+}
+
+/// `UpdateContainerResources` of one container, to what it may have had before.
+pub(crate) fn update_container(socket: &Path, id: &str, limit: Duration) -> Result<()> {
+    block_on("UpdateContainerResources", limit, async {
+        let mut client = RuntimeServiceClient::new(connect(socket).await?);
+        let linux = cri::LinuxContainerResources { cpu_shares: 64, ..Default::default() };
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        client.update_container_resources(request).await.map(drop).with_context(|| format!("container {id}"))
+    })
+}
+
+/// `RunPodSandbox` for a pod, as a kubelet would at its given attempt; returns the id.
+pub(crate) fn run_sandbox(socket: &Path, pod: &PodName, attempt: u32, limit: Duration) -> Result<String> {
+    block_on("RunPodSandbox", limit, async {
+        let mut client = RuntimeServiceClient::new(connect(socket).await?);
+        let config = Some(sandbox_config(pod, attempt));
+        let request = cri::RunPodSandboxRequest { config, runtime_handler: String::new() };
+        let made = client.run_pod_sandbox(request).await.with_context(|| format!("pod {}", pod.name))?;
+        Ok(made.into_inner().pod_sandbox_id)
+    })
+}
+
+fn sandbox_config(pod: &PodName, attempt: u32) -> cri::PodSandboxConfig {
+    let PodName { namespace, name, uid } = pod.clone();
+    cri::PodSandboxConfig {
+        labels: labels(pod),
+        hostname: name.clone(),
+        log_directory: format!("/var/log/pods/{namespace}_{name}_{uid}"),
+        metadata: Some(cri::PodSandboxMetadata { name, uid, namespace, attempt }),
+        linux: Some(cri::LinuxPodSandboxConfig::default()),
+        ..Default::default()
+    }
+}
+
+fn labels(pod: &PodName) -> HashMap<String, String> {
+    let labels = [(POD_NAME, &pod.name), (POD_NAMESPACE, &pod.namespace), (POD_UID, &pod.uid)];
+    labels.into_iter().map(|(key, value)| (key.to_owned(), value.clone())).collect()
+}
+
+/// `StopPodSandbox` and `RemovePodSandbox`.
+pub(crate) fn remove_sandbox(socket: &Path, id: &str, limit: Duration) -> Result<()> {
+    block_on("RemovePodSandbox", limit, async {
+        let mut client = RuntimeServiceClient::new(connect(socket).await?);
+        let pod_sandbox_id = id.to_owned();
+        client.stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() }).await?;
+        client.remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id }).await?;
+        Ok(())
     })
 }
 
