@@ -19,6 +19,9 @@ const RESTARTS: i32 = 6;
 /// The back-off before it.
 const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
+/// How long the successor of a deleted pod may take to run.
+const SUCCESSOR: Duration = Duration::from_mins(1);
+
 /// See the module.
 #[derive(Debug)]
 pub(in super::super) struct BackOff {
@@ -114,9 +117,14 @@ impl Act for BackOff {
         stage.daemon_set_runs(self.daemon_set, injection.victim.pod_uid.as_deref())
     }
 
-    fn lift(&mut self, _: &Stage, _: &Injection) -> Result<()> {
-        // The cause is gone: the kubelet itself starts it at the end of the back-off.
-        Ok(())
+    fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
+        // The kubelet itself would start it at the end of the back-off, minutes from now: the policy of a later act would be
+        // about this pod too.
+        let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
+        if let Some(pod) = stage.pod_by_uid(uid)? {
+            stage.delete_pod(&pod)?;
+        }
+        wait("the control's workload runs", SUCCESSOR, || stage.daemon_set_runs(self.daemon_set, Some(uid)))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {
