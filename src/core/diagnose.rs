@@ -19,24 +19,10 @@ use std::time::Duration;
 use super::fault::{
     FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
-use super::observation::{ContainerSeen, Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use super::observation::{ContainerSeen, ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
 use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
-
-/// Kinds that this pass judges.
-pub const PROBE_FAULTS: [FaultType; 10] = [
-    FaultType::OrphanContainer,
-    FaultType::LeakedShim,
-    FaultType::HungContainer,
-    FaultType::NetworkPluginHung,
-    FaultType::RuntimeUnreachable,
-    FaultType::RuntimeListHung,
-    FaultType::RuntimeUpdateBlocked,
-    FaultType::LostTask,
-    FaultType::DuplicateSandbox,
-    FaultType::KubeletDown,
-];
 
 /// An answer older than this proves nothing about now: its lane looks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
@@ -261,6 +247,11 @@ fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) 
             Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
         }
     }
+}
+
+/// The newest round of lists.
+fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdict> {
+    answer(&seen.lists, seen.now, "the runtime's lists", STALE)
 }
 
 /// The process table, where it can be the node's: a runtime that answers runs somewhere.

@@ -3,6 +3,9 @@
 //! What is not named keeps its shipped value. A key that is not known, or a value outside its range, is refused with its
 //! name, and the probe does not start: a roll-out of a wrong file stops at its first nodes.
 
+use std::fs::File;
+use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,11 +13,14 @@ use serde::Deserialize;
 
 use crate::api::duration::HumanDuration;
 use crate::core::thresholds::{Confirmation, Thresholds};
+use crate::node::proc::bounded;
 
 /// Largest file that is read, in bytes.
-const MAX_BYTES: u64 = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 /// Looks that may be asked for. Fewer than three cannot tell a busy moment from a fault.
-const LOOKS: std::ops::RangeInclusive<u32> = 3..=20;
+const LOOKS: RangeInclusive<u32> = 3..=20;
+/// Clean looks that may be asked for. One may be a look between two failures.
+const CLEAN_LOOKS: RangeInclusive<u32> = 2..=20;
 /// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
 /// itself must stay one, and one without end would only hide faults.
 const USUAL: (u64, u64) = (2, 20);
@@ -35,7 +41,7 @@ pub enum ConfigError {
         path: String,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// It is no YAML of the expected form; what and where is said.
     #[error("the probe's configuration {path} is refused: {what}")]
@@ -58,7 +64,7 @@ pub enum ConfigError {
 /// What the file may say. Meaning, unit and reason of each key stand in `config/probe/probe.yaml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct File {
+struct Said {
     hung_container: Option<ConfirmationFile>,
     leaked_shim: Option<ConfirmationFile>,
     leaked_shim_age: Option<HumanDuration>,
@@ -95,76 +101,57 @@ pub fn read(path: &Path) -> Result<Thresholds, ConfigError> {
     parse(&text, &shown())
 }
 
-fn bounded_text(path: &Path) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(std::io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
+fn bounded_text(path: &Path) -> io::Result<String> {
+    let read = bounded::read_file(&mut File::open(path)?, MAX_BYTES)?;
+    if read.truncated {
+        return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
     }
-    Ok(text)
+    String::from_utf8(read.bytes).map_err(io::Error::other)
 }
 
 fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
     // A file of comments only is a file that names nothing.
-    let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| {
+    let file: Option<Said> = serde_saphyr::from_str(text).map_err(|error| {
         let what = crate::core::text::bounded(&error.to_string(), 512);
         ConfigError::Form { path: path.to_owned(), what }
     })?;
-    let mut checked = Checked { thresholds: Thresholds::default(), refused: Vec::new() };
-    checked.take(&file.unwrap_or_default());
-    match checked.refused {
-        refused if refused.is_empty() => Ok(checked.thresholds),
-        values => Err(ConfigError::Values { path: path.to_owned(), values }),
-    }
+    let (thresholds, values) = check(&file.unwrap_or_default());
+    if values.is_empty() { Ok(thresholds) } else { Err(ConfigError::Values { path: path.to_owned(), values }) }
 }
 
-/// The shipped thresholds with what was taken over, and what was refused.
-struct Checked {
-    thresholds: Thresholds,
-    refused: Vec<String>,
-}
-
-impl Checked {
-    fn take(&mut self, file: &File) {
-        let shipped = Thresholds::default();
-        let Self { thresholds: to, refused } = self;
-        let mut confirmation = |key: &str, said: &Option<ConfirmationFile>, to: &mut Confirmation| {
-            let Some(said) = said else { return };
-            let name = |part: &str| format!("{key}.{part}");
-            number(&name("looks"), said.looks, &mut to.looks, refused);
-            time(&name("apart"), said.apart, USUAL, &mut to.apart, refused);
-            time(&name("grace"), said.grace, USUAL, &mut to.grace, refused);
-        };
-        confirmation("hungContainer", &file.hung_container, &mut to.hung_container);
-        confirmation("leakedShim", &file.leaked_shim, &mut to.leaked_shim);
-        confirmation("orphanKubeletUp", &file.orphan_kubelet_up, &mut to.orphan_kubelet_up);
-        confirmation("orphanKubeletDown", &file.orphan_kubelet_down, &mut to.orphan_kubelet_down);
-        confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
-        confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
-        confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
-        confirmation("lostTask", &file.lost_task, &mut to.lost_task);
-        confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
-        confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
-        time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, refused);
-        time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, refused);
-        time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, refused);
-        time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, refused);
-        if let Some(looks) = file.clean_looks {
-            if (shipped.clean_looks..=*LOOKS.end()).contains(&looks) {
-                to.clean_looks = looks;
-            } else {
-                refused.push(outside("cleanLooks", &looks, &shipped.clean_looks, LOOKS.end()));
-            }
-        }
-        let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
-        if clears > CLEARS {
-            let (clears, most) = (clears.as_secs(), CLEARS.as_secs());
-            refused.push(format!(
-                "cleanLooks and cleanApart make {clears}s from the first clean look to the last, expected {most}s at most"
-            ));
-        }
+/// The shipped thresholds with what the file says in place of them, and what of it is refused.
+fn check(file: &Said) -> (Thresholds, Vec<String>) {
+    let (mut to, mut refused) = (Thresholds::default(), Vec::new());
+    let mut confirmation = |key: &str, said: &Option<ConfirmationFile>, to: &mut Confirmation| {
+        let Some(said) = said else { return };
+        let name = |part: &str| format!("{key}.{part}");
+        number(&name("looks"), said.looks, &LOOKS, &mut to.looks, &mut refused);
+        time(&name("apart"), said.apart, USUAL, &mut to.apart, &mut refused);
+        time(&name("grace"), said.grace, USUAL, &mut to.grace, &mut refused);
+    };
+    confirmation("hungContainer", &file.hung_container, &mut to.hung_container);
+    confirmation("leakedShim", &file.leaked_shim, &mut to.leaked_shim);
+    confirmation("orphanKubeletUp", &file.orphan_kubelet_up, &mut to.orphan_kubelet_up);
+    confirmation("orphanKubeletDown", &file.orphan_kubelet_down, &mut to.orphan_kubelet_down);
+    confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
+    confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
+    confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
+    confirmation("lostTask", &file.lost_task, &mut to.lost_task);
+    confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
+    confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
+    time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
+    time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
+    time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
+    time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
+    number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
+    let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
+    if clears > CLEARS {
+        let (clears, most) = (clears.as_secs(), CLEARS.as_secs());
+        refused.push(format!(
+            "cleanLooks and cleanApart make {clears}s from the first clean look to the last, expected {most}s at most"
+        ));
     }
+    (to, refused)
 }
 
 fn outside(
@@ -176,9 +163,9 @@ fn outside(
     format!("{key} is {said}, expected {from} to {to}")
 }
 
-fn number(key: &str, said: Option<u32>, to: &mut u32, refused: &mut Vec<String>) {
+fn number(key: &str, said: Option<u32>, range: &RangeInclusive<u32>, to: &mut u32, refused: &mut Vec<String>) {
     match said {
-        Some(value) if !LOOKS.contains(&value) => refused.push(outside(key, &value, LOOKS.start(), LOOKS.end())),
+        Some(value) if !range.contains(&value) => refused.push(outside(key, &value, range.start(), range.end())),
         Some(value) => *to = value,
         None => {}
     }
@@ -219,7 +206,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (15, 10), "a key of `File` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (15, 10), "a key of `Said` is not in the file");
     }
 
     #[test]

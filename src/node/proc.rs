@@ -10,7 +10,7 @@
 //! process it was opened for. When that process ends, its reads fail instead of telling about a successor.
 //! Names (`comm`) choose whom to look at more closely; they never prove anything.
 
-mod bounded;
+pub(in crate::node) mod bounded;
 mod clock;
 mod handle;
 mod locks;

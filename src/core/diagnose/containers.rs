@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence,
-    of_pod, process_ref, short,
+    lists, of_pod, process_ref, short,
 };
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{ContainerSeen, ContainerState, Look, Observations, Part, ProcessSeen, TaskAnswer};
@@ -24,7 +24,7 @@ struct Group<'a> {
 }
 
 pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
-    let (lists, listed) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+    let (lists, listed) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, container_of, describe,
-    evidence, of_pod, process_ref, processes, short, unproven,
+    evidence, lists, of_pod, process_ref, processes, short, unproven,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
@@ -22,7 +22,7 @@ const MANY_PERCENT: usize = 30;
 
 pub(super) fn orphans(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::OrphanContainer;
-    let (lists, looked) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+    let (lists, looked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -129,7 +129,7 @@ fn orphan(
 
 pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::LeakedShim;
-    let lists = answer(&seen.lists, seen.now, "the runtime's lists", STALE);
+    let lists = lists(seen);
     let table = processes(seen);
     let ((lists, listed), (table, looked_at)) = match (lists, table) {
         (Ok(lists), Ok(table)) => (lists, table),

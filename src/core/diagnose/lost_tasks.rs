@@ -1,7 +1,7 @@
 //! `LostTask`: listed as running, and nothing runs.
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, TASK_STALE, Verdict, answer, container_of, evidence, of_pod, short,
+    Coverage, Findings, Harm, Sighting, TASK_STALE, Verdict, answer, container_of, evidence, lists, of_pod, short,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Severity};
 use crate::core::observation::{ContainerState, Observations, TaskAnswer};
@@ -16,7 +16,7 @@ use crate::core::thresholds::Thresholds;
 /// later.
 pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::LostTask;
-    let (lists, listed) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+    let (lists, listed) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, processes,
+    Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, lists,
+    processes,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{KubeletSeen, Look, Observations, Part};
@@ -104,7 +105,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         }
     };
     let Look::Hung { out } = &seen.lists else {
-        let verdict = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+        let verdict = match lists(seen) {
             Ok((_, looked)) => Verdict::Clean { looked },
             Err(verdict) => verdict,
         };

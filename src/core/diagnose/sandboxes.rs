@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, bounded_pod, evidence, of_pod, short};
+use super::{Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, lists, of_pod, short};
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use crate::core::observation::{ContainerState, ListRound, Observations, SandboxSeen};
+use crate::core::observation::{ContainerSeen, ContainerState, ListRound, Observations, SandboxSeen};
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -12,7 +12,7 @@ use crate::core::thresholds::Thresholds;
 /// or removed just now is in one of them.
 pub(super) fn duplicates(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::DuplicateSandbox;
-    let (lists, looked) = match answer(&seen.lists, seen.now, "the runtime's lists", STALE) {
+    let (lists, looked) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -58,9 +58,8 @@ pub(super) fn duplicates(seen: &Observations, thresholds: &Thresholds, findings:
 }
 
 fn describe(sandbox: &SandboxSeen, lists: &ListRound) -> String {
-    let runs = |container: &&crate::core::observation::ContainerSeen| {
-        container.sandbox_id == sandbox.id && container.state == ContainerState::Running
-    };
+    let runs =
+        |container: &&ContainerSeen| container.sandbox_id == sandbox.id && container.state == ContainerState::Running;
     let running = lists.containers.iter().filter(runs).count();
     format!("sandbox {}, attempt {}, is ready with {running} running containers", short(&sandbox.id), sandbox.attempt)
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 
 /// What was read, and whether something was left.
 #[derive(Debug)]
-pub(super) struct Bytes {
-    pub(super) bytes: Vec<u8>,
-    pub(super) truncated: bool,
+pub(in crate::node) struct Bytes {
+    pub(in crate::node) bytes: Vec<u8>,
+    pub(in crate::node) truncated: bool,
 }
 
 /// Reads at most `most` bytes of an open file.
-pub(super) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
+pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
