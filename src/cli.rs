@@ -74,6 +74,9 @@ pub struct ProbeArgs {
     /// Runtime socket; found by looking when absent.
     #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<PathBuf>,
+    /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
+    #[arg(long, env = "NRH_DOCKER_ENDPOINT")]
+    pub docker_endpoint: Option<PathBuf>,
     /// Where `/metrics` and `/livez` are served; nothing is served when absent.
     #[arg(long, env = "NRH_LISTEN")]
     pub listen: Option<SocketAddr>,
@@ -105,6 +108,9 @@ pub struct ActArgs {
     /// Runtime socket; found by looking when absent.
     #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<PathBuf>,
+    /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
+    #[arg(long, env = "NRH_DOCKER_ENDPOINT")]
+    pub docker_endpoint: Option<PathBuf>,
     /// Folder for the claims.
     #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
     pub state_dir: PathBuf,

@@ -34,8 +34,9 @@ struct Mount {
 const MOUNTS: [Mount; 2] = [
     // The claims: created exclusively, so that an operation happens once.
     Mount { name: "state", path: "/run/nrh", kind: "DirectoryOrCreate", read_only: false },
-    // The runtime's socket: to look again, and to remove exactly one container.
-    Mount { name: "runtime", path: "/run/containerd", kind: "Directory", read_only: true },
+    // containerd's socket: to look again, and to remove exactly one container. Nodes with another runtime may not have
+    // the folder; what those need is reached below the root of process 1.
+    Mount { name: "runtime", path: "/run/containerd", kind: "DirectoryOrCreate", read_only: true },
 ];
 
 /// Signals to host processes; their executables, wait channels and open files. The files read on the way are root's,

@@ -18,7 +18,7 @@ pub enum ConditionType {
     RuntimeReady,
     /// Every container that was asked answers.
     ContainersResponsive,
-    /// Every container has its sandbox, and no shim is left over.
+    /// Every container has its sandbox, and no shim and no container is left over.
     SandboxesConsistent,
     /// No CNI plugin process is older than its bound.
     NetworkPluginResponsive,
@@ -91,8 +91,8 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     ),
     (
         ConditionType::SandboxesConsistent,
-        &[FaultType::OrphanContainer, FaultType::LeakedShim, FaultType::DuplicateSandbox],
-        "every container has its sandbox, no pod has two, and no shim is left over",
+        &[FaultType::OrphanContainer, FaultType::LeakedShim, FaultType::DuplicateSandbox, FaultType::ContainerStuck],
+        "every container has its sandbox, no pod has two, no shim is left over, and no removal has failed",
     ),
     (
         ConditionType::NetworkPluginResponsive,

@@ -8,6 +8,7 @@ mod containers;
 mod leftovers;
 mod lost_tasks;
 mod network;
+mod removals;
 mod runtime;
 mod sandboxes;
 #[cfg(test)]
@@ -19,7 +20,9 @@ use std::time::Duration;
 use super::fault::{
     FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
-use super::observation::{ContainerSeen, ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use super::observation::{
+    ContainerSeen, ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven,
+};
 use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
@@ -194,10 +197,11 @@ impl Findings {
 ///
 /// ```
 /// # use std::{collections::BTreeMap, time::Duration};
-/// use nrh::core::{diagnose::{Known, diagnose}, observation::{Look, Observations}, thresholds::Thresholds};
+/// use nrh::core::{diagnose::{Known, diagnose}, observation::{Look, Observations, RuntimeKind}, thresholds::Thresholds};
 /// let nothing = Observations {
 ///     now: Duration::from_secs(100),
 ///     runtime: Look::Never,
+///     kind: RuntimeKind::Unknown,
 ///     lists: Look::Never,
 ///     sandbox_list_hung: false,
 ///     tasks: BTreeMap::new(),
@@ -223,6 +227,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     network::plugins(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);
+    removals::failed(seen, thresholds, &mut findings);
     findings
 }
 
@@ -245,6 +250,23 @@ fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) 
         }
         Look::Blind { reason } => {
             Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
+        }
+    }
+}
+
+/// What each kind of runtime can tell differs.
+fn kind_not_known() -> Verdict {
+    Verdict::unknown(ConditionReason::NotYetLooked, "the runtime has not told yet which one it is")
+}
+
+/// Whether single containers can be asked about at all; else why not.
+fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
+    match kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker => Ok(()),
+        RuntimeKind::Unknown => Err(kind_not_known()),
+        RuntimeKind::Other => {
+            let detail = "this runtime has no cheap question about a single container yet";
+            Err(Verdict::unknown(ConditionReason::CannotLook, detail))
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum FaultType {
     LostTask,
     /// More than one ready sandbox of one pod.
     DuplicateSandbox,
+    /// A container whose removal has failed and that stays (Docker).
+    ContainerStuck,
     /// No kubelet process completes its start on this node.
     KubeletDown,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
@@ -38,13 +40,14 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
         Self::LeakedShim,
         Self::LostTask,
         Self::DuplicateSandbox,
+        Self::ContainerStuck,
         Self::RuntimeUpdateBlocked,
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
@@ -65,6 +68,7 @@ impl FaultType {
             Self::RuntimeUpdateBlocked => "RuntimeUpdateBlocked",
             Self::LostTask => "LostTask",
             Self::DuplicateSandbox => "DuplicateSandbox",
+            Self::ContainerStuck => "ContainerStuck",
             Self::KubeletDown => "KubeletDown",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::ProbeSilent => "ProbeSilent",

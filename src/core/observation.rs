@@ -104,6 +104,9 @@ pub struct ListRound {
     pub sandboxes_again: Vec<String>,
     /// Per suspect container (no listed sandbox): what a direct question said.
     pub rechecks: BTreeMap<String, OrphanRecheck>,
+    /// Containers of the kubelet whose removal was begun and has not ended. `None` where that could not be asked, or the
+    /// runtime knows no such state.
+    pub removals: Option<Vec<RemovalSeen>>,
     /// Number of the round, rising by one: two diagnoses of one round count once.
     pub round: u64,
 }
@@ -119,6 +122,53 @@ pub enum OrphanRecheck {
     NoAnswer,
 }
 
+/// A container whose removal was begun and has not ended, as Docker lists it (`removing` or `dead`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovalSeen {
+    /// The container.
+    pub container: ContainerSeen,
+    /// What Docker says when asked for it by id; `None` = no answer yet.
+    pub said: Option<RemovalSaid>,
+}
+
+/// What Docker says of a container whose removal was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemovalSaid {
+    /// The removal has failed, with this cause (`State.Dead` and `State.Error`).
+    Failed(String),
+    /// It is under way, or the container is there again.
+    NotFailed,
+    /// The container is gone: it was removed.
+    Gone,
+}
+
+/// What kind of runtime the kubelet uses, once it has told its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RuntimeKind {
+    /// It has not answered yet.
+    #[default]
+    Unknown,
+    /// containerd: one shim carries a whole pod, and can be asked through containerd.
+    Containerd,
+    /// Docker, behind cri-dockerd or by its own API: each container has a shim and a lock of its own. Docker answers for
+    /// a container from its own memory, unless something holds that lock.
+    Docker,
+    /// Another one (CRI-O): no cheap question to it reaches a single container.
+    Other,
+}
+
+impl RuntimeKind {
+    /// The kind of runtime that calls itself by this name.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "" => Self::Unknown,
+            "containerd" => Self::Containerd,
+            "docker" => Self::Docker,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Name, version and readiness the runtime reports of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeSeen {
@@ -128,7 +178,7 @@ pub struct RuntimeSeen {
     pub version: String,
 }
 
-/// Answer of one task (containerd native `Tasks/Get`).
+/// Answer of one task: containerd's native `Tasks/Get`, or Docker's `inspect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskAnswer {
     /// The shim answered.
@@ -139,6 +189,11 @@ pub enum TaskAnswer {
     NoAnswer,
     /// There is no such task (the container has ended or was never started).
     NotFound,
+    /// Docker answered from its own memory that the container runs, and its process is there: nobody waits for the
+    /// container. Of its shim that says nothing.
+    DaemonAnswered,
+    /// Docker answered from its own memory that the container runs, with a process that is not there.
+    ProcessGone,
 }
 
 /// One process of interest.
@@ -165,7 +220,7 @@ pub struct ProcessSeen {
 /// What a process of interest is, proven from executable, arguments and parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A containerd shim serving one id (`-id`): the sandbox of a pod.
+    /// A containerd shim serving one id (`-id`): the sandbox of a pod, or with Docker one container.
     Shim {
         /// The id it serves.
         id: String,
@@ -258,6 +313,8 @@ pub struct Observations {
     pub now: Duration,
     /// Version call on a fresh connection.
     pub runtime: Look<RuntimeSeen>,
+    /// What kind of runtime has answered last, also while it does not answer now.
+    pub kind: RuntimeKind,
     /// The list round.
     pub lists: Look<ListRound>,
     /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.

@@ -75,6 +75,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
         FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
         FaultType::DuplicateSandbox
+        | FaultType::ContainerStuck
         | FaultType::LostTask
         | FaultType::KubeletDown
         | FaultType::StuckDaemonSetPod

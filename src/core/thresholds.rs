@@ -49,6 +49,9 @@ pub struct Thresholds {
     pub lost_task: Confirmation,
     /// The kubelet itself ends one of two ready sandboxes at its next sync of the pod; ten minutes are many of those.
     pub duplicate_sandbox: Confirmation,
+    /// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
+    /// is busy may be let go of within those.
+    pub container_stuck: Confirmation,
     /// Deadline of a list call; busy nodes were seen to take tens of seconds.
     pub list_deadline: Duration,
     /// No kubelet completes a start.
@@ -89,6 +92,7 @@ impl Default for Thresholds {
             runtime_list_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             lost_task: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
             duplicate_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
+            container_stuck: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             list_deadline: secs(60),
             kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
             kubelet_start_age: secs(20),
@@ -117,6 +121,7 @@ impl Thresholds {
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::LostTask => of(&self.lost_task),
             FaultType::DuplicateSandbox => of(&self.duplicate_sandbox),
+            FaultType::ContainerStuck => of(&self.container_stuck),
             FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => {
                 self.list_deadline.saturating_add(of(&self.runtime_list_hung))
             }

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use crate::core::order::{Order, Outcome, OutcomeReason};
 use crate::core::thresholds::Thresholds;
+use crate::node::cri::endpoint::{DOCKER, Endpoint};
 use crate::node::proc;
 use crate::node::proc::role::{CNI_FOLDERS, Prover};
 
@@ -62,8 +63,9 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
     (
         "/run/containerd",
         false,
-        "the runtime's socket; the folder, not the socket, since a restarted runtime makes a new one. Connecting \
-         needs no writable mount",
+        "containerd's socket; the folder, not the socket, since a restarted runtime makes a new one. Connecting \
+         needs no writable mount. Sockets elsewhere (Docker, CRI-O) are reached below the root of process 1, with the \
+         right to look at processes",
     ),
 ];
 
@@ -74,8 +76,10 @@ pub struct AgentSettings {
     pub node: String,
     /// Folder for epoch and claims, shared with every other executor on the node.
     pub state_dir: PathBuf,
-    /// Socket of the runtime.
-    pub runtime_socket: PathBuf,
+    /// Where the runtime is asked.
+    pub endpoint: Endpoint,
+    /// Docker's own socket; used where Docker is the runtime.
+    pub docker_socket: PathBuf,
     /// Whether it may act; when not, every order is refused.
     pub allow_actions: bool,
     /// The process table.
@@ -92,11 +96,12 @@ pub struct AgentSettings {
 
 impl AgentSettings {
     /// The usual settings of an executor that may act.
-    pub fn new(node: &str, state_dir: &Path, runtime_socket: &Path) -> Self {
+    pub fn new(node: &str, state_dir: &Path, endpoint: Endpoint) -> Self {
         Self {
             node: node.to_owned(),
             state_dir: state_dir.to_owned(),
-            runtime_socket: runtime_socket.to_owned(),
+            endpoint,
+            docker_socket: PathBuf::from(DOCKER),
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
             cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
@@ -128,7 +133,8 @@ impl Agent {
             state_dir: settings.state_dir,
             looker: Looker {
                 prover,
-                socket: settings.runtime_socket,
+                endpoint: settings.endpoint,
+                docker: settings.docker_socket,
                 bounds: settings.bounds,
                 thresholds: settings.thresholds,
                 reader: settings.reader,

@@ -1,12 +1,13 @@
 //! The collectors: each turns raw answers of one source into plain values. None of them judges.
 //!
 //! ```text
-//! lists      CRI lists, three in a row, and direct questions about odd ones   (async)
-//! tasks      containerd's own question about one task                         (async)
+//! lists      the runtime's lists, three in a row, and direct questions about odd ones   (async)
+//! tasks      containerd's own question about one task, or Docker's inspect              (async)
 //! processes  the process table                                                (blocking: on a thread of its own)
 //! kubelet    the kubelet's process and files (blocking), its healthz (async)
 //! ```
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub mod kubelet;
@@ -38,11 +39,52 @@ impl HostPaths {
             path.strip_prefix("/var/run").map_or_else(|_| path.to_path_buf(), |rest| Path::new("/run").join(rest));
         self.root.join(path.strip_prefix("/").unwrap_or(&path))
     }
+
+    /// Where the node's socket of this absolute path stands for us: at its own place, or, where a pod has another folder
+    /// there than the node, below the node's root as process 1 has it (which takes the same right as to look at that
+    /// process at all). A folder that is mounted into the pod is the node's own. Touches the file system.
+    pub fn socket(&self, path: &Path) -> PathBuf {
+        let direct = self.file(path);
+        if self.root != Path::new("/") {
+            return direct;
+        }
+        reach(direct, &self.proc)
+    }
+}
+
+fn reach(direct: PathBuf, proc: &Path) -> PathBuf {
+    let folder = |path: &Path| {
+        let found = path.parent()?.metadata().ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let below = proc.join("1/root").join(direct.strip_prefix("/").unwrap_or(&direct));
+    match (folder(&direct), folder(&below)) {
+        (here, Some(there)) if here != Some(there) => below,
+        _ => direct,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_is_reached_through_process_1_where_the_folder_here_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, proc) = (folder.path().join("run"), folder.path().join("proc"));
+        let there = proc.join("1/root").join(here.strip_prefix("/").unwrap());
+        let socket = here.join("docker.sock");
+        std::fs::create_dir(&here).unwrap();
+        assert_eq!(reach(socket.clone(), &proc), socket, "process 1 cannot be looked at");
+        std::fs::create_dir_all(&there).unwrap();
+        assert_eq!(reach(socket.clone(), &proc), there.join("docker.sock"));
+        std::fs::remove_dir(&here).unwrap();
+        assert_eq!(reach(socket.clone(), &proc), there.join("docker.sock"), "no such folder here");
+        std::fs::create_dir(&here).unwrap();
+        std::fs::remove_dir(&there).unwrap();
+        std::os::unix::fs::symlink(&here, &there).unwrap();
+        assert_eq!(reach(socket.clone(), &proc), socket, "one folder");
+    }
 
     #[test]
     fn host_files_are_found_under_the_prefix() {

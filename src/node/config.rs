@@ -77,6 +77,7 @@ struct Said {
     list_deadline: Option<HumanDuration>,
     lost_task: Option<ConfirmationFile>,
     duplicate_sandbox: Option<ConfirmationFile>,
+    container_stuck: Option<ConfirmationFile>,
     kubelet_down: Option<ConfirmationFile>,
     clean_looks: Option<u32>,
     clean_apart: Option<HumanDuration>,
@@ -138,6 +139,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
     confirmation("lostTask", &file.lost_task, &mut to.lost_task);
     confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
+    confirmation("containerStuck", &file.container_stuck, &mut to.container_stuck);
     confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
@@ -206,7 +208,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (15, 10), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (16, 11), "a key of `Said` is not in the file");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::core::text::{bounded, is_full_id};
 pub mod endpoint;
 #[cfg(test)]
 pub(crate) mod fake;
+pub(in crate::node) mod labels;
 mod made;
 mod seen;
 pub mod tasks;
@@ -38,7 +39,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
 
-/// Why a call gave no answer.
+/// Why a call to the runtime, through CRI or otherwise, gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CriError {
     /// The runtime answered that it has no such object.
@@ -60,7 +61,7 @@ pub enum CriError {
     #[error("no runtime socket: {0}")]
     Missing(String),
     /// The server does not know the call: it is no container runtime, or one of another kind.
-    #[error("this is no runtime that speaks CRI: {0}")]
+    #[error("this is no runtime of the expected kind: {0}")]
     Unimplemented(String),
     /// Nobody accepts connections at the socket.
     #[error("cannot connect to the runtime: {0}")]
@@ -216,15 +217,19 @@ fn full_id(id: &str) -> Result<(), CriError> {
     Err(CriError::Other(bounded(&format!("refused here: a full id of 64 hex digits is needed, got {id:?}"), MAX_ERROR)))
 }
 
+/// Opens the socket, within [`CONNECT_TIMEOUT`].
+pub(in crate::node) async fn open(socket: &Path) -> Result<UnixStream, CriError> {
+    tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(socket))
+        .await
+        .map_err(|_| CriError::Deadline(CONNECT_TIMEOUT))?
+        .map_err(|error| refused(socket, &error))
+}
+
 /// A connection to the socket, with small windows: a probe must not hold megabytes for a slow answer.
 async fn channel(socket: &Path) -> Result<Channel, CriError> {
     // The first attempt is made by hand: its error says whether the socket is missing, shut or forbidden, which
     // the transport's own error does not.
-    let first = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(socket))
-        .await
-        .map_err(|_| CriError::Deadline(CONNECT_TIMEOUT))?
-        .map_err(|error| refused(socket, &error))?;
-    let mut first = Some(first);
+    let mut first = Some(open(socket).await?);
     let path: PathBuf = socket.to_path_buf();
     let connector = tower::service_fn(move |_: Uri| {
         let (ready, path) = (first.take(), path.clone());

@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · tasks (async calls, one connection each)   processes · kubelet (blocking, one thread each)
+//! version · lists · tasks (async calls, connections of their own)   processes · kubelet (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -18,12 +18,14 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::core::observation::{KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen};
+use crate::core::observation::{
+    KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
+};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
-use crate::node::cri::endpoint::{Endpoint, NamedBy};
+use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
 mod local;
 mod pace;
@@ -39,8 +41,8 @@ use tasks::Table;
 /// What the lanes need to know.
 #[derive(Clone, Debug, Default)]
 pub struct LaneSettings {
-    /// The runtime's socket, where a person named it.
-    pub runtime_endpoint: Option<PathBuf>,
+    /// Sockets that a person has named.
+    pub sockets: Flags,
     /// The socket that an earlier probe of this boot has used.
     pub saved_endpoint: Option<Endpoint>,
     /// Where the host's files and processes are.
@@ -84,6 +86,10 @@ struct Shared {
     kubelet: Mutex<Slot<KubeletSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// Docker's own socket, where Docker is the runtime.
+    docker: Mutex<Option<PathBuf>>,
+    /// What kind of runtime has answered last.
+    kind: Mutex<RuntimeKind>,
     /// Whether the kubelet's own files hold this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
@@ -105,7 +111,7 @@ impl Lanes {
         let running = vec![
             tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
             tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
-            tokio::spawn(tasks::run(Arc::clone(&shared), settings.paces.tasks)),
+            tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
@@ -121,10 +127,11 @@ impl Lanes {
             && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
         // One lock at a time: a guard in a struct expression would live until its end.
         let runtime = lock(&shared.version).look(at);
+        let kind = *lock(&shared.kind);
         let tasks = lock(&shared.tasks).looks(at);
         let processes = lock(&shared.processes).look(at);
         let kubelet = lock(&shared.kubelet).look(at);
-        Observations { now, runtime, lists, sandbox_list_hung, tasks, processes, kubelet }
+        Observations { now, runtime, kind, lists, sandbox_list_hung, tasks, processes, kubelet }
     }
 
     /// Waits until any look has completed, failed, or passed its deadline since the last time this returned.
@@ -155,6 +162,11 @@ impl Lanes {
         lock(&self.shared.endpoint).clone()
     }
 
+    /// Docker's own socket, where Docker is the runtime and it is known.
+    pub fn docker_socket(&self) -> Option<PathBuf> {
+        lock(&self.shared.docker).clone()
+    }
+
     /// How many calls are out, and how many were given up.
     pub fn outstanding(&self) -> Outstanding {
         let shared = &self.shared;
@@ -181,7 +193,7 @@ impl Drop for Lanes {
 impl Shared {
     fn new(settings: &LaneSettings) -> Self {
         let paces = &settings.paces;
-        let named = settings.runtime_endpoint.clone();
+        let named = settings.sockets.runtime.clone();
         Self {
             version: Mutex::new(Slot::new(paces.version.deadline)),
             lists: Mutex::new(Slot::new(paces.lists.deadline)),
@@ -189,12 +201,14 @@ impl Shared {
             rechecks_out: Mutex::new(0),
             processes: Mutex::new(Slot::new(paces.processes.deadline)),
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
-            tasks: Mutex::new(Table::new(paces.tasks)),
+            tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named
-                    .map(|socket| Endpoint { socket, named_by: NamedBy::Flag })
+                    .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
                     .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
             ),
+            docker: Mutex::new(settings.sockets.docker.clone()),
+            kind: Mutex::new(RuntimeKind::Unknown),
             of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
             tempo: watch::Sender::new(Tempo::default()),
@@ -213,8 +227,10 @@ impl Shared {
     /// was known before is still the best guess at what to ask for.
     fn aim_tasks(&self) {
         let mut changed = false;
-        if let Some(seen) = lock(&self.version).value() {
-            changed |= lock(&self.tasks).serve(seen.name == "containerd");
+        let answered = lock(&self.version).value().map(|seen| RuntimeKind::of(&seen.name));
+        if let Some(kind) = answered {
+            *lock(&self.kind) = kind;
+            changed |= lock(&self.tasks).serve(kind);
         }
         if let Some(table) = lock(&self.processes).value() {
             let stopped = table.processes.iter().filter_map(stopped_shim).collect();

@@ -29,6 +29,7 @@ use crate::core::observation::{Look, Observations};
 use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
 use crate::node::config;
+use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::proc;
 use crate::node::report::Reporter;
@@ -84,7 +85,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
     let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
     let lanes = Arc::new(Lanes::start(LaneSettings {
-        runtime_endpoint: args.runtime_endpoint.clone(),
+        sockets: Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() },
         saved_endpoint: saved.endpoint.clone(),
         paces: Paces::of(&thresholds),
         ..LaneSettings::default()
@@ -143,8 +144,8 @@ struct Probe {
     asked: Option<Asked>,
     urgent: bool,
     checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
-    /// When the executor was checked last, and with which socket.
-    checked: Option<(Instant, PathBuf)>,
+    /// When the executor was checked last, and with which sockets.
+    checked: Option<(Instant, (Endpoint, PathBuf))>,
 }
 
 impl Probe {
@@ -262,13 +263,14 @@ impl Probe {
         if !self.args.allow_actions {
             return;
         }
-        let socket = socket(&self.agent, &self.lanes);
-        let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != socket);
+        let settings = with_sockets(self.agent.clone(), &self.lanes);
+        let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
+        let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != sockets);
         if !due {
             return;
         }
-        self.checked = Some((Instant::now(), socket.clone()));
-        let agent = Agent::new(AgentSettings { runtime_socket: socket, ..self.agent.clone() });
+        self.checked = Some((Instant::now(), sockets));
+        let agent = Agent::new(settings);
         let sender = self.checks.0.clone();
         tokio::spawn(async move {
             let missing = timeout(SELF_CHECK_BOUND, agent.self_check()).await;
@@ -281,20 +283,25 @@ impl Probe {
 
 fn agent_settings(args: &ProbeArgs) -> AgentSettings {
     let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
-    AgentSettings { allow_actions: args.allow_actions, ..AgentSettings::new(&args.node_name, &args.state_dir, &socket) }
+    let endpoint = Endpoint::cri(socket, NamedBy::Nobody);
+    AgentSettings {
+        allow_actions: args.allow_actions,
+        ..AgentSettings::new(&args.node_name, &args.state_dir, endpoint)
+    }
 }
 
-/// The runtime's socket: as the lanes found it, else as a person named it, else the usual one.
-fn socket(agent: &AgentSettings, lanes: &Lanes) -> PathBuf {
-    lanes.endpoint().map_or_else(|| agent.runtime_socket.clone(), |endpoint| endpoint.socket)
+/// With the runtime's sockets as the lanes found them, else as a person named them, else the usual ones.
+fn with_sockets(settings: AgentSettings, lanes: &Lanes) -> AgentSettings {
+    AgentSettings {
+        endpoint: lanes.endpoint().unwrap_or(settings.endpoint),
+        docker_socket: lanes.docker_socket().unwrap_or(settings.docker_socket),
+        ..settings
+    }
 }
 
 fn executor(settings: AgentSettings, lanes: Arc<Lanes>) -> Execute {
     Arc::new(move |order| {
-        let mut settings = settings.clone();
-        if let Some(endpoint) = lanes.endpoint() {
-            settings.runtime_socket = endpoint.socket;
-        }
+        let settings = with_sockets(settings.clone(), &lanes);
         async move { Agent::new(settings).execute(&order).await }.boxed()
     })
 }

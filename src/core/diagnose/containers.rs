@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, bounded_pod, describe, evidence,
-    lists, of_pod, process_ref, short,
+    Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, asks_single, bounded_pod, describe,
+    evidence, lists, of_pod, process_ref, short,
 };
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
-use crate::core::observation::{ContainerSeen, ContainerState, Look, Observations, Part, ProcessSeen, TaskAnswer};
+use crate::core::observation::{
+    ContainerSeen, ContainerState, ListRound, Look, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer,
+};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
 /// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
-/// one fault, however many containers it has.
+/// one fault, however many containers it has. With Docker each container and each sandbox stands alone.
 struct Group<'a> {
+    /// The id that the shim serves.
+    id: &'a str,
     sandbox_id: &'a str,
     pod: Option<&'a PodRef>,
     /// Whether the sandbox itself is ready, so that its own task must answer too.
@@ -28,26 +32,10 @@ pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, f
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
     };
-    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
-    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready) {
-        groups.insert(
-            &sandbox.id,
-            Group { sandbox_id: &sandbox.id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() },
-        );
+    if let Err(verdict) = asks_single(seen.kind) {
+        return findings.blind(FaultType::HungContainer, verdict);
     }
-    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
-    for container in lists.containers.iter().filter(running) {
-        groups
-            .entry(&container.sandbox_id)
-            .or_insert_with(|| Group {
-                sandbox_id: &container.sandbox_id,
-                pod: container.pod.as_ref(),
-                ready: false,
-                running: Vec::new(),
-            })
-            .running
-            .push(container);
-    }
+    let groups = groups(lists, seen.kind);
     // An object that is in no list, or has ended, hangs no more.
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for group in groups.values() {
@@ -60,6 +48,28 @@ pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, f
     findings.cover(FaultType::HungContainer, coverage);
 }
 
+fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
+    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready) {
+        let id = sandbox.id.as_str();
+        groups.insert(id, Group { id, sandbox_id: id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() });
+    }
+    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
+    for container in lists.containers.iter().filter(running) {
+        let alone = kind == RuntimeKind::Docker;
+        let id = if alone { container.id.as_str() } else { container.sandbox_id.as_str() };
+        let new = || Group {
+            id,
+            sandbox_id: &container.sandbox_id,
+            pod: container.pod.as_ref(),
+            ready: false,
+            running: Vec::new(),
+        };
+        groups.entry(id).or_insert_with(new).running.push(container);
+    }
+    groups
+}
+
 /// What the tasks of one group said.
 #[derive(Default)]
 struct Answers<'a> {
@@ -67,8 +77,10 @@ struct Answers<'a> {
     silent: Vec<(&'a str, Option<Duration>)>,
     /// The oldest of the good answers.
     answered: Option<Duration>,
-    /// The newest of the good answers.
+    /// The newest answer of the shim itself.
     newest: Option<Duration>,
+    /// Docker has answered, which says nothing of the shim.
+    by_daemon: bool,
     unasked: usize,
     /// Why a task could not be asked.
     gap: Option<Verdict>,
@@ -96,9 +108,13 @@ impl<'a> Answers<'a> {
             Look::Hung { .. } => self.silent.push((id, None)),
             look => match answer(look, now, "its task", TASK_STALE) {
                 Ok((TaskAnswer::NoAnswer, looked)) => self.silent.push((id, Some(looked))),
-                Ok((TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::NotFound, looked)) => {
+                Ok((said, looked)) => {
                     self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
-                    self.newest = self.newest.max(Some(looked));
+                    if matches!(said, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
+                        self.by_daemon = true;
+                    } else {
+                        self.newest = self.newest.max(Some(looked));
+                    }
                 }
                 Err(Verdict::Unknown { reason: ConditionReason::NotYetLooked | ConditionReason::Stale, .. }) => {
                     self.unasked += usize::from(needed);
@@ -153,7 +169,8 @@ fn judge(
         }
     }
     let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
-    findings.sightings.push(tell(group, key, &answers, shim.map(|(process, _)| process), looked, thresholds));
+    let shim = shim.map(|(process, _)| process);
+    findings.sightings.push(tell(group, key, &answers, shim, looked, seen.kind, thresholds));
 }
 
 /// The moment of the look behind a sighting. A stopped process cannot answer, and a call that is still out
@@ -166,10 +183,10 @@ fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, 
 
 fn key(group: &Group<'_>) -> String {
     let uid = group.pod.map_or("", |pod| pod.uid.as_str());
-    format!("{uid}/{}", group.sandbox_id)
+    format!("{uid}/{}", group.id)
 }
 
-/// The shim behind a group: it serves the sandbox's id (containerd), or one container's (Docker).
+/// The shim behind a group: as a rule it serves the sandbox's id with containerd, one container's with Docker.
 fn shim_of<'a>(
     group: &Group<'_>,
     answers: &Answers<'_>,
@@ -183,7 +200,7 @@ fn shim_of<'a>(
         let silent = answers.silent.iter().map(|(id, _)| *id);
         silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
     };
-    serves(group.sandbox_id).or_else(by_container).map(|process| (process, looked))
+    serves(group.id).or_else(by_container).map(|process| (process, looked))
 }
 
 fn tell(
@@ -192,6 +209,7 @@ fn tell(
     answers: &Answers<'_>,
     shim: Option<&ProcessSeen>,
     looked: Duration,
+    kind: RuntimeKind,
     thresholds: &Thresholds,
 ) -> Sighting {
     let certain = !answers.silent.is_empty();
@@ -214,23 +232,31 @@ fn tell(
     let pod = of_pod(group.pod);
     let because = shim.map_or_else(
         || "; its shim was not found among the processes".to_owned(),
-        |process| format!(": {} holds it up", describe(process)),
+        |process| match (kind, process.state) {
+            // What holds a lock in Docker may be its shim, a mount, or Docker itself.
+            (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
+            _ => format!(": {} holds it up", describe(process)),
+        },
     );
     let message = if certain {
         format!("{who}{pod} does not answer while the runtime does{because}")
+    } else if answers.by_daemon {
+        format!("the shim of {who}{pod} is stopped; Docker still answers for it, as nothing waits for it yet{because}")
     } else {
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
+    let question = if kind == RuntimeKind::Docker { "inspect" } else { "Tasks/Get" };
     let mut lines: Vec<String> = answers
         .silent
         .iter()
         .map(|(id, looked)| {
             let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
-            format!("Tasks/Get of {} {how}", short(id))
+            format!("{question} of {} {how}", short(id))
         })
         .take(4)
         .collect();
-    lines.extend(shim.map(|process| format!("shim of sandbox {}: {}", short(group.sandbox_id), describe(process))));
+    let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
+    lines.extend(shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process))));
     lines.push("the runtime's lists answer".to_owned());
     let subject = Subject {
         id: shown.first().map(|container| bounded(&container.id, 128)),

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::{
     Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, container_of, describe,
-    evidence, lists, of_pod, process_ref, processes, short, unproven,
+    evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
-    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, TaskAnswer,
+    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, RuntimeKind,
+    TaskAnswer,
 };
 use crate::core::reason::ConditionReason;
 use crate::core::text::{bounded, is_full_id};
@@ -127,6 +128,8 @@ fn orphan(
     }
 }
 
+/// Shims that nothing needs. With Docker only one whose container or sandbox is listed counts, and only while it is
+/// stopped: the lists hold the kubelet's containers alone, and people who start their own on that node have shims too.
 pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::LeakedShim;
     let lists = lists(seen);
@@ -135,6 +138,14 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
         (Ok(lists), Ok(table)) => (lists, table),
         (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
     };
+    match seen.kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker => {}
+        RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
+        RuntimeKind::Other => {
+            let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+        }
+    }
     let both = listed.min(looked_at);
     // A shim that is no process any more is leaked no more, whatever the lists say.
     let mut coverage = Coverage::new(Verdict::Clean { looked: looked_at });
@@ -155,6 +166,12 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
             Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
+            Standing::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
             Standing::Left => match proof(process, id, seen, both, thresholds, findings) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
@@ -202,6 +219,24 @@ struct Proof {
     looked: Duration,
 }
 
+/// Of a shim that runs, Docker cannot tell whether it still does something; and one whose id is in no list of the
+/// kubelet's containers may serve somebody else's, under a Docker of their own.
+fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Duration) -> Result<Proof, Verdict> {
+    let listed = lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
+        || lists.containers.iter().any(|container| container.id == id && container.pod.is_some());
+    match (process.state, listed) {
+        ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", looked: both }),
+        ('T', false) => {
+            let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+        }
+        _ => {
+            let detail = format!("whether shim {} still has something to do is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::NotYetLooked, &detail))
+        }
+    }
+}
+
 /// A stopped shim serves nobody. One that runs must be older than any start, and its task unknown to containerd.
 fn proof(
     process: &ProcessSeen,
@@ -226,10 +261,12 @@ fn proof(
         (TaskAnswer::NotFound, looked) => {
             Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
         }
-        (TaskAnswer::Answered | TaskAnswer::Ended, looked) => Err(Verdict::Clean { looked: both.min(looked) }),
         (TaskAnswer::NoAnswer, _) => {
             let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
             Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+        }
+        (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, looked) => {
+            Err(Verdict::Clean { looked: both.min(looked) })
         }
     }
 }
@@ -238,7 +275,11 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
     let sandbox = lists.sandboxes.iter().find(|sandbox| sandbox.id == id);
     let container = lists.containers.iter().find(|container| container.sandbox_id == id || container.id == id);
     let pod = sandbox.map(|sandbox| &sandbox.pod).or_else(|| container.and_then(|container| container.pod.as_ref()));
-    let listed = if sandbox.is_some() { "only a sandbox that is not ready" } else { "no sandbox at all" };
+    let listed = match (sandbox, container) {
+        (Some(_), _) => "only a sandbox that is not ready",
+        (None, Some(container)) if container.id == id => "only a container that has ended",
+        (None, _) => "no sandbox at all",
+    };
     let message =
         format!("shim {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
     let subject = Subject {

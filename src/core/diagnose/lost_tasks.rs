@@ -1,10 +1,11 @@
 //! `LostTask`: listed as running, and nothing runs.
 
 use super::{
-    Coverage, Findings, Harm, Sighting, TASK_STALE, Verdict, answer, container_of, evidence, lists, of_pod, short,
+    Coverage, Findings, Harm, Sighting, TASK_STALE, Verdict, answer, asks_single, container_of, evidence, lists,
+    of_pod, processes, short,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Severity};
-use crate::core::observation::{ContainerState, Observations, TaskAnswer};
+use crate::core::observation::{ContainerState, Observations, RuntimeKind, TaskAnswer};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
@@ -20,6 +21,12 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
+    if let Err(verdict) = asks_single(seen.kind) {
+        return findings.blind(kind, verdict);
+    }
+    let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
+    // That a process is not there means something in the node's own process table only.
+    let table = processes(seen).map(|_| ());
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for container in &lists.containers {
         let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
@@ -31,9 +38,18 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         let (what, asked) = match look {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
             Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),
+            Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
+                Ok(()) => ("has lost its process", asked),
+                Err(verdict) => {
+                    coverage.named.insert(container.id.clone(), verdict.clone());
+                    continue;
+                }
+            },
             other => {
                 let verdict = match other {
-                    Some(Ok((TaskAnswer::Answered, asked))) => Verdict::Clean { looked: asked },
+                    Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
+                        Verdict::Clean { looked: asked }
+                    }
                     // Each has its turn to be asked, and its silence is another fault: no gap of this one.
                     _ => later("it has not answered yet"),
                 };
@@ -62,7 +78,7 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
                 .to_owned(),
             evidence: evidence(vec![
                 format!("a list that was asked for after the task's answer has {} as running", short(&container.id)),
-                format!("containerd: task {} {what}", short(&container.id)),
+                format!("{who}: task {} {what}", short(&container.id)),
             ]),
             looked: asked,
             confirm: thresholds.lost_task,

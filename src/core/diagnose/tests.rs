@@ -1,6 +1,7 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
 mod components;
+mod docker;
 mod duplicate_sandbox;
 mod hung_container;
 mod leaked_shim;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::observation::{
-    ContainerSeen, ContainerState, KubeletSeen, ListRound, MayBe, OrphanRecheck, Part, ProcessTable, RuntimeSeen,
-    SandboxSeen, TaskAnswer,
+    ContainerSeen, ContainerState, KubeletSeen, ListRound, MayBe, OrphanRecheck, Part, ProcessTable, RuntimeKind,
+    RuntimeSeen, SandboxSeen, TaskAnswer,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -29,6 +30,7 @@ const OTHER_WORK: &str = "bbbb1";
 pub(crate) struct Node {
     pub now: Duration,
     pub runtime: Look<RuntimeSeen>,
+    pub kind: RuntimeKind,
     pub lists: Look<ListRound>,
     pub sandbox_list_hung: bool,
     pub tasks: BTreeMap<String, Look<TaskAnswer>>,
@@ -96,6 +98,7 @@ impl Node {
             sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
             containers_before: Duration::ZERO,
             rechecks: BTreeMap::new(),
+            removals: None,
             round: 1,
         };
         let shim = |pid, id: &str| process(pid, Part::Shim { id: id.into(), living_children: 2 });
@@ -119,6 +122,7 @@ impl Node {
         Self {
             now: Duration::from_secs(1000),
             runtime: done(RuntimeSeen { name: "containerd".into(), version: "1.6.20".into() }),
+            kind: RuntimeKind::Containerd,
             lists: done(lists),
             sandbox_list_hung: false,
             tasks,
@@ -139,6 +143,7 @@ impl Node {
         Observations {
             now: self.now,
             runtime: self.runtime.clone(),
+            kind: self.kind,
             lists: self.lists.clone(),
             sandbox_list_hung: self.sandbox_list_hung,
             tasks: self.tasks.clone(),

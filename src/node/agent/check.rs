@@ -6,9 +6,11 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
 use super::look::Looker;
-use crate::node::cri::Cri;
+use crate::core::observation::RuntimeKind;
+use crate::node::docker::Docker;
 use crate::node::proc::role::{Proof, Prover};
 use crate::node::proc::{self, Handle};
+use crate::node::runtime::Client;
 
 /// What is missing, one sentence each; empty when everything is there.
 pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
@@ -16,14 +18,7 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
     if let Err(error) = writes(state_dir) {
         missing.push(format!("cannot keep claims in {}: {error}; mount it writable", state_dir.display()));
     }
-    match Cri::connect(&looker.socket).await {
-        Err(error) => missing.push(format!("no runtime at {}: {error}", looker.socket.display())),
-        Ok(cri) => {
-            if let Err(error) = cri.version(looker.bounds.call).await {
-                missing.push(format!("the runtime at {} does not tell its version: {error}", looker.socket.display()));
-            }
-        }
-    }
+    missing.extend(runtime(looker).await);
     let prover = looker.prover.clone();
     match looker.reader.run(looker.bounds.processes, move || processes(&prover)).await {
         Ok(Ok(found)) => missing.extend(found),
@@ -31,6 +26,23 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
         Err(refusal) => missing.push(refusal.message),
     }
     missing
+}
+
+async fn runtime(looker: &Looker) -> Option<String> {
+    let socket = looker.endpoint.socket.display();
+    let client = match Client::connect(&looker.endpoint).await {
+        Err(error) => return Some(format!("no runtime at {socket}: {error}")),
+        Ok(client) => client,
+    };
+    let seen = match client.version(looker.bounds.call).await {
+        Err(error) => return Some(format!("the runtime at {socket} does not tell its version: {error}")),
+        Ok(seen) => seen,
+    };
+    if RuntimeKind::of(&seen.name) != RuntimeKind::Docker {
+        return None;
+    }
+    let version = Docker::at(&looker.docker).version(looker.bounds.call).await;
+    version.err().map(|error| format!("no Docker at {}: {error}", looker.docker.display()))
 }
 
 fn writes(folder: &Path) -> io::Result<()> {

@@ -14,7 +14,7 @@ use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::Finder;
-use crate::node::cri::endpoint;
+use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 
 /// Largest order that is read, in bytes.
 const MAX_ORDER: usize = 64 << 10;
@@ -28,8 +28,10 @@ const FIND: Duration = Duration::from_secs(5);
 pub async fn run(args: ActArgs) -> anyhow::Result<()> {
     let outcome = match read_order(&args.order) {
         Ok(order) => {
-            let socket = runtime_socket(args.runtime_endpoint.clone()).await;
-            Agent::new(AgentSettings::new(&args.node_name, &args.state_dir, &socket)).execute(&order).await
+            let flags = Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() };
+            let (endpoint, docker_socket) = sockets(flags).await;
+            let settings = AgentSettings::new(&args.node_name, &args.state_dir, endpoint);
+            Agent::new(AgentSettings { docker_socket, ..settings }).execute(&order).await
         }
         Err(said) => unreadable(&said),
     };
@@ -56,16 +58,19 @@ fn unreadable(said: &str) -> Outcome {
     }
 }
 
-/// The runtime's socket as a person named it, else as the kubelet uses it, else where one is found. Where none is,
-/// every look that needs the runtime fails by itself, and says where it looked.
-async fn runtime_socket(named: Option<PathBuf>) -> PathBuf {
+/// The runtime's socket as a person named it, else as the kubelet uses it, else where one is found; and Docker's. Where
+/// none is, every look that needs the runtime fails by itself, and says where it looked.
+async fn sockets(flags: Flags) -> (Endpoint, PathBuf) {
     let find = move || {
         let host = HostPaths::default();
         let kubelet = Finder::new(&host.proc).find().ok().flatten().and_then(|found| found.settings.ok());
-        endpoint::find(named.as_deref(), kubelet.and_then(|settings| settings.runtime_endpoint).as_deref(), &host)
+        let named = kubelet.and_then(|settings| settings.runtime_endpoint);
+        (endpoint::find(&flags, named.as_deref(), &host), endpoint::docker(&flags, &host))
     };
-    let found = Reader::default().run(FIND, find).await.ok().flatten();
-    found.map_or_else(|| PathBuf::from("/run/containerd/containerd.sock"), |endpoint| endpoint.socket)
+    let found = Reader::default().run(FIND, find).await.ok();
+    let (endpoint, docker) = found.map_or((None, None), |(endpoint, docker)| (endpoint, Some(docker)));
+    let usual = || Endpoint::cri(PathBuf::from("/run/containerd/containerd.sock"), NamedBy::Nobody);
+    (endpoint.unwrap_or_else(usual), docker.unwrap_or_else(|| PathBuf::from(endpoint::DOCKER)))
 }
 
 fn write_outcome(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
@@ -83,6 +88,7 @@ mod tests {
             order: order.to_owned(),
             node_name: "n1".to_owned(),
             runtime_endpoint: Some(folder.join("none.sock")),
+            docker_endpoint: None,
             state_dir: folder.join("state"),
             outcome: folder.join("outcome"),
         }

@@ -18,10 +18,13 @@ use crate::core::order::{Order, OutcomeReason, Signal};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::{self, kubelet::Finder};
+use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::proc;
 use crate::node::proc::role::{Proof, Prover};
+
+mod docker;
 
 /// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
 const KUBELET_AT_WORK: Duration = Duration::from_mins(2);
@@ -37,6 +40,8 @@ pub struct Bounds {
     pub call: Duration,
     /// One question about a task; containerd itself gives the shim 2 s.
     pub task: Duration,
+    /// One question to Docker about a container, which has no limit of its own.
+    pub inspect: Duration,
     /// One look at the process table.
     pub processes: Duration,
     /// Grace given to an orphan's process before it is killed.
@@ -53,6 +58,7 @@ impl Default for Bounds {
             look: Duration::from_mins(1),
             call: Duration::from_secs(15),
             task: Thresholds::default().task_deadline,
+            inspect: Duration::from_secs(5),
             processes: Duration::from_secs(5),
             stop_grace: Duration::from_secs(10),
             remove: Duration::from_secs(10),
@@ -74,7 +80,8 @@ pub(super) enum Allowed {
 #[derive(Clone, Debug)]
 pub(super) struct Looker {
     pub(super) prover: Prover,
-    pub(super) socket: PathBuf,
+    pub(super) endpoint: Endpoint,
+    pub(super) docker: PathBuf,
     pub(super) bounds: Bounds,
     pub(super) thresholds: Thresholds,
     pub(super) reader: Reader,
@@ -86,7 +93,11 @@ impl Looker {
         match task {
             Task::ReleaseShim { process, signal } => {
                 let held = self.hold(process, &order.target).await?;
-                self.container_still_hung(&order.target, &held, *signal).await?;
+                if held.is_of_docker() {
+                    self.docker_container_still_hung(&order.target, &held, *signal).await?;
+                } else {
+                    self.container_still_hung(&order.target, &held, *signal).await?;
+                }
                 if *signal == Signal::Kill && !order.allow_running_pods {
                     let message = format!(
                         "killing shim {} would end every container of its pod; the order does not allow that",
@@ -143,7 +154,7 @@ impl Looker {
         if stopped {
             return Ok(());
         }
-        let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
+        let tasks = self.tasks().await?;
         for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
             // By the same judgement as the probe's: an unknown state that comes at once is an error, not silence.
             match collect::tasks::ask(&tasks, id, self.bounds.task).await {
@@ -152,7 +163,7 @@ impl Looker {
                 Err(CriError::Deadline(_)) => {
                     return tasks.answers(self.bounds.call).await.map_err(|error| asked("containerd's tasks", &error));
                 }
-                Ok(TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::NotFound) => {}
+                Ok(_) => {}
                 Err(error) => return Err(asked(&format!("task {id}"), &error)),
             }
         }
@@ -196,7 +207,9 @@ impl Looker {
             let message = format!("shim {} serves {id:?}, which is no id that the kubelet's have", held.process.pid);
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
         }
-        let lists = self.lists(&self.runtime().await?).await?;
+        let cri = self.runtime().await?;
+        self.not_docker(&cri).await?;
+        let lists = self.lists(&cri).await?;
         let ready = |seen: &&SandboxSeen| seen.id == *id && seen.ready;
         if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
             return Err(recovered(format!("sandbox {id} of shim {} is ready", held.process.pid)));
@@ -226,15 +239,13 @@ impl Looker {
                 "shim {pid} runs and is {age}s old; a leaked one that runs is {bound}s old"
             )));
         }
-        let tasks = Tasks::connect(&self.socket).await.map_err(|error| asked("containerd's tasks", &error))?;
+        let tasks = self.tasks().await?;
         match collect::tasks::ask(&tasks, id, self.bounds.task).await {
             Ok(TaskAnswer::NotFound) => Ok(()),
-            Ok(TaskAnswer::Answered | TaskAnswer::Ended) => {
-                Err(recovered(format!("containerd knows the task of shim {pid}")))
-            }
             Ok(TaskAnswer::NoAnswer) => {
                 Err(Refusal::cannot_look(format!("containerd knows a task of shim {pid}, which does not answer")))
             }
+            Ok(_) => Err(recovered(format!("containerd knows the task of shim {pid}"))),
             Err(error) => Err(asked(&format!("task {id}"), &error)),
         }
     }
@@ -260,6 +271,7 @@ impl Looker {
     /// will remove it.
     async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
         let cri = self.runtime().await?;
+        self.not_docker(&cri).await?;
         let lists = self.lists(&cri).await?;
         let Some(seen) = lists.containers.iter().find(|seen| seen.id == container_id) else {
             let message = format!("the runtime does not list container {container_id}");
@@ -315,7 +327,14 @@ impl Looker {
     }
 
     async fn runtime(&self) -> Result<Cri, Refusal> {
-        Cri::connect(&self.socket).await.map_err(|error| asked("a connection", &error))
+        if self.endpoint.api == Api::Docker {
+            return Err(docker::removes_nothing());
+        }
+        Cri::connect(&self.endpoint.socket).await.map_err(|error| asked("a connection", &error))
+    }
+
+    async fn tasks(&self) -> Result<Tasks, Refusal> {
+        Tasks::connect(&self.endpoint.socket).await.map_err(|error| asked("containerd's tasks", &error))
     }
 
     async fn lists(&self, cri: &Cri) -> Result<Lists, Refusal> {

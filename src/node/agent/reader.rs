@@ -65,6 +65,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
     #[tokio::test]
     async fn a_look_that_never_ends_is_given_up_and_only_so_many_are_started() {
@@ -91,7 +92,8 @@ mod tests {
     #[tokio::test]
     async fn all_executors_of_a_process_share_one_bound() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = crate::node::agent::AgentSettings::new("n1", folder.path(), &folder.path().join("none"));
+        let none = Endpoint::cri(folder.path().join("none"), NamedBy::Nobody);
+        let settings = crate::node::agent::AgentSettings::new("n1", folder.path(), none);
         let (release, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(std::sync::Mutex::new(gate));
         for _ in 0..MAX_THREADS {

@@ -18,6 +18,8 @@ use crate::node::proc::{self, Handle, RawProcess};
 
 /// The containerd namespace of the kubelet's containers; shims of others are not ours to touch.
 const NAMESPACE: &str = "k8s.io";
+/// That of Docker. Its shims may be anybody's: which of them are the kubelet's only Docker can say.
+const DOCKER_NAMESPACE: &str = "moby";
 
 /// A proven process that cannot be mistaken for another one.
 #[derive(Debug)]
@@ -87,6 +89,11 @@ impl Held {
         }
     }
 
+    /// Whether it is a shim of Docker's.
+    pub(super) fn is_of_docker(&self) -> bool {
+        matches!(&self.proof, Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
+    }
+
     /// Scheduler state letter, now; `None` once it has ended.
     pub(super) fn state(&self) -> io::Result<Option<char>> {
         if self.has_ended() {
@@ -137,6 +144,14 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
         return Err(changed(wanted, &format!("its role is proven as {proof:?}")));
     }
     match proof {
+        // With Docker every container has a shim of its own: that of the sandbox is another one.
+        Proof::Shim { id, namespace } if namespace == DOCKER_NAMESPACE => {
+            if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
+                return Ok(());
+            }
+            let ordered = target.container_id.as_deref().unwrap_or_else(|| ordered_id(target));
+            Err(changed(wanted, &format!("it serves {id} for Docker, ordered was {ordered}")))
+        }
         Proof::Shim { namespace, .. } if namespace != NAMESPACE => {
             Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {NAMESPACE:?}")))
         }

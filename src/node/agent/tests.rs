@@ -8,8 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Agent, AgentSettings};
 use crate::core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
 use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
 mod cleanup;
+mod docker;
 mod once;
 mod process;
 mod release;
@@ -32,10 +34,13 @@ impl Node {
     }
 
     fn settings(&self) -> AgentSettings {
-        let mut settings = AgentSettings::new("n1", &self.stage.path("state"), &self.runtime.socket);
+        let endpoint = Endpoint::cri(self.runtime.socket.clone(), NamedBy::Flag);
+        let mut settings = AgentSettings::new("n1", &self.stage.path("state"), endpoint);
+        settings.docker_socket = self.stage.path("docker.sock");
         settings.cni_folders = vec![self.stage.path("cni")];
         settings.bounds.call = Duration::from_millis(700);
         settings.bounds.task = Duration::from_millis(1500);
+        settings.bounds.inspect = Duration::from_millis(700);
         settings.bounds.remove = Duration::from_millis(700);
         settings.bounds.stop_grace = Duration::from_secs(1);
         settings.thresholds.network_plugin_age = Duration::ZERO;
@@ -201,7 +206,7 @@ async fn the_self_check_names_what_is_missing() {
     let runtime = node.stage.child("runtime/containerd", &[]);
     let shim = node.stage.shim(&id());
     assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
-    settings.runtime_socket = node.stage.path("none.sock");
+    settings.endpoint.socket = node.stage.path("none.sock");
     settings.allow_actions = false;
     let missing = Agent::new(settings).self_check().await;
     assert_eq!(missing.len(), 2, "{missing:?}");

@@ -4,15 +4,21 @@
 //! The kubelet makes the sandbox first and removes it last, but two lists are never one moment: with a sandbox
 //! list on both sides of the container list, neither making nor removing a pod looks like an orphan. A list may
 //! still have a gap, so each odd container is asked for directly. Any error in the three lists means no value.
+//!
+//! Docker is asked besides what it is removing: its list says that of removals that have failed, too, so each is asked for
+//! directly.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::core::observation::{ContainerSeen, ContainerState, ListRound, OrphanRecheck};
-use crate::node::cri::{Cri, CriError};
+use crate::core::observation::{ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen};
+use crate::node::cri::CriError;
+use crate::node::docker::Docker;
+use crate::node::runtime::Client;
 
 /// Most containers asked for directly in one round.
 pub const MAX_RECHECKS: usize = 5;
@@ -35,13 +41,27 @@ pub enum ListCall {
     SandboxesAgain,
     /// Direct questions.
     Rechecks,
+    /// What Docker is removing, and direct questions about it.
+    Removals,
 }
 
 /// What a round needs to remember of the rounds before it.
 #[derive(Debug, Default)]
 pub struct Lists {
     round: u64,
-    rechecks: Rechecks,
+    rechecks: Direct<OrphanRecheck>,
+    removals: Direct<Option<RemovalSaid>>,
+}
+
+/// Whom a round asks.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// For lists.
+    pub lists: Client,
+    /// For direct questions, so that one that hangs delays no list.
+    pub status: Client,
+    /// Docker itself, where it is the runtime.
+    pub docker: Option<Docker>,
 }
 
 impl Lists {
@@ -52,11 +72,11 @@ impl Lists {
     /// The first error of any of the three lists; a part of a round is never returned.
     pub async fn round(
         &mut self,
-        lists: &Cri,
-        status: &Cri,
+        asked: &Asked,
         bound: Duration,
         at: impl Fn(ListCall),
     ) -> Result<ListRound, CriError> {
+        let lists = &asked.lists;
         at(ListCall::Sandboxes);
         let sandboxes = lists.sandboxes(bound).await?;
         at(ListCall::Containers);
@@ -73,27 +93,69 @@ impl Lists {
             BTreeMap::new()
         } else {
             at(ListCall::Rechecks);
-            self.rechecks.ask(status, odd, self.round).await
+            self.recheck(&asked.status, odd).await
+        };
+        let removals = match &asked.docker {
+            None => None,
+            Some(docker) => {
+                at(ListCall::Removals);
+                self.removing(docker).await
+            }
         };
         let containers_before = containers_sent.elapsed();
-        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, rechecks, round: self.round })
+        let round = self.round;
+        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, rechecks, removals, round })
+    }
+
+    async fn recheck(&mut self, status: &Client, odd: Vec<&ContainerSeen>) -> BTreeMap<String, OrphanRecheck> {
+        // Running ones first: only they do harm by themselves.
+        let wanted: Vec<(bool, &str)> =
+            odd.iter().map(|seen| (seen.state != ContainerState::Running, seen.id.as_str())).collect();
+        let sandboxes: BTreeMap<&str, &str> =
+            odd.iter().map(|seen| (seen.id.as_str(), seen.sandbox_id.as_str())).collect();
+        let call = |id: &str| {
+            let sandbox = sandboxes.get(id).copied().unwrap_or_default();
+            recheck(status.clone(), id.to_owned(), sandbox.to_owned())
+        };
+        let answers = self.rechecks.ask(wanted, self.round, call).await;
+        answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanRecheck::NoAnswer))).collect()
+    }
+
+    /// What Docker is removing; `None` where it does not say. It is no part of the round's own evidence, so its error is
+    /// none of the round.
+    async fn removing(&mut self, docker: &Docker) -> Option<Vec<RemovalSeen>> {
+        let found = docker.removals(RECHECK_DEADLINE).await.ok()?;
+        let wanted = found.iter().map(|seen| (false, seen.id.as_str())).collect();
+        let call = |id: &str| how_it_stands(docker.clone(), id.to_owned());
+        let mut said = self.removals.ask(wanted, self.round, call).await;
+        let with = |container: ContainerSeen| {
+            let said = said.remove(&container.id).flatten().flatten();
+            RemovalSeen { container, said }
+        };
+        Some(found.into_iter().map(with).collect())
     }
 
     /// How many direct questions are still out.
     pub fn outstanding(&self) -> usize {
-        self.rechecks.out.values().filter(|call| !call.is_finished()).count()
+        self.rechecks.outstanding() + self.removals.outstanding()
     }
 }
 
 /// Direct questions, at most one out per container.
-#[derive(Debug, Default)]
-struct Rechecks {
-    out: BTreeMap<String, JoinHandle<OrphanRecheck>>,
-    /// Round in which each odd container was asked for last.
+#[derive(Debug)]
+struct Direct<T> {
+    out: BTreeMap<String, JoinHandle<T>>,
+    /// Round in which each container was asked for last.
     asked: BTreeMap<String, u64>,
 }
 
-impl Drop for Rechecks {
+impl<T> Default for Direct<T> {
+    fn default() -> Self {
+        Self { out: BTreeMap::new(), asked: BTreeMap::new() }
+    }
+}
+
+impl<T> Drop for Direct<T> {
     fn drop(&mut self) {
         for call in self.out.values() {
             call.abort();
@@ -101,24 +163,30 @@ impl Drop for Rechecks {
     }
 }
 
-impl Rechecks {
-    async fn ask(&mut self, status: &Cri, mut odd: Vec<&ContainerSeen>, round: u64) -> BTreeMap<String, OrphanRecheck> {
-        let names: BTreeSet<&str> = odd.iter().map(|seen| seen.id.as_str()).collect();
+impl<T: Send + 'static> Direct<T> {
+    /// Asks for some of these containers: by rank, and among equals for those first that waited longest. Of each that was
+    /// this round's turn it says what came, if anything did in time.
+    async fn ask<F>(
+        &mut self,
+        mut wanted: Vec<(bool, &str)>,
+        round: u64,
+        call: impl Fn(&str) -> F,
+    ) -> BTreeMap<String, Option<T>>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let names: BTreeSet<&str> = wanted.iter().map(|(_, id)| *id).collect();
         self.asked.retain(|id, _| names.contains(id.as_str()));
         // An answer that came after its round is too old to be used.
         self.out.retain(|_, call| !call.is_finished());
-        // Running ones first: only they do harm by themselves. Among equals, who waited longest.
-        odd.sort_by_key(|seen| {
-            (seen.state != ContainerState::Running, self.asked.get(&seen.id).copied(), seen.id.clone())
-        });
-        odd.truncate(MAX_RECHECKS);
+        wanted.sort_by_key(|(rank, id)| (*rank, self.asked.get(*id).copied(), *id));
+        wanted.truncate(MAX_RECHECKS);
         let mut answers = BTreeMap::new();
-        for seen in odd {
-            answers.insert(seen.id.clone(), OrphanRecheck::NoAnswer);
-            if self.out.len() < MAX_OUT && !self.out.contains_key(&seen.id) {
-                let call = recheck(status.clone(), seen.id.clone(), seen.sandbox_id.clone());
-                self.out.insert(seen.id.clone(), tokio::spawn(call));
-                self.asked.insert(seen.id.clone(), round);
+        for (_, id) in wanted {
+            answers.insert(id.to_owned(), None);
+            if self.out.len() < MAX_OUT && !self.out.contains_key(id) {
+                self.out.insert(id.to_owned(), tokio::spawn(call(id)));
+                self.asked.insert(id.to_owned(), round);
             }
         }
         let end = Instant::now() + RECHECK_DEADLINE;
@@ -126,26 +194,40 @@ impl Rechecks {
             if let Some(call) = self.out.get_mut(id)
                 && let Ok(Ok(said)) = timeout_at(end, call).await
             {
-                *answer = said;
+                *answer = Some(said);
             }
         }
         self.out.retain(|_, call| !call.is_finished());
         answers
     }
+
+    /// How many are still out.
+    fn outstanding(&self) -> usize {
+        self.out.values().filter(|call| !call.is_finished()).count()
+    }
+}
+
+/// Asks Docker for one container that it is removing.
+async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalSaid> {
+    match docker.inspect(&id, RECHECK_BOUND).await {
+        Ok(said) => Some(said.removal()),
+        Err(CriError::NotFound) => Some(RemovalSaid::Gone),
+        Err(_) => None,
+    }
 }
 
 /// Asks for one container and then for its sandbox. Only "no such object" is evidence; silence is not.
-async fn recheck(status: Cri, container: String, sandbox: String) -> OrphanRecheck {
+async fn recheck(status: Client, container: String, sandbox: String) -> OrphanRecheck {
     if sandbox.is_empty() {
         return OrphanRecheck::NoAnswer;
     }
-    match status.container_status(&container, RECHECK_BOUND).await {
+    match status.has_container(&container, RECHECK_BOUND).await {
         Err(CriError::NotFound) => return OrphanRecheck::Refuted,
         Err(_) => return OrphanRecheck::NoAnswer,
-        Ok(_) => {}
+        Ok(()) => {}
     }
-    match status.sandbox_ready(&sandbox, RECHECK_BOUND).await {
-        Ok(_) => OrphanRecheck::Refuted,
+    match status.has_sandbox(&sandbox, RECHECK_BOUND).await {
+        Ok(()) => OrphanRecheck::Refuted,
         Err(CriError::NotFound) => OrphanRecheck::Confirmed,
         Err(_) => OrphanRecheck::NoAnswer,
     }

@@ -19,9 +19,11 @@ const MAX_SEEN: usize = 8192;
 const MAX_HOLDS: usize = 4;
 /// A plugin this young is left alone: its locks are not worth a look yet.
 const YOUNG: Duration = Duration::from_secs(2);
-/// Shims of this containerd namespace are the kubelet's. Those of others (`moby`, `default`) belong to people who
-/// use the same containerd, and are in no list of ours.
+/// Shims of this containerd namespace are the kubelet's, where it uses containerd. Those of others (`moby`, `default`)
+/// belong to people who use the same containerd, and are in no list of ours.
 const SHIM_NAMESPACE: &str = "k8s.io";
+/// The namespace of Docker's shims: of the kubelet's containers where Docker is the runtime, and of people's on any node.
+const DOCKER_NAMESPACE: &str = "moby";
 
 /// A proof, with what must stay the same for it to hold: the name changes when a process executes another file, the
 /// parent when its caller has ended (and then more is asked of a plugin).
@@ -71,12 +73,13 @@ impl Processes {
         Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), round: 0 }
     }
 
-    /// One look.
+    /// One look. `with_docker` = the kubelet's shims are Docker's.
     ///
     /// # Errors
     /// When the table cannot be read as a whole, or a right to look is missing (`PermissionDenied`). Processes that
     /// end meanwhile are left out.
-    pub fn look(&mut self) -> io::Result<ProcessTable> {
+    pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
+        let namespace = if with_docker { DOCKER_NAMESPACE } else { SHIM_NAMESPACE };
         let uptime = proc::uptime(&self.root)?;
         let table = proc::table(&self.root)?;
         let mut still = BTreeMap::new();
@@ -90,7 +93,7 @@ impl Processes {
                     continue;
                 }
             };
-            if let Some(seen) = self.seen(process, &proof, uptime) {
+            if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
                 processes.push(seen);
             }
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
@@ -125,8 +128,8 @@ impl Processes {
         }
     }
 
-    fn seen(&self, process: &RawProcess, proof: &Proof, uptime: Duration) -> Option<ProcessSeen> {
-        let part = part(process, proof)?;
+    fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
+        let part = part(process, proof, namespace)?;
         // What a healthy shim waits in says nothing; all others, and shims that are stopped or in state D, do.
         let wants_wchan = !matches!(part, Part::Shim { .. }) || matches!(process.state, 'T' | 't' | 'D');
         let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
@@ -217,9 +220,9 @@ fn candidate(process: &RawProcess, uptime: Duration) -> Unproven {
     }
 }
 
-fn part(process: &RawProcess, proof: &Proof) -> Option<Part> {
+fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
     Some(match proof {
-        Proof::Shim { id, namespace } if namespace == SHIM_NAMESPACE => {
+        Proof::Shim { id, namespace } if namespace == ours => {
             Part::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
         Proof::Shim { .. } => return None,

@@ -1,16 +1,19 @@
 //! One question about one task, and what its answer means.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::core::observation::TaskAnswer;
 use crate::node::cri::CriError;
 use crate::node::cri::tasks::{TaskState, Tasks};
+use crate::node::docker::Docker;
+use crate::node::proc::{self, Handle};
 
 /// From which time on an unknown state means that containerd waited for the shim in vain. Its own limit is 2 s by
 /// default; an unknown state that comes at once is an error of the shim, and a shim that errs is not deaf.
 const WAITED: Duration = Duration::from_millis(500);
 
-/// Asks once. `bound` is the end of the call.
+/// Asks containerd once. `bound` is the end of the call.
 ///
 /// # Errors
 /// Whatever says nothing about this task: a broken connection, an error of containerd itself, no answer from
@@ -27,5 +30,27 @@ pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer,
         Err(CriError::DeadlineInside) => Ok(TaskAnswer::NoAnswer),
         Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
         Err(error) => Err(error),
+    }
+}
+
+/// Asks Docker once. It has no limit of its own: silence is the caller's to measure. What it answers is what it
+/// remembers, so the process that it names is looked for in the process table at `proc`.
+///
+/// # Errors
+/// Whatever says nothing about this container: a broken connection, an error of Docker itself, no answer within `bound`.
+pub async fn inspect(docker: &Docker, proc: &Path, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
+    match docker.inspect(id, bound).await {
+        Ok(said) => Ok(said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid)))),
+        Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether there is surely no such process, or only what is left of it until somebody takes its exit status. Only `stat`
+/// is read, which no process can hold up.
+fn is_gone(root: &Path, pid: i32) -> bool {
+    match Handle::open(root, pid).and_then(|handle| handle.stat()) {
+        Ok(stat) => proc::is_dead(stat.state),
+        Err(error) => proc::is_gone(&error),
     }
 }

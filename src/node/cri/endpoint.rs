@@ -2,6 +2,9 @@
 //!
 //! In order: what the operator said; what the running kubelet uses; the first known socket that exists. Only a
 //! socket that somebody named (or that once was there) can be missing *and* mean a sick runtime.
+//!
+//! Docker speaks no CRI: kubelets up to 1.23 have that part inside, so there its own API is asked. With cri-dockerd CRI is
+//! asked, and Docker itself for single containers only ([`docker`]).
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +20,21 @@ const KNOWN: [&str; 5] = [
     "/run/crio/crio.sock",
     "/run/cri-dockerd.sock",
 ];
+
+/// Docker's socket, where nobody names another.
+pub const DOCKER: &str = "/run/docker.sock";
+/// The socket of the part of a kubelet up to 1.23 that speaks to Docker. What it speaks itself is older than CRI v1.
+const DOCKERSHIM: &str = "/run/dockershim.sock";
+
+/// What is spoken at the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Api {
+    /// CRI.
+    #[default]
+    Cri,
+    /// Docker's own.
+    Docker,
+}
 
 /// Who named the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,31 +56,80 @@ pub struct Endpoint {
     pub socket: PathBuf,
     /// Who named it.
     pub named_by: NamedBy,
+    /// What is spoken there.
+    #[serde(default)]
+    pub api: Api,
+}
+
+/// Sockets that a person has named, as this process sees them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// The runtime's, which speaks CRI.
+    pub runtime: Option<PathBuf>,
+    /// Docker's.
+    pub docker: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// A socket where CRI is spoken.
+    pub fn cri(socket: PathBuf, named_by: NamedBy) -> Self {
+        Self { socket, named_by, api: Api::Cri }
+    }
+
+    /// Docker's socket.
+    pub fn docker(socket: PathBuf, named_by: NamedBy) -> Self {
+        Self { socket, named_by, api: Api::Docker }
+    }
+
+    /// Whether this one, just found, is to replace the known one. One that somebody names does, as a rule; a guess does
+    /// not, except that Docker was only a guess while nothing that speaks CRI was there.
+    pub fn replaces(&self, known: &Self) -> bool {
+        let docker_beside_cri = (self.api, known.api) == (Api::Docker, Api::Cri) && self.named_by != NamedBy::Kubelet;
+        let cri_for_guessed_docker = (self.api, known.api, known.named_by) == (Api::Cri, Api::Docker, NamedBy::Nobody);
+        self != known && (cri_for_guessed_docker || (self.named_by != NamedBy::Nobody && !docker_beside_cri))
+    }
 }
 
 /// Finds the socket. `kubelet` is the endpoint of the running kubelet (`unix:///…` or a plain path), if known.
 ///
 /// `None` when nobody named one and none of the known ones exists. Touches the file system: call it where a stat
 /// that hangs does no harm.
-pub fn find(flag: Option<&Path>, kubelet: Option<&str>, host: &HostPaths) -> Option<Endpoint> {
-    if let Some(path) = flag {
+pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<Endpoint> {
+    if let Some(path) = &flags.runtime {
         // A person who names a path means it as this process sees it.
-        return Some(Endpoint { socket: path.to_path_buf(), named_by: NamedBy::Flag });
+        return Some(Endpoint::cri(path.clone(), NamedBy::Flag));
     }
     if let Some(path) = kubelet.and_then(socket_path) {
-        return Some(Endpoint { socket: host.file(&path), named_by: NamedBy::Kubelet });
+        if path.file_name() == Path::new(DOCKERSHIM).file_name() {
+            return Some(Endpoint::docker(docker(flags, host), NamedBy::Kubelet));
+        }
+        return Some(Endpoint::cri(host.socket(&path), NamedBy::Kubelet));
     }
-    KNOWN
-        .iter()
-        .map(|path| host.file(Path::new(path)))
-        .find(|path| path.exists())
-        .map(|socket| Endpoint { socket, named_by: NamedBy::Nobody })
+    if let Some(path) = &flags.docker {
+        return Some(Endpoint::docker(path.clone(), NamedBy::Flag));
+    }
+    let there = |path: &str| Some(host.socket(Path::new(path))).filter(|path| path.exists());
+    let docker = || there(DOCKER).map(|socket| Endpoint::docker(socket, NamedBy::Nobody));
+    // Docker brings containerd along: its socket says nothing then.
+    if there(DOCKERSHIM).is_some()
+        && let Some(found) = docker()
+    {
+        return Some(found);
+    }
+    let known = KNOWN.iter().find_map(|path| there(path));
+    known.map(|socket| Endpoint::cri(socket, NamedBy::Nobody)).or_else(docker)
+}
+
+/// Docker's socket, whether or not it is there. Touches the file system, as [`find`] does.
+pub fn docker(flags: &Flags, host: &HostPaths) -> PathBuf {
+    flags.docker.clone().unwrap_or_else(|| host.socket(Path::new(DOCKER)))
 }
 
 /// Whether there is something at `socket` as the process `pid` sees its files, where that can be told. A pod sees only
 /// what is mounted into it. Touches the file system, as [`find`] does.
 pub fn is_there_for(pid: i32, socket: &Path, host: &HostPaths) -> Option<bool> {
-    let path = socket.strip_prefix(&host.root).ok()?;
+    let node = host.proc.join("1/root");
+    let path = socket.strip_prefix(node).or_else(|_| socket.strip_prefix(&host.root)).ok()?;
     match host.proc.join(pid.to_string()).join("root").join(path).symlink_metadata() {
         Ok(_) => Some(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -88,19 +155,69 @@ mod tests {
     fn the_flag_wins_then_the_kubelet_then_what_exists() {
         let folder = tempfile::tempdir().unwrap();
         let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
-        assert_eq!(find(None, None, &host), None);
+        let none = Flags::default();
+        assert_eq!(find(&none, None, &host), None);
 
         std::fs::create_dir_all(folder.path().join("run/crio")).unwrap();
         std::fs::write(folder.path().join("run/crio/crio.sock"), "").unwrap();
-        let found = find(None, None, &host).unwrap();
+        let found = find(&none, None, &host).unwrap();
         assert_eq!((found.socket, found.named_by), (folder.path().join("run/crio/crio.sock"), NamedBy::Nobody));
 
-        let named = find(None, Some("unix:///var/run/containerd/containerd.sock"), &host).unwrap();
+        let named = find(&none, Some("unix:///var/run/containerd/containerd.sock"), &host).unwrap();
         assert_eq!(named.socket, folder.path().join("run/containerd/containerd.sock"));
         assert_eq!(named.named_by, NamedBy::Kubelet);
 
-        let flag = find(Some(Path::new("/x.sock")), Some("unix:///y.sock"), &host).unwrap();
-        assert_eq!((flag.socket.as_path(), flag.named_by), (Path::new("/x.sock"), NamedBy::Flag));
+        let flags = Flags { runtime: Some(PathBuf::from("/x.sock")), docker: Some(PathBuf::from("/d.sock")) };
+        let flag = find(&flags, Some("unix:///y.sock"), &host).unwrap();
+        assert_eq!(flag, Endpoint::cri(PathBuf::from("/x.sock"), NamedBy::Flag));
+    }
+
+    #[test]
+    fn docker_itself_is_asked_only_where_nothing_speaks_cri() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
+        let touch = |path: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let flags = Flags::default();
+        let socket = touch("run/docker.sock");
+        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        let cri = touch("run/cri-dockerd.sock");
+        assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(cri, NamedBy::Nobody)));
+        let containerd = touch("run/containerd/containerd.sock");
+        assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
+        // A kubelet that has the part for Docker inside: the containerd is Docker's own.
+        touch("run/dockershim.sock");
+        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
+        let named = find(&flags, Some("unix:///var/run/dockershim.sock"), &host);
+        assert_eq!(named, Some(Endpoint::docker(socket, NamedBy::Kubelet)));
+        let flags = Flags { docker: Some(PathBuf::from("/d.sock")), ..flags };
+        assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
+        assert_eq!(find(&flags, Some("/run/crio/crio.sock"), &host).unwrap().api, Api::Cri);
+    }
+
+    #[test]
+    fn what_somebody_names_replaces_what_is_known_and_a_guess_does_not() {
+        use NamedBy::{Flag, Kubelet, Nobody};
+        let cri = |named_by| Endpoint::cri(PathBuf::from("/cri.sock"), named_by);
+        let docker = |named_by| Endpoint::docker(PathBuf::from("/docker.sock"), named_by);
+        for (found, known, expected) in [
+            (cri(Kubelet), cri(Nobody), true),
+            (cri(Nobody), cri(Kubelet), false),
+            (docker(Nobody), cri(Nobody), false),
+            (docker(Flag), cri(Kubelet), false),
+            (docker(Kubelet), cri(Nobody), true),
+            (cri(Nobody), docker(Nobody), true),
+            (cri(Nobody), docker(Flag), false),
+            (cri(Kubelet), docker(Flag), true),
+            (docker(Flag), docker(Nobody), true),
+            (cri(Flag), cri(Flag), false),
+        ] {
+            assert_eq!(found.replaces(&known), expected, "{found:?} for {known:?}");
+        }
     }
 
     #[test]

@@ -5,9 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 
+use super::labels::LABEL_UID;
 use super::{Cri, CriError, ask};
-
-const LABEL_UID: &str = "io.kubernetes.pod.uid";
 
 impl Cri {
     /// When the newest sandbox or container of the pod with this uid was made; `None` when there is none.

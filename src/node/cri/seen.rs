@@ -6,16 +6,7 @@ use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
 use crate::core::text::bounded;
 
-const MAX_ID: usize = 128;
-const MAX_NAME: usize = 253;
-const MAX_NAMESPACE: usize = 63;
-const MAX_UID: usize = 64;
-
-/// Labels the kubelet puts on each of its containers.
-const LABEL_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-const LABEL_POD: &str = "io.kubernetes.pod.name";
-const LABEL_UID: &str = "io.kubernetes.pod.uid";
-const LABEL_CONTAINER: &str = "io.kubernetes.container.name";
+use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, pod_of};
 
 pub(super) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
     RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
@@ -50,18 +41,13 @@ pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
 }
 
 pub(super) fn container(raw: v1::Container) -> ContainerSeen {
-    let label = |key: &str, max: usize| raw.labels.get(key).map(|value| bounded(value, max));
-    let pod = label(LABEL_UID, MAX_UID).filter(|uid| !uid.is_empty()).map(|uid| PodRef {
-        namespace: label(LABEL_NAMESPACE, MAX_NAMESPACE).unwrap_or_default(),
-        name: label(LABEL_POD, MAX_NAME).unwrap_or_default(),
-        uid,
-    });
+    let label = |key: &str| raw.labels.get(key).map(String::as_str);
     let metadata = raw.metadata.unwrap_or_default();
     ContainerSeen {
         id: bounded(&raw.id, MAX_ID),
         sandbox_id: bounded(&raw.pod_sandbox_id, MAX_ID),
-        name: label(LABEL_CONTAINER, MAX_NAME).unwrap_or_else(|| bounded(&metadata.name, MAX_NAME)),
-        pod,
+        name: bounded(label(LABEL_CONTAINER).unwrap_or(&metadata.name), MAX_NAME),
+        pod: pod_of(label),
         state: container_state(raw.state),
         attempt: metadata.attempt,
     }
@@ -69,6 +55,7 @@ pub(super) fn container(raw: v1::Container) -> ContainerSeen {
 
 #[cfg(test)]
 mod tests {
+    use super::super::labels::{LABEL_NAMESPACE, LABEL_POD, LABEL_UID};
     use super::*;
 
     fn labelled(labels: &[(&str, &str)]) -> v1::Container {

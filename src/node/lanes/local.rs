@@ -8,23 +8,27 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
-use crate::core::observation::{KubeletSeen, ProcessTable};
+use crate::core::observation::{KubeletSeen, ProcessTable, RuntimeKind};
 use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
 use crate::node::collect::processes::Processes;
-use crate::node::cri::endpoint::{self, Endpoint, NamedBy};
+use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 
 pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
     // The memory of proofs and the number of the round outlive a thread.
     let eye = Arc::new(Mutex::new(Processes::new(&host.proc)));
+    let for_worker = Arc::clone(&shared);
     let make = move || -> Box<dyn FnMut() -> Result<ProcessTable, Failure> + Send> {
-        let eye = Arc::clone(&eye);
+        let (eye, shared) = (Arc::clone(&eye), Arc::clone(&for_worker));
         let root = host.proc.clone();
-        Box::new(move || match eye.try_lock() {
-            Ok(mut eye) => eye.look().map_err(|error| failure(&error)),
-            // The thread before this one hangs inside its look: begin without its memory.
-            Err(_) => Processes::new(&root).look().map_err(|error| failure(&error)),
+        Box::new(move || {
+            let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
+            match eye.try_lock() {
+                Ok(mut eye) => eye.look(with_docker).map_err(|error| failure(&error)),
+                // The thread before this one hangs inside its look: begin without its memory.
+                Err(_) => Processes::new(&root).look(with_docker).map_err(|error| failure(&error)),
+            }
         })
     };
     drive(&shared, ProcessLooker { worker: Worker::new("nrh-processes", Box::new(make)), round: 0 }, pace).await;
@@ -34,10 +38,12 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
     let (pace, for_worker) = (settings.paces.kubelet, Arc::clone(&shared));
     let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
         let mut finder = Finder::new(&settings.host.proc);
-        let (flag, host, shared) = (settings.runtime_endpoint.clone(), settings.host.clone(), Arc::clone(&for_worker));
+        let (flags, host, shared) = (settings.sockets.clone(), settings.host.clone(), Arc::clone(&for_worker));
         Box::new(move || {
             let known = lock(&shared.endpoint).clone();
-            Ok(look(&mut finder, flag.as_ref(), known.as_ref(), &host))
+            let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
+            let docker = with_docker.then(|| endpoint::docker(&flags, &host));
+            Ok(Local { docker, ..look(&mut finder, &flags, known.as_ref(), &host) })
         })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
@@ -78,19 +84,21 @@ struct Local {
     kubelet: Result<Option<Found>, Failure>,
     endpoint: Option<Endpoint>,
     of_kubelet: Option<(PathBuf, bool)>,
+    /// Docker's own socket, where Docker is the runtime.
+    docker: Option<PathBuf>,
 }
 
-fn look(finder: &mut Finder, flag: Option<&PathBuf>, known: Option<&Endpoint>, host: &HostPaths) -> Local {
+fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &HostPaths) -> Local {
     let kubelet = finder.find().map_err(|error| failure(&error));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
-    let endpoint = endpoint::find(flag.map(PathBuf::as_path), named, host);
+    let endpoint = endpoint::find(flags, named, host);
     let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
     let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
     let of_kubelet = used
         .zip(pid)
         .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));
-    Local { kubelet, endpoint, of_kubelet }
+    Local { kubelet, endpoint, of_kubelet, docker: None }
 }
 
 struct KubeletLooker {
@@ -111,6 +119,7 @@ impl Looker for KubeletLooker {
         let local = self.worker.ask().await?;
         *lock(&self.shared.of_kubelet) = local.of_kubelet;
         self.learn(local.endpoint);
+        self.learn_docker(local.docker);
         let found = local.kubelet?;
         self.round = self.round.saturating_add(1);
         let mut seen = KubeletSeen { round: self.round, ..KubeletSeen::default() };
@@ -134,17 +143,28 @@ impl KubeletLooker {
     fn learn(&self, found: Option<Endpoint>) {
         let Some(found) = found else { return };
         let mut known = lock(&self.shared.endpoint);
-        let better = match known.as_ref() {
-            None => true,
-            Some(known) => *known != found && found.named_by != NamedBy::Nobody,
-        };
-        if !better {
+        if known.as_ref().is_some_and(|known| !found.replaces(known)) {
             return;
         }
-        tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, "runtime socket");
+        tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
         *known = Some(found);
         drop(known);
-        // The lanes that were blind till now should not wait for their next turn.
+        self.look_again();
+    }
+
+    fn learn_docker(&self, found: Option<PathBuf>) {
+        let Some(found) = found else { return };
+        if lock(&self.shared.docker).as_ref() == Some(&found) {
+            return;
+        }
+        tracing::info!(socket = %found.display(), "Docker's socket");
+        *lock(&self.shared.docker) = Some(found);
+        self.shared.tasks_changed.notify_one();
+        self.look_again();
+    }
+
+    /// The lanes that were blind till now should not wait for their next turn.
+    fn look_again(&self) {
         self.shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
     }
 }

@@ -41,6 +41,9 @@ pub struct Paces {
     /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
     /// all others are asked in turn.
     pub tasks: Pace,
+    /// The same with Docker. It has no limit of its own, and a question that is dropped leaves a waiting call in it: one
+    /// that is out stays out for long, and says all that another one could.
+    pub inspect: Pace,
     /// Process table.
     pub processes: Pace,
     /// Kubelet.
@@ -61,6 +64,7 @@ impl Paces {
             // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
             lists: Pace { deadline: thresholds.list_deadline, bound: secs(600), ..slow },
             tasks: Pace { rest: secs(300), urgent: secs(20), deadline: thresholds.task_deadline, bound: secs(180) },
+            inspect: Pace { rest: secs(300), urgent: secs(20), deadline: secs(5), bound: secs(3600) },
             processes: quick,
             kubelet: quick,
         }

@@ -7,10 +7,12 @@ use std::time::Duration;
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
-use crate::core::observation::{ListRound, RuntimeSeen};
-use crate::node::collect::lists::{ListCall, Lists};
-use crate::node::cri::endpoint::{Endpoint, NamedBy};
-use crate::node::cri::{Cri, CriError};
+use crate::core::observation::{ListRound, RuntimeKind, RuntimeSeen};
+use crate::node::collect::lists::{Asked, ListCall, Lists};
+use crate::node::cri::CriError;
+use crate::node::cri::endpoint::{Api, Endpoint, NamedBy};
+use crate::node::docker::Docker;
+use crate::node::runtime::{Client, Place};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
     let looker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
@@ -30,6 +32,25 @@ pub(super) fn endpoint(shared: &Shared) -> Result<Endpoint, Failure> {
             "no runtime socket known: none named by flag, none by a running kubelet, none at a usual path".to_owned(),
         )
     })
+}
+
+/// Where Docker itself is asked; `None` where it is not the runtime, or not known to be.
+fn docker_socket(shared: &Shared) -> Option<PathBuf> {
+    let endpoint = lock(&shared.endpoint).clone();
+    match endpoint {
+        Some(Endpoint { socket, api: Api::Docker, .. }) => Some(socket),
+        _ if *lock(&shared.kind) == RuntimeKind::Docker => lock(&shared.docker).clone(),
+        _ => None,
+    }
+}
+
+/// Where single tasks are asked about, or why nowhere.
+pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
+    if *lock(&shared.kind) != RuntimeKind::Docker {
+        return Ok(Place::Containerd(endpoint(shared)?.socket));
+    }
+    let blind = || Failure::Blind("the runtime is Docker, and nobody has looked for its own socket yet".to_owned());
+    docker_socket(shared).map(Place::Docker).ok_or_else(blind)
 }
 
 struct Version {
@@ -81,8 +102,8 @@ impl Looker for Version {
 
     async fn look(&mut self) -> Result<RuntimeSeen, Failure> {
         let endpoint = endpoint(&self.shared)?;
-        let cri = Cri::connect(&endpoint.socket).await.map_err(|error| self.judge(&endpoint, error))?;
-        let seen = cri.version(self.bound).await.map_err(|error| match error {
+        let client = Client::connect(&endpoint).await.map_err(|error| self.judge(&endpoint, error))?;
+        let seen = client.version(self.bound).await.map_err(|error| match error {
             // The call itself: only the long bound gives it up.
             error @ CriError::Deadline(_) => error.into(),
             error => self.judge(&endpoint, error),
@@ -104,7 +125,7 @@ struct ListLooker {
     shared: Arc<Shared>,
     bound: Duration,
     /// Two connections: one for lists, one for direct questions, and the socket they lead to.
-    connected: Option<(Endpoint, Cri, Cri)>,
+    connected: Option<(Endpoint, Client, Client)>,
     lists: Lists,
 }
 
@@ -126,20 +147,30 @@ impl Looker for ListLooker {
         let (to, lists, status) = if let Some(kept) = kept {
             kept
         } else {
-            let lists = Cri::connect(&endpoint.socket).await.map_err(unconnected)?;
-            let status = Cri::connect(&endpoint.socket).await.map_err(unconnected)?;
+            let lists = Client::connect(&endpoint).await.map_err(unconnected)?;
+            let status = Client::connect(&endpoint).await.map_err(unconnected)?;
             (endpoint, lists, status)
         };
+        let docker = docker_socket(&self.shared).map(|socket| Docker::at(&socket));
+        let asked = Asked { lists, status, docker };
         let shared = Arc::clone(&self.shared);
         let at = move |call: ListCall| {
             *lock(&shared.list_call) = call;
             lock(&shared.lists).sent(tokio::time::Instant::now());
         };
-        let result = self.lists.round(&lists, &status, self.bound, at).await;
+        let result = self.lists.round(&asked, self.bound, at).await;
         *lock(&self.shared.rechecks_out) = self.lists.outstanding();
+        if let Ok(round) = &result
+            && (to.api, to.named_by) == (Api::Docker, NamedBy::Nobody)
+            && round.sandboxes.is_empty()
+            && round.containers.is_empty()
+        {
+            let reason = "nobody named the runtime's socket, and the Docker of this node has no container of a kubelet";
+            return Err(Failure::Blind(reason.to_owned()));
+        }
         // Kept only after a whole round: a connection that erred is not trusted with the next one.
         if result.is_ok() {
-            self.connected = Some((to, lists, status));
+            self.connected = Some((to, asked.lists, asked.status));
         }
         Ok(result?)
     }
@@ -159,7 +190,7 @@ mod tests {
         *lock(&shared.of_kubelet) = of_kubelet.map(|there| (PathBuf::from(SOCKET), there));
         let answered = answered.then(|| PathBuf::from(SOCKET));
         let version = Version { shared, bound: Duration::from_secs(1), answered };
-        version.judge(&Endpoint { socket: Path::new(SOCKET).to_owned(), named_by }, error.clone())
+        version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
     }
 
     #[test]
@@ -199,7 +230,7 @@ mod tests {
         let shared = Arc::new(Shared::new(&LaneSettings::default()));
         *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
         let version = Version { shared, bound: Duration::from_secs(1), answered: None };
-        let failure = version.judge(&Endpoint { socket: PathBuf::from(SOCKET), named_by: Kubelet }, missing);
+        let failure = version.judge(&Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
         assert!(matches!(failure, Failure::Blind(_)), "{failure:?}");
     }
 }

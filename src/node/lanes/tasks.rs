@@ -1,10 +1,12 @@
 //! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
 //!
-//! containerd bounds its own wait for a shim. A question that stays without any answer may therefore mean that
-//! containerd itself is stuck, with every shim well: it counts against its task only once containerd has answered
-//! another question after the deadline of this one. Where none is on its way, a control question is sent.
+//! containerd bounds its own wait for a shim; Docker waits for a locked container for ever. A question that stays without
+//! any answer may also mean that the daemon itself is stuck, with every shim well: it counts against its task only once
+//! the daemon has answered another question after the deadline of this one. Where none is on its way, a control question
+//! is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::pace::{Pace, back_off};
-use super::runtime::{endpoint, unconnected};
+use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
-use crate::core::observation::{ContainerState, ListRound, Look, TaskAnswer};
-use crate::node::collect;
-use crate::node::cri::endpoint::Endpoint;
-use crate::node::cri::tasks::Tasks;
+use crate::core::observation::{ContainerState, ListRound, Look, RuntimeKind, TaskAnswer};
+use crate::node::runtime::{Asker, Place};
 
 /// Most questions out at any time that are not past their deadline.
 const MAX_FRESH: usize = 4;
@@ -64,9 +64,10 @@ impl Entry {
 /// All tasks there are, and who is suspected.
 #[derive(Debug)]
 pub(super) struct Table {
-    pace: Pace,
-    /// Whether the runtime is containerd, as far as known.
-    serves: bool,
+    /// The rhythm of questions to containerd, and to Docker.
+    paces: (Pace, Pace),
+    /// Whom to ask, as far as known.
+    kind: RuntimeKind,
     entries: BTreeMap<String, Entry>,
     suspects: BTreeSet<String>,
     /// Sandboxes whose shim is stopped.
@@ -82,10 +83,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) const fn new(pace: Pace) -> Self {
+    pub(super) const fn new(containerd: Pace, docker: Pace) -> Self {
         Self {
-            pace,
-            serves: false,
+            paces: (containerd, docker),
+            kind: RuntimeKind::Unknown,
             entries: BTreeMap::new(),
             suspects: BTreeSet::new(),
             stopped: BTreeSet::new(),
@@ -94,6 +95,15 @@ impl Table {
             alive: None,
             control: None,
         }
+    }
+
+    /// Whether the runtime answers questions about single tasks at all.
+    const fn serves(&self) -> bool {
+        matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker)
+    }
+
+    fn pace(&self) -> Pace {
+        if self.kind == RuntimeKind::Docker { self.paces.1 } else { self.paces.0 }
     }
 
     pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
@@ -105,14 +115,15 @@ impl Table {
         match entry.slot.look(now) {
             Look::Hung { out } if !self.is_proven(entry) => {
                 let out = out.as_secs();
-                let error = format!("out for {out} s, and containerd has answered no other question since it was due");
+                let who = if self.kind == RuntimeKind::Docker { "Docker" } else { "containerd" };
+                let error = format!("out for {out} s, and {who} has answered no other question since it was due");
                 Look::Failed { error, age: Duration::ZERO }
             }
             look => look,
         }
     }
 
-    /// Whether containerd answered another question after the deadline of this one.
+    /// Whether the daemon answered another question after the deadline of this one.
     fn is_proven(&self, entry: &Entry) -> bool {
         entry.slot.due().is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
     }
@@ -139,12 +150,15 @@ impl Table {
         std::mem::replace(&mut self.suspects, ids) != self.suspects
     }
 
-    /// Whether this runtime answers questions about tasks at all. Whether anything changed.
-    pub(super) fn serve(&mut self, serves: bool) -> bool {
-        if !serves {
-            self.entries.retain(|_, entry| entry.slot.is_out());
+    /// What kind of runtime there is to ask. Whether that changed.
+    pub(super) fn serve(&mut self, kind: RuntimeKind) -> bool {
+        let changed = std::mem::replace(&mut self.kind, kind) != kind;
+        if changed {
+            // What another runtime said, or will say, is about other tasks.
+            self.entries.clear();
+            self.alive = None;
         }
-        std::mem::replace(&mut self.serves, serves) != serves
+        changed
     }
 
     /// The ids whose shim is stopped. Whether they differ from those before.
@@ -159,13 +173,13 @@ impl Table {
 
     /// Takes over what the runtime lists. Whether anything changed.
     pub(super) fn aim(&mut self, round: &ListRound) -> bool {
-        let lonely = self.lonely.clone();
-        let mut wanted = if self.serves { wanted(round) } else { BTreeMap::new() };
-        if self.serves {
-            for id in &lonely {
-                wanted.entry(id).or_insert(id);
-            }
+        // Docker does not know who else's they may be.
+        let lonely = if self.kind == RuntimeKind::Containerd { self.lonely.clone() } else { BTreeSet::new() };
+        let mut wanted = if self.serves() { wanted(round, self.kind) } else { BTreeMap::new() };
+        for id in &lonely {
+            wanted.entry(id).or_insert(id);
         }
+        let deadline = self.pace().deadline;
         let before = self.entries.len();
         // A question that is out stays known until it ends, or it could be sent twice.
         self.entries.retain(|id, entry| entry.slot.is_out() || wanted.contains_key(id.as_str()));
@@ -175,7 +189,7 @@ impl Table {
                 continue;
             }
             changed = true;
-            self.entries.insert(id.to_owned(), Entry::new(sandbox, self.pace.deadline));
+            self.entries.insert(id.to_owned(), Entry::new(sandbox, deadline));
         }
         changed
     }
@@ -192,7 +206,8 @@ impl Table {
     fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
         let Some(ended) = entry.ended else { return now };
         let wanted = asked.is_some_and(|asked| asked > ended);
-        let wait = if wanted { LEAST_TURN.min(self.pace.urgent) } else { self.pace.urgent };
+        let urgent = self.pace().urgent;
+        let wait = if wanted { LEAST_TURN.min(urgent) } else { urgent };
         ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least))
     }
 
@@ -204,13 +219,14 @@ impl Table {
             .map(|(id, entry)| (self.suspect_due(entry, now, asked), id.clone()))
             .min();
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
-        let apart = self.pace.rest.checked_div(count).unwrap_or_default().max(LEAST_TURN.min(self.pace.rest));
+        let pace = self.pace();
+        let apart = pace.rest.checked_div(count).unwrap_or_default().max(LEAST_TURN.min(pace.rest));
         let turn = self.turn.map_or(now, |turn| turn + apart);
         let other = free()
             .filter(|(id, entry)| !self.is_suspect(id, entry))
-            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + entry.own_wait(self.pace)))
+            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + entry.own_wait(pace)))
             .map(|(id, entry)| {
-                let own = entry.ended.map(|ended| ended + entry.own_wait(self.pace));
+                let own = entry.ended.map(|ended| ended + entry.own_wait(pace));
                 (own.map_or(turn, |own| own.max(turn)), id.clone())
             });
         match (suspect, other) {
@@ -254,9 +270,17 @@ impl Table {
 }
 
 /// The tasks worth a question, with their sandbox: of running containers, and of ready sandboxes in which nothing
-/// runs (their shim is the same process, so one question is enough).
-fn wanted(round: &ListRound) -> BTreeMap<&str, &str> {
+/// runs (their shim is the same process, so one question is enough). With Docker each stands alone.
+fn wanted(round: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, &str> {
     let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running && seen.pod.is_some());
+    if kind == RuntimeKind::Docker {
+        let ready = round.sandboxes.iter().filter(|seen| seen.ready);
+        return running
+            .map(|seen| seen.id.as_str())
+            .chain(ready.map(|seen| seen.id.as_str()))
+            .map(|id| (id, id))
+            .collect();
+    }
     let mut wanted: BTreeMap<&str, &str> = running.map(|seen| (seen.id.as_str(), seen.sandbox_id.as_str())).collect();
     let busy: BTreeSet<&str> = wanted.values().copied().collect();
     let idle = round.sandboxes.iter().filter(|seen| seen.ready && !busy.contains(seen.id.as_str()));
@@ -273,10 +297,10 @@ enum Answer {
 }
 
 /// Asks for ever.
-pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
+pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
     let mut tempo = shared.tempo.subscribe();
     let mut asked = (tempo.borrow_and_update().asked, None);
-    let mut connection: Option<(Endpoint, Tasks)> = None;
+    let mut connection: Option<(Place, Asker)> = None;
     let mut calls: JoinSet<Answer> = JoinSet::new();
     loop {
         let now = Instant::now();
@@ -288,8 +312,8 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
         if control.is_some_and(|due| due <= now) {
             lock(&shared.tasks).control = Some(now);
             // On a connection of its own: a stuck one must not speak for the service.
-            if let Ok(endpoint) = endpoint(&shared) {
-                calls.spawn(ask_control(endpoint));
+            if let Ok(place) = place(&shared) {
+                calls.spawn(ask_control(place, proc.clone()));
             }
             continue;
         }
@@ -302,8 +326,9 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
         {
             let sent = Instant::now();
             lock(&shared.tasks).sent(id, sent);
-            match connected(&shared, &mut connection).await {
-                Ok(tasks) => drop(calls.spawn(call(tasks, id.clone(), sent, pace.bound))),
+            let bound = lock(&shared.tasks).pace().bound;
+            match connected(&shared, &proc, &mut connection).await {
+                Ok(service) => drop(calls.spawn(call(service, id.clone(), sent, bound))),
                 Err(failure) => finish(&shared, Answer::Task(id.clone(), sent, Err(failure)), &mut connection),
             }
             continue;
@@ -327,17 +352,17 @@ pub(super) async fn run(shared: Arc<Shared>, pace: Pace) {
     }
 }
 
-async fn call(tasks: Tasks, id: String, sent: Instant, bound: Duration) -> Answer {
-    let result = collect::tasks::ask(&tasks, &id, bound).await.map_err(Failure::from);
+async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answer {
+    let result = asker.ask(&id, bound).await.map_err(Failure::from);
     Answer::Task(id, sent, result)
 }
 
-async fn ask_control(endpoint: Endpoint) -> Answer {
-    let answers = async { Tasks::connect(&endpoint.socket).await?.answers(CONTROL).await };
+async fn ask_control(place: Place, proc: PathBuf) -> Answer {
+    let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
     Answer::Control(timeout(CONTROL, answers).await.is_ok_and(|answer| answer.is_ok()))
 }
 
-fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Endpoint, Tasks)>) {
+fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker)>) {
     let (id, sent, result) = match answer {
         Answer::Task(id, sent, result) => (id, sent, result),
         Answer::Control(answered) => {
@@ -358,16 +383,16 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Endpoint, Ta
     shared.changed.notify_one();
 }
 
-async fn connected(shared: &Shared, connection: &mut Option<(Endpoint, Tasks)>) -> Result<Tasks, Failure> {
-    let endpoint = endpoint(shared)?;
-    if let Some((to, tasks)) = connection
-        && *to == endpoint
+async fn connected(shared: &Shared, proc: &Path, connection: &mut Option<(Place, Asker)>) -> Result<Asker, Failure> {
+    let place = place(shared)?;
+    if let Some((to, asker)) = connection
+        && *to == place
     {
-        return Ok(tasks.clone());
+        return Ok(asker.clone());
     }
-    let tasks = Tasks::connect(&endpoint.socket).await.map_err(unconnected)?;
-    *connection = Some((endpoint, tasks.clone()));
-    Ok(tasks)
+    let asker = Asker::connect(&place, proc).await.map_err(unconnected)?;
+    *connection = Some((place, asker.clone()));
+    Ok(asker)
 }
 
 #[cfg(test)]

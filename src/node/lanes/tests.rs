@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+mod docker;
+
 use tonic::Code;
 
 use super::*;
@@ -12,14 +14,20 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Sockets named by a person: the runtime's.
+fn named(socket: PathBuf) -> Flags {
+    Flags { runtime: Some(socket), docker: None }
+}
+
 /// The shipped rhythm, a hundred times as fast, with deadlines that leave room for a slow machine.
 fn quick() -> Paces {
     let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000) };
-    Paces { version: pace, lists: pace, tasks: pace, processes: Pace { deadline: ms(5000), ..pace }, kubelet: pace }
+    let processes = Pace { deadline: ms(5000), ..pace };
+    Paces { version: pace, lists: pace, tasks: pace, inspect: pace, processes, kubelet: pace }
 }
 
 fn start(fake: &Fake, paces: &Paces) -> Lanes {
-    Lanes::start(LaneSettings { runtime_endpoint: Some(fake.socket()), paces: *paces, ..LaneSettings::default() })
+    Lanes::start(LaneSettings { sockets: named(fake.socket()), paces: *paces, ..LaneSettings::default() })
 }
 
 fn now(lanes: &Lanes) -> Observations {
@@ -199,8 +207,7 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
     let folder = tempfile::tempdir().unwrap();
     let host = HostPaths { root: folder.path().to_owned(), proc: folder.path().join("proc") };
     let settings = || LaneSettings { host: host.clone(), paces: quick(), ..LaneSettings::default() };
-    let named = LaneSettings { runtime_endpoint: Some(folder.path().join("none.sock")), ..settings() };
-    let lanes = Lanes::start(named);
+    let lanes = Lanes::start(LaneSettings { sockets: named(folder.path().join("none.sock")), ..settings() });
     until(&lanes, "blindness", |seen| matches!(seen.runtime, Look::Blind { .. })).await;
 
     let fake = Fake::start();
@@ -369,7 +376,7 @@ async fn an_unknown_state_that_comes_at_once_is_no_silence() {
 #[tokio::test]
 async fn other_runtimes_are_not_asked_about_tasks() {
     let fake = Fake::start();
-    fake.name("docker");
+    fake.name("cri-o");
     fake.lists(&["s1"], &[("c1", "s1")]);
     let lanes = start(&fake, &quick());
     lanes.suspects(vec!["c1".to_owned()]);
@@ -422,7 +429,7 @@ async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
     // Another runtime's socket is there, and no kubelet to name the right one.
     std::fs::create_dir_all(folder.path().join("run/containerd")).unwrap();
     std::fs::write(folder.path().join("run/containerd/containerd.sock"), "").unwrap();
-    let saved = Endpoint { socket: folder.path().join("run/crio/crio.sock"), named_by: NamedBy::Kubelet };
+    let saved = Endpoint::cri(folder.path().join("run/crio/crio.sock"), NamedBy::Kubelet);
     let settings = LaneSettings { host, paces: quick(), ..LaneSettings::default() };
     let guessing = Lanes::start(settings.clone());
     let guessed = |lanes: &Lanes| lanes.endpoint().map(|endpoint| endpoint.named_by);

@@ -29,6 +29,7 @@ pub const CNI_FOLDERS: [&str; 10] = [
 
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
+const KUBELET: &str = "kubelet";
 /// Low-level runtimes, which do one thing and end.
 const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
 /// Verbs of those.
@@ -118,7 +119,7 @@ impl Prover {
             return Ok(None);
         }
         let named = is_candidate(&process.command);
-        let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_runtime_name(&parent.command));
+        let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command));
         if !named && !called {
             return if process.parent == 1 { self.left_alone(process) } else { Ok(None) };
         }
@@ -175,7 +176,7 @@ impl Prover {
         if RUNTIMES.contains(&name) {
             return Ok(Some(Proof::Runtime { name: name.to_owned() }));
         }
-        if name == "kubelet" {
+        if name == KUBELET {
             return Ok(Some(Proof::Kubelet));
         }
         if CLIENTS.contains(&name) {
@@ -192,11 +193,15 @@ impl Prover {
         handle: &Handle,
         exe: &Path,
     ) -> io::Result<Option<Proof>> {
-        let called = ancestors(table, process, MAX_ANCESTORS).find(|parent| is_runtime_name(&parent.command));
+        let called = ancestors(table, process, MAX_ANCESTORS).find(|parent| is_caller_name(&parent.command));
         let Some(runtime) = called else {
             return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
         };
         let by_exe = self.in_cni_folder(exe);
+        // A kubelet starts much else, mounts that hang among it: nothing is read of those.
+        if !by_exe && runtime.command == KUBELET {
+            return Ok(None);
+        }
         let path = if by_exe {
             exe.to_owned()
         } else {
@@ -206,7 +211,7 @@ impl Prover {
                 None => return Ok(None),
             }
         };
-        if !self.is_runtime(runtime)? {
+        if !self.is_caller(runtime)? {
             return Ok(None);
         }
         let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {
@@ -225,13 +230,13 @@ impl Prover {
         path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| is_like(known, folder)))
     }
 
-    fn is_runtime(&self, process: &RawProcess) -> io::Result<bool> {
+    fn is_caller(&self, process: &RawProcess) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
         if handle.stat()?.start_ticks != process.start_ticks || handle.namespace_depth()? != 1 {
             return Ok(false);
         }
         let exe = handle.exe()?;
-        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(|name| RUNTIMES.contains(&name)))
+        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(is_caller_name))
     }
 }
 
@@ -265,13 +270,18 @@ pub fn is_named_part(command: &str) -> bool {
 /// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
 fn is_candidate(command: &str) -> bool {
     command.starts_with("containerd-shim")
-        || command == "kubelet"
+        || command == KUBELET
         || is_runtime_name(command)
         || CLIENTS.iter().any(|client| command.starts_with(client))
 }
 
 fn is_runtime_name(command: &str) -> bool {
     RUNTIMES.contains(&command)
+}
+
+/// Whether this is the name of what calls network plugins: up to 1.23, with Docker, the kubelet itself did.
+fn is_caller_name(command: &str) -> bool {
+    is_runtime_name(command) || command == KUBELET
 }
 
 fn shim(args: &[String]) -> Option<Proof> {

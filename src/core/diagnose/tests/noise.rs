@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::*;
 use crate::core::fault::FaultState;
+use crate::core::observation::{RemovalSaid, RemovalSeen};
 use crate::core::tracker::Tracker;
 
 /// Seconds between two looks at everything.
@@ -76,7 +77,8 @@ fn work(node: &mut Node, look: Look<TaskAnswer>) {
 }
 
 fn timelines() -> Vec<Timeline> {
-    [of_the_runtime(), of_the_kubelet(), of_pods(), of_networks(), of_others()].into_iter().flatten().collect()
+    let all = [of_the_runtime(), of_the_kubelet(), of_pods(), of_networks(), of_docker(), of_others()];
+    all.into_iter().flatten().collect()
 }
 
 fn of_the_runtime() -> Vec<Timeline> {
@@ -254,6 +256,87 @@ fn of_networks() -> Vec<Timeline> {
     ]
 }
 
+/// The same moment of the same node, were its runtime Docker.
+fn with_docker(node: &mut Node) {
+    *node = Node { now: node.now, ..docker::healthy() };
+}
+
+/// A container whose removal was begun, and what Docker says of it.
+fn removal(node: &mut Node, said: RemovalSaid) {
+    let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
+    node.list().removals = Some(vec![RemovalSeen { container, said: Some(said) }]);
+}
+
+fn of_docker() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a quiet hour with Docker", 3600, &[], |node, _| with_docker(node)),
+        timeline("something holds a container of Docker's for 35 s", 120, &[F::HungContainer], |node, t| {
+            with_docker(node);
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("Docker answers for no container for ten minutes", 900, &[], |node, t| {
+            with_docker(node);
+            if t < 600 {
+                for look in node.tasks.values_mut() {
+                    *look = failed("out for 30 s, and Docker has answered no other question since it was due");
+                }
+            }
+        }),
+        timeline("a debugger stops a shim of Docker's for an hour", 3900, &[F::HungContainer], |node, t| {
+            with_docker(node);
+            if t < 3600 {
+                node.shim(WORK).state = 'T';
+            }
+        }),
+        timeline("Docker restarts, and all containers with it", 300, &[F::RuntimeUnreachable], |node, t| {
+            with_docker(node);
+            if t < 24 {
+                (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
+            }
+            if t < 60 {
+                node.tasks.clear();
+            }
+        }),
+        timeline("an end that Docker notices after half a minute", 120, &[F::LostTask], |node, t| {
+            with_docker(node);
+            if t < 30 {
+                work(node, done(TaskAnswer::ProcessGone));
+            }
+        }),
+        timeline("people start and stop containers of their own", 1200, &[], |node, t| {
+            with_docker(node);
+            for (pid, state, living_children) in [(500, 'S', 1), (501, 'S', 0), (502, 'T', 0), (503, 'T', 1)] {
+                let id = format!("{:064x}", t / 30 * 10 + u64::try_from(pid).unwrap());
+                let shim = process(pid, Part::Shim { id, living_children });
+                node.table().push(ProcessSeen { state, ..shim });
+            }
+        }),
+        timeline("a stopped shim under a Docker of somebody's own", 3600, &[], |node, _| {
+            with_docker(node);
+            lonely_shim(node, 500, NEW);
+            node.table().last_mut().unwrap().state = 'T';
+        }),
+        timeline("a large container takes half an hour to remove", 1800, &[], |node, _| {
+            with_docker(node);
+            removal(node, RemovalSaid::NotFailed);
+        }),
+        timeline("a removal fails for nine minutes", 900, &[F::ContainerStuck], |node, t| {
+            with_docker(node);
+            if t < 540 {
+                removal(node, RemovalSaid::Failed("device or resource busy".into()));
+            }
+        }),
+        timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
+            node.kind = RuntimeKind::Other;
+            node.tasks.clear();
+            node.table().retain(|process| !matches!(process.part, Part::Shim { .. }));
+        }),
+    ]
+}
+
 fn of_others() -> Vec<Timeline> {
     vec![
         timeline("static pods, whose uid is a hash", 600, &[], |node, _| {
@@ -350,7 +433,7 @@ fn over_healthy_noise_nothing_is_ever_confirmed() {
 #[test]
 fn what_stays_is_confirmed() {
     use FaultType as F;
-    let staying: [(F, u64, Change); 8] = [
+    let staying: [(F, u64, Change); 11] = [
         (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
@@ -359,6 +442,18 @@ fn what_stays_is_confirmed() {
         (F::NetworkPluginHung, 90, |node, t| node.table().push(plugin(400, t, NEW, &["/l"], false))),
         (F::LostTask, 70, |node, _| {
             work(node, done(TaskAnswer::NotFound));
+        }),
+        (F::HungContainer, 50, |node, t| {
+            with_docker(node);
+            work(node, hung(t + 5));
+        }),
+        (F::LostTask, 70, |node, _| {
+            with_docker(node);
+            work(node, done(TaskAnswer::ProcessGone));
+        }),
+        (F::ContainerStuck, 610, |node, _| {
+            with_docker(node);
+            removal(node, RemovalSaid::Failed("operation not permitted".into()));
         }),
         (F::DuplicateSandbox, 610, |node, _| {
             node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });

@@ -100,7 +100,7 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
     node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
     refused(&node.execute(&with_container()).await, OutcomeReason::CannotLook);
     let mut settings = node.settings();
-    settings.runtime_socket = node.stage.path("none.sock");
+    settings.endpoint.socket = node.stage.path("none.sock");
     refused(&Agent::new(settings).execute(&with_container()).await, OutcomeReason::CannotLook);
     assert_eq!(shim.resumed(), 3);
 }

@@ -43,6 +43,8 @@ pub(super) enum Says {
 /// What the runtime knows.
 #[derive(Debug, Default)]
 pub(super) struct World {
+    /// How it calls itself; containerd where nothing is said.
+    pub(super) name: String,
     pub(super) sandboxes: Vec<v1::PodSandbox>,
     /// The second list of sandboxes, where it differs.
     pub(super) sandboxes_again: Option<Vec<v1::PodSandbox>>,
@@ -131,7 +133,8 @@ impl World {
     fn cri(&mut self, method: &str, request: &[u8]) -> Answer {
         match method {
             "Version" => {
-                Ok(v1::VersionResponse { runtime_name: "containerd".to_owned(), ..Default::default() }.encode_to_vec())
+                let name = if self.name.is_empty() { "containerd" } else { &self.name };
+                Ok(v1::VersionResponse { runtime_name: name.to_owned(), ..Default::default() }.encode_to_vec())
             }
             "ListPodSandbox" => {
                 let again = self.calls.iter().any(|call| call == "ListContainers");

@@ -24,8 +24,8 @@ fn round(count: usize) -> ListRound {
 }
 
 fn table(count: usize) -> Table {
-    let mut table = Table::new(Paces::default().tasks);
-    table.serve(true);
+    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    table.serve(RuntimeKind::Containerd);
     assert!(table.aim(&round(count)));
     table
 }
@@ -188,7 +188,7 @@ fn what_is_no_longer_listed_is_forgotten() {
     let looks = table.looks(start);
     assert_eq!(looks.keys().collect::<Vec<_>>(), ["c000"]);
     assert!(table.entries.contains_key("s001"));
-    table.serve(false);
+    table.serve(RuntimeKind::Other);
     assert!(table.looks(start).is_empty());
 }
 
@@ -202,4 +202,20 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
     table.lonely(BTreeSet::new());
     assert!(table.aim(&round(1)));
     assert!(!table.looks(Instant::now()).contains_key("left"));
+}
+
+#[test]
+fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_nobody_lists() {
+    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    table.serve(RuntimeKind::Docker);
+    table.lonely(["left".to_owned()].into());
+    table.aim(&round(2));
+    let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
+    let ids: BTreeSet<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
+    assert_eq!(ids, ["c000", "c001", "s000", "s001"].into());
+    assert_eq!(table.pace().deadline, secs(5));
+    // A stopped shim of a sandbox says nothing of the containers in it.
+    table.stopped(["s000".to_owned()].into());
+    assert!(!table.is_suspect("c000", &table.entries["c000"]));
+    assert!(table.is_suspect("s000", &table.entries["s000"]));
 }

@@ -1,0 +1,98 @@
+//! The second look where Docker is the runtime: a container is released on Docker's own word, and nothing is removed.
+
+use super::{Looker, asked, recovered, same_object};
+use crate::core::fault::Target;
+use crate::core::observation::{ContainerSeen, ContainerState, RuntimeKind};
+use crate::core::order::{OutcomeReason, Signal};
+use crate::core::text::bounded;
+use crate::node::agent::target::Held;
+use crate::node::agent::verdict::Refusal;
+use crate::node::cri::{Cri, CriError};
+use crate::node::docker::Docker;
+use crate::node::proc::role::Proof;
+use crate::node::runtime::Client;
+use std::sync::Arc;
+
+/// Why no leftover is removed where Docker is the runtime.
+pub(super) fn removes_nothing() -> Refusal {
+    let message = "the runtime of this node is Docker: this version removes no leftover there, since it cannot tell them \
+                   from containers that people have started";
+    Refusal::new(OutcomeReason::Protected, message)
+}
+
+impl Looker {
+    /// Nothing is removed where Docker is the runtime.
+    pub(super) async fn not_docker(&self, cri: &Cri) -> Result<(), Refusal> {
+        let seen = cri.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;
+        if RuntimeKind::of(&seen.name) == RuntimeKind::Docker { Err(removes_nothing()) } else { Ok(()) }
+    }
+
+    /// The runtime is Docker, the shim's container is a running one of the kubelet's and of the ordered pod; and the shim
+    /// is stopped (enough to resume it), or Docker does not answer for that container while it does for others.
+    pub(super) async fn docker_container_still_hung(
+        &self,
+        target: &Target,
+        held: &Arc<Held>,
+        signal: Signal,
+    ) -> Result<(), Refusal> {
+        let Proof::Shim { id, .. } = &held.proof else {
+            return Err(Refusal::cannot_look("the process is no shim"));
+        };
+        self.runtime_is_docker(held.process.pid).await?;
+        let docker = Docker::at(&self.docker);
+        self.is_of_the_ordered_pod(&docker, target, id).await?;
+        if signal == Signal::Cont && self.state(held).await? == Some('T') {
+            return Ok(());
+        }
+        match docker.inspect(id, self.bounds.inspect).await {
+            // Its silence says nothing of the container while Docker answers nobody.
+            Err(CriError::Deadline(_)) => {
+                docker.answers(self.bounds.call).await.map_err(|error| asked("any container", &error))
+            }
+            Ok(_) | Err(CriError::NotFound) => Err(recovered(format!("Docker answers for container {id}"))),
+            Err(error) => Err(asked(&format!("container {id}"), &error)),
+        }
+    }
+
+    async fn runtime_is_docker(&self, pid: i32) -> Result<(), Refusal> {
+        let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
+        let seen = client.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;
+        if RuntimeKind::of(&seen.name) == RuntimeKind::Docker {
+            return Ok(());
+        }
+        let message = format!(
+            "shim {pid} is Docker's, and the runtime of this node is {}: it is nobody's of the kubelet",
+            seen.name
+        );
+        Err(Refusal::new(OutcomeReason::TargetChanged, bounded(&message, 256)))
+    }
+
+    /// Docker lists it with the labels of the ordered pod, and as running. A list waits for no container.
+    async fn is_of_the_ordered_pod(&self, docker: &Docker, target: &Target, id: &str) -> Result<(), Refusal> {
+        let bound = self.bounds.call;
+        let listed = if target.container_id.is_some() {
+            docker.containers(bound).await.map_err(|error| asked("the list of containers", &error))?
+        } else {
+            let list = docker.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+            list.into_iter()
+                .map(|seen| ContainerSeen {
+                    sandbox_id: seen.id.clone(),
+                    id: seen.id,
+                    name: String::new(),
+                    pod: Some(seen.pod).filter(|pod| !pod.uid.is_empty()),
+                    state: if seen.ready { ContainerState::Running } else { ContainerState::Exited },
+                    attempt: seen.attempt,
+                })
+                .collect()
+        };
+        let Some(seen) = listed.iter().find(|seen| seen.id == id) else {
+            let message = format!("Docker lists no container {id} of a kubelet");
+            return Err(Refusal::new(OutcomeReason::TargetGone, message));
+        };
+        same_object(seen, target)?;
+        if seen.state != ContainerState::Running {
+            return Err(recovered(format!("container {id} is {:?}", seen.state)));
+        }
+        Ok(())
+    }
+}

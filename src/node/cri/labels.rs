@@ -1,0 +1,24 @@
+//! The labels that the kubelet puts on each of its containers, whatever the runtime, and bounds of what they say.
+
+use crate::core::fault::PodRef;
+use crate::core::text::bounded;
+
+pub(in crate::node) const MAX_ID: usize = 128;
+pub(in crate::node) const MAX_NAME: usize = 253;
+pub(in crate::node) const MAX_NAMESPACE: usize = 63;
+pub(in crate::node) const MAX_UID: usize = 64;
+
+pub(in crate::node) const LABEL_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub(in crate::node) const LABEL_POD: &str = "io.kubernetes.pod.name";
+pub(in crate::node) const LABEL_UID: &str = "io.kubernetes.pod.uid";
+pub(in crate::node) const LABEL_CONTAINER: &str = "io.kubernetes.container.name";
+
+/// The pod that the labels name; `None` where they name no uid: then it is not the kubelet's.
+pub(in crate::node) fn pod_of<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<PodRef> {
+    let uid = label(LABEL_UID).map(|uid| bounded(uid, MAX_UID)).filter(|uid| !uid.is_empty())?;
+    Some(PodRef {
+        namespace: bounded(label(LABEL_NAMESPACE).unwrap_or_default(), MAX_NAMESPACE),
+        name: bounded(label(LABEL_POD).unwrap_or_default(), MAX_NAME),
+        uid,
+    })
+}

@@ -1,0 +1,274 @@
+//! From Docker's JSON to what the core knows: bounded copies of the few fields that are used.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::core::fault::PodRef;
+use crate::core::observation::{ContainerSeen, ContainerState, RemovalSaid, RuntimeSeen, SandboxSeen, TaskAnswer};
+use crate::core::text::bounded;
+use crate::node::cri::CriError;
+use crate::node::cri::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, pod_of};
+
+/// Labels that a kubelet, or what stands between it and Docker, puts on its containers.
+const LABEL_SANDBOX: &str = "io.kubernetes.sandbox.id";
+/// An annotation of the container: it grows with each restart of it in its sandbox.
+const LABEL_RESTARTS: &str = "annotation.io.kubernetes.container.restartCount";
+/// Longest cause of a failed removal that is kept.
+const MAX_CAUSE: usize = 256;
+
+/// What an error says.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Said {
+    #[serde(default)]
+    pub message: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Version {
+    version: String,
+    /// What else speaks HTTP has no such field.
+    #[serde(rename = "ApiVersion")]
+    _api_version: String,
+}
+
+impl Version {
+    pub(super) fn into_seen(self) -> RuntimeSeen {
+        // The name by which cri-dockerd calls it.
+        RuntimeSeen { name: "docker".to_owned(), version: bounded(&self.version, 64) }
+    }
+}
+
+/// One entry of a list.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Listed {
+    id: String,
+    state: String,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl Listed {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn pod(&self) -> Option<PodRef> {
+        pod_of(|key| self.label(key))
+    }
+
+    /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
+    pub(super) fn into_sandbox(self) -> SandboxSeen {
+        SandboxSeen {
+            id: bounded(&self.id, MAX_ID),
+            ready: state(&self.state) == ContainerState::Running,
+            pod: self.pod().unwrap_or_else(|| PodRef {
+                namespace: String::new(),
+                name: String::new(),
+                uid: String::new(),
+            }),
+            attempt: self.attempt_in_name(),
+        }
+    }
+
+    pub(super) fn into_container(self) -> ContainerSeen {
+        let restarts = self.label(LABEL_RESTARTS).and_then(|count| count.parse().ok());
+        ContainerSeen {
+            id: bounded(&self.id, MAX_ID),
+            sandbox_id: bounded(self.label(LABEL_SANDBOX).unwrap_or_default(), MAX_ID),
+            name: bounded(self.label(LABEL_CONTAINER).unwrap_or_default(), MAX_NAME),
+            pod: self.pod(),
+            state: state(&self.state),
+            attempt: restarts.unwrap_or_else(|| self.attempt_in_name()),
+        }
+    }
+
+    /// The last part of `/k8s_NAME_POD_NAMESPACE_UID_ATTEMPT`.
+    fn attempt_in_name(&self) -> u32 {
+        let attempt = |name: &String| name.strip_prefix("/k8s_")?.rsplit('_').next()?.parse().ok();
+        self.names.iter().flatten().find_map(attempt).unwrap_or_default()
+    }
+}
+
+/// Docker's words for a state, as cri-dockerd takes them. A paused container is one that runs.
+fn state(word: &str) -> ContainerState {
+    match word {
+        "created" => ContainerState::Created,
+        "running" | "paused" => ContainerState::Running,
+        "exited" => ContainerState::Exited,
+        // `restarting`, `removing`, `dead`, and what is not known yet.
+        _ => ContainerState::Unknown,
+    }
+}
+
+/// One container, asked for by its id.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Inspection {
+    id: String,
+    state: State,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct State {
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    running: bool,
+    #[serde(default)]
+    dead: bool,
+    #[serde(default)]
+    pid: i64,
+    #[serde(default)]
+    error: String,
+}
+
+impl Inspection {
+    pub(super) fn into_inspected(self, asked: &str) -> Result<Inspected, CriError> {
+        if self.id != asked {
+            let id = bounded(&self.id, MAX_ID);
+            return Err(CriError::Other(format!("asked for {asked}, Docker answered for {id}")));
+        }
+        let State { status, running, dead, pid, error } = self.state;
+        let pid = i32::try_from(pid).ok().filter(|pid| running && *pid > 1);
+        let waits = matches!(status.as_str(), "created" | "restarting");
+        Ok(Inspected { running, waits, dead, pid, error: bounded(&error, MAX_CAUSE) })
+    }
+}
+
+/// What Docker says of one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    running: bool,
+    /// Made and not started, or between an end and the next start.
+    waits: bool,
+    dead: bool,
+    pid: Option<i32>,
+    error: String,
+}
+
+impl Inspected {
+    /// The first process of it, while Docker says that it runs.
+    pub const fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// What that means of its task. `gone` = its process is not there.
+    pub const fn answer(&self, gone: bool) -> TaskAnswer {
+        match (self.running, self.waits) {
+            (true, _) if gone => TaskAnswer::ProcessGone,
+            (true, _) | (false, true) => TaskAnswer::DaemonAnswered,
+            (false, false) => TaskAnswer::Ended,
+        }
+    }
+
+    /// How its removal stands.
+    pub fn removal(self) -> RemovalSaid {
+        if self.dead && !self.error.is_empty() { RemovalSaid::Failed(self.error) } else { RemovalSaid::NotFailed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ID: &str = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
+
+    fn listed(state: &str, labels: &serde_json::Value) -> Listed {
+        let entry = json!({
+            "Id": ID, "State": state, "Status": "Up 3 days", "Names": ["/alias", "/k8s_app_web-0_shop_u1_4"],
+            "Labels": labels, "Mounts": [], "Created": 1_700_000_000,
+        });
+        serde_json::from_value(entry).unwrap()
+    }
+
+    fn labels() -> serde_json::Value {
+        json!({
+            "io.kubernetes.pod.uid": "u1", "io.kubernetes.pod.name": "web-0", "io.kubernetes.pod.namespace": "shop",
+            "io.kubernetes.container.name": "app", "io.kubernetes.sandbox.id": "s1",
+            "annotation.io.kubernetes.container.restartCount": "7",
+        })
+    }
+
+    #[test]
+    fn the_kubelets_labels_name_pod_container_sandbox_and_attempt() {
+        let seen = listed("running", &labels()).into_container();
+        let pod = PodRef { namespace: "shop".to_owned(), name: "web-0".to_owned(), uid: "u1".to_owned() };
+        assert_eq!((seen.pod, seen.name.as_str(), seen.sandbox_id.as_str()), (Some(pod.clone()), "app", "s1"));
+        assert_eq!((seen.attempt, seen.state), (7, ContainerState::Running));
+        let seen = listed("running", &labels()).into_sandbox();
+        assert_eq!((seen.pod, seen.ready, seen.attempt), (pod, true, 4));
+    }
+
+    #[test]
+    fn every_word_for_a_state_is_known() {
+        use ContainerState as S;
+        for (word, expected) in [
+            ("created", S::Created),
+            ("running", S::Running),
+            ("paused", S::Running),
+            ("exited", S::Exited),
+            ("restarting", S::Unknown),
+            ("removing", S::Unknown),
+            ("dead", S::Unknown),
+            ("on holiday", S::Unknown),
+        ] {
+            assert_eq!(listed(word, &labels()).into_container().state, expected, "{word}");
+            assert_eq!(listed(word, &labels()).into_sandbox().ready, expected == S::Running, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_hostile_is_bounded() {
+        let bare: Listed = serde_json::from_value(json!({"Id": "x", "State": "running"})).unwrap();
+        let seen = bare.into_container();
+        assert_eq!((seen.pod, seen.name.as_str(), seen.sandbox_id.as_str(), seen.attempt), (None, "", "", 0));
+        let long = "x\n".repeat(5000);
+        let hostile = json!({"io.kubernetes.pod.uid": long, "io.kubernetes.pod.name": long});
+        let pod = listed("running", &hostile).into_container().pod.unwrap();
+        assert!(pod.uid.len() <= 64 && pod.name.len() <= 253 && !pod.name.contains('\n'));
+        assert!(serde_json::from_value::<Listed>(json!({"State": "running"})).is_err(), "no id: no list");
+    }
+
+    fn inspected(state: &serde_json::Value) -> Inspected {
+        let inspection: Inspection = serde_json::from_value(json!({"Id": ID, "State": state})).unwrap();
+        inspection.into_inspected(ID).unwrap()
+    }
+
+    #[test]
+    fn an_inspection_says_how_the_task_is() {
+        let running = inspected(&json!({"Status": "running", "Running": true, "Pid": 4711}));
+        assert_eq!(running.pid(), Some(4711));
+        assert_eq!(running.answer(false), TaskAnswer::DaemonAnswered);
+        assert_eq!(running.answer(true), TaskAnswer::ProcessGone);
+        let paused = inspected(&json!({"Status": "paused", "Running": true, "Paused": true, "Pid": 4711}));
+        assert_eq!(paused.answer(false), TaskAnswer::DaemonAnswered);
+        let created = inspected(&json!({"Status": "created", "Running": false, "Pid": 0}));
+        assert_eq!((created.pid(), created.answer(false)), (None, TaskAnswer::DaemonAnswered));
+        for word in ["exited", "dead", "removing"] {
+            assert_eq!(inspected(&json!({"Status": word, "Running": false})).answer(false), TaskAnswer::Ended);
+        }
+    }
+
+    #[test]
+    fn a_removal_has_failed_only_with_a_cause() {
+        let failed = inspected(&json!({"Status": "dead", "Dead": true, "Error": "unlinkat /x: busy"}));
+        assert_eq!(failed.removal(), RemovalSaid::Failed("unlinkat /x: busy".to_owned()));
+        for state in [json!({"Status": "dead", "Dead": true}), json!({"Status": "removing", "Error": "an old one"})] {
+            assert_eq!(inspected(&state).removal(), RemovalSaid::NotFailed, "{state}");
+        }
+    }
+
+    #[test]
+    fn an_answer_for_another_container_is_none() {
+        let other: Inspection = serde_json::from_value(json!({"Id": "d", "State": {}})).unwrap();
+        assert!(matches!(other.into_inspected(ID), Err(CriError::Other(_))));
+    }
+}

@@ -1,0 +1,137 @@
+//! The runtime as lanes and executor ask it, whichever way it is reached: one shape for CRI and for Docker's own API.
+//!
+//! ```text
+//! Client  version · lists · direct questions about a container or a sandbox     Cri | Docker
+//! Asker   one question about one task, and one that waits for nobody            containerd Tasks/Get | Docker inspect
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen, TaskAnswer};
+use crate::node::collect;
+use crate::node::cri::endpoint::{Api, Endpoint};
+use crate::node::cri::tasks::Tasks;
+use crate::node::cri::{Cri, CriError};
+use crate::node::docker::Docker;
+
+/// One way to ask the runtime as a whole. Clones share the connection, where there is a lasting one.
+#[derive(Clone, Debug)]
+pub enum Client {
+    /// Through CRI.
+    Cri(Cri),
+    /// Docker itself, where nothing speaks CRI: kubelets up to 1.23 have that part inside.
+    Docker(Docker),
+}
+
+impl Client {
+    /// Connects to the runtime at `endpoint`.
+    ///
+    /// # Errors
+    /// As [`Cri::connect`]. Docker is connected to with each call.
+    pub async fn connect(endpoint: &Endpoint) -> Result<Self, CriError> {
+        Ok(match endpoint.api {
+            Api::Cri => Self::Cri(Cri::connect(&endpoint.socket).await?),
+            Api::Docker => Self::Docker(Docker::at(&endpoint.socket)),
+        })
+    }
+
+    /// Name and version.
+    pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
+        match self {
+            Self::Cri(cri) => cri.version(deadline).await,
+            Self::Docker(docker) => docker.version(deadline).await,
+        }
+    }
+
+    /// All sandboxes, in every state.
+    pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
+        match self {
+            Self::Cri(cri) => cri.sandboxes(deadline).await,
+            Self::Docker(docker) => docker.sandboxes(deadline).await,
+        }
+    }
+
+    /// All containers, in every state.
+    pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
+        match self {
+            Self::Cri(cri) => cri.containers(deadline).await,
+            Self::Docker(docker) => docker.containers(deadline).await,
+        }
+    }
+
+    /// Asks for one container by its id.
+    ///
+    /// # Errors
+    /// [`CriError::NotFound`] when the runtime has no such container.
+    pub async fn has_container(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
+        match self {
+            Self::Cri(cri) => cri.container_status(id, deadline).await.map(drop),
+            Self::Docker(docker) => docker.inspect(id, deadline).await.map(drop),
+        }
+    }
+
+    /// Asks for one sandbox by its id.
+    ///
+    /// # Errors
+    /// [`CriError::NotFound`] when the runtime has no such sandbox.
+    pub async fn has_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
+        match self {
+            Self::Cri(cri) => cri.sandbox_ready(id, deadline).await.map(drop),
+            Self::Docker(docker) => docker.inspect(id, deadline).await.map(drop),
+        }
+    }
+}
+
+/// Where single tasks are asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// containerd's socket, the one that serves CRI.
+    Containerd(PathBuf),
+    /// Docker's socket.
+    Docker(PathBuf),
+}
+
+/// One way to ask about single tasks. Clones share the connection, where there is a lasting one.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    /// containerd, which asks the shim and waits 2 s for it.
+    Containerd(Tasks),
+    /// Docker, which waits for whatever holds the container; and where processes are shown.
+    Docker(Docker, PathBuf),
+}
+
+impl Asker {
+    /// Connects to `place`. `proc` is where the node's processes are.
+    ///
+    /// # Errors
+    /// As [`Tasks::connect`]. Docker is connected to with each question.
+    pub async fn connect(place: &Place, proc: &Path) -> Result<Self, CriError> {
+        Ok(match place {
+            Place::Containerd(socket) => Self::Containerd(Tasks::connect(socket).await?),
+            Place::Docker(socket) => Self::Docker(Docker::at(socket), proc.to_path_buf()),
+        })
+    }
+
+    /// Asks about one task. `bound` is the end of the call.
+    ///
+    /// # Errors
+    /// Whatever says nothing about this task.
+    pub async fn ask(&self, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
+        match self {
+            Self::Containerd(tasks) => collect::tasks::ask(tasks, id, bound).await,
+            Self::Docker(docker, proc) => collect::tasks::inspect(docker, proc, id, bound).await,
+        }
+    }
+
+    /// Whether such questions are answered at all.
+    ///
+    /// # Errors
+    /// Whatever it said, or [`CriError::Deadline`].
+    pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
+        match self {
+            Self::Containerd(tasks) => tasks.answers(deadline).await,
+            Self::Docker(docker, _) => docker.answers(deadline).await,
+        }
+    }
+}
