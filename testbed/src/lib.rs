@@ -11,6 +11,7 @@ mod cgroup;
 mod client;
 mod control_plane;
 pub mod demo;
+pub mod docker;
 pub mod faults;
 pub mod images;
 pub mod kwok;

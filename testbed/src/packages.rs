@@ -41,6 +41,13 @@ pub const NODE: &[Program] = &[
     program("ptp", "containernetworking-plugins"),
     program("host-local", "containernetworking-plugins"),
 ];
+/// What a Docker Engine needs on top.
+pub const DOCKER: &[Program] = &[
+    program("dockerd", "docker.io"),
+    program("containerd", "containerd"),
+    program("containerd-shim-runc-v2", "containerd"),
+    program("runc", "runc"),
+];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 

@@ -196,8 +196,12 @@ fn last_descendant(pid: i32) -> Option<i32> {
 
 /// Runs a command, returns what it prints, and makes its messages part of the error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let result =
-        command.stdin(Stdio::null()).output().with_context(|| format!("start {}", command.get_program().display()))?;
+    output_of(command, Stdio::null())
+}
+
+/// The same with this input.
+pub(crate) fn output_of(command: &mut Command, input: impl Into<Stdio>) -> Result<String> {
+    let result = command.stdin(input).output().with_context(|| format!("start {}", command.get_program().display()))?;
     if result.status.success() {
         return Ok(String::from_utf8_lossy(&result.stdout).into_owned());
     }

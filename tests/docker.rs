@@ -1,0 +1,251 @@
+//! The probe's lanes and the executor against a real Docker Engine: a container whose `inspect` hangs while `docker ps`
+//! answers is named and freed, and nothing that people have started by hand is taken for a leftover.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use nrh::core::diagnose::diagnose;
+use nrh::core::fault::{Fault, FaultState, FaultType, Target};
+use nrh::core::observation::{Look, RuntimeKind};
+use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::thresholds::Thresholds;
+use nrh::core::tracker::Tracker;
+use nrh::node::collect::HostPaths;
+use nrh::node::cri::endpoint::Flags;
+use nrh::node::lanes::{LaneSettings, Lanes};
+use nrh_testbed::docker::{Docker, Kind, SOCKET};
+use rustix::process::Signal;
+
+/// A threshold of a minute, and what a busy machine adds.
+const NAMED: Duration = Duration::from_mins(4);
+
+/// Lanes, diagnosis and tracker, as the probe has them.
+struct Probe {
+    lanes: Lanes,
+    tracker: Tracker,
+    faults: Vec<Fault>,
+    began: Instant,
+}
+
+impl Probe {
+    /// Looks at the engine's own processes and files, from outside.
+    fn start(docker: &Docker) -> Self {
+        let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
+        let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
+        let lanes = Lanes::start(LaneSettings { sockets, host, ..LaneSettings::default() });
+        Self { lanes, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
+    }
+
+    fn look(&mut self) {
+        let thresholds = Thresholds::default();
+        let seen = self.lanes.observations(Duration::from_secs(1000) + self.began.elapsed());
+        let findings = diagnose(&seen, self.tracker.known(), &thresholds);
+        self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
+        // There is no kubelet in this test.
+        self.faults.retain(|fault| fault.kind != FaultType::KubeletDown);
+        let mut ids = findings.ask;
+        ids.extend(self.faults.iter().filter_map(|fault| fault.target.container_id.clone()));
+        self.lanes.suspects(ids);
+        self.lanes.set_urgent(!self.faults.is_empty());
+    }
+
+    async fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + limit;
+        loop {
+            self.look();
+            if done(self) {
+                return;
+            }
+            assert!(Instant::now() < end, "waited {limit:?} for {what}: {:#?}", self.faults);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn fault(&self, kind: FaultType) -> Option<&Fault> {
+        self.faults.iter().find(|fault| fault.kind == kind)
+    }
+
+    fn is_confirmed(&self, kind: FaultType) -> bool {
+        self.fault(kind).is_some_and(|fault| fault.state == FaultState::Confirmed)
+    }
+}
+
+/// Gives an order to the executor as a Job does, on that node.
+fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target: Target) -> Outcome {
+    let order = Order {
+        operation_id: name.to_owned(),
+        epoch: 1,
+        node: "n1".to_owned(),
+        action,
+        allow_running_pods: true,
+        fault_id: "f".to_owned(),
+        fault_type: kind,
+        target,
+        issued_at: Timestamp::now(),
+        ttl_seconds: 60,
+    };
+    let mut command = docker.command(env!("CARGO_BIN_EXE_nrh"));
+    command.args(["act", "--node-name=n1", "--state-dir=/run/nrh", "--outcome=/run/outcome", "--order"]);
+    let output = command.arg(serde_json::to_string(&order).unwrap()).output().unwrap();
+    let text = std::fs::read(docker.root_path("/run/outcome"));
+    serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap()
+}
+
+fn state(docker: &Docker, id: &str) -> String {
+    docker.docker(&["inspect", "--format", "{{.State.Status}}", id]).unwrap().trim().to_owned()
+}
+
+/// What of the engine's containers runs, by its list, which waits for nobody.
+fn running(docker: &Docker) -> Vec<String> {
+    let list = docker.docker(&["ps", "--no-trunc", "--format", "{{.ID}}"]).unwrap();
+    list.lines().map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is_touched() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
+        return;
+    }
+    let docker = Docker::up().unwrap();
+    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
+    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let sidecar = docker.run(Kind::Work(&sandbox), "sidecar", "web-0").unwrap();
+    let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
+    let mut probe = Probe::start(&docker);
+
+    // Healthy: all of the kubelet's are asked, nobody else is, and nothing is wrong.
+    let asked = |probe: &Probe| {
+        let seen = probe.lanes.observations(Duration::ZERO);
+        let answered: BTreeMap<_, _> =
+            seen.tasks.iter().filter(|(_, look)| matches!(look, Look::Done { .. })).collect();
+        seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)
+    };
+    probe.until("every container's first answer", NAMED, asked).await;
+    assert_eq!(probe.faults, [], "a healthy engine");
+
+    // Frozen, and nobody waits for it: Docker answers from memory, and a stopped process is no more than a suspicion.
+    let (shim, pid) = docker.shim(&app).unwrap();
+    let (foreign, foreign_pid) = docker.shim(&by_hand).unwrap();
+    assert!(shim.signal(Signal::STOP).unwrap() && foreign.signal(Signal::STOP).unwrap());
+    probe.until("a suspicion", NAMED, |probe| probe.fault(FaultType::HungContainer).is_some()).await;
+    let message = probe.fault(FaultType::HungContainer).unwrap().message.clone();
+    assert!(message.contains("is stopped"), "{message}");
+    assert_eq!(state(&docker, &app), "running");
+
+    // A stop takes the container's lock: from now on `inspect` of this one hangs, all else answers.
+    let mut stop = docker.begin(&["stop", "-t", "1", &app]).unwrap();
+    probe.until("the hung container", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
+    let fault = probe.fault(FaultType::HungContainer).unwrap().clone();
+    assert!(fault.message.starts_with("container app of shop/web-0 does not answer"), "{}", fault.message);
+    assert!(fault.evidence.iter().any(|line| line.starts_with("inspect of")), "{:?}", fault.evidence);
+    assert_eq!(fault.target.container_id.as_deref(), Some(app.as_str()));
+    assert_eq!(fault.target.process.as_ref().map(|process| process.pid), Some(pid));
+    assert_eq!(probe.faults.len(), 1, "{:#?}", probe.faults);
+    assert_eq!(running(&docker).len(), 4, "docker ps answers, and shows nothing");
+
+    // Orders about others are refused: one that answers, and one that is no kubelet's.
+    let of = |id: &str, pid: i32| {
+        let mut target = fault.target.clone();
+        let (shim, _) = docker.shim(id).unwrap();
+        let process = target.process.as_mut().unwrap();
+        (process.pid, process.start_ticks) = (pid, shim.started);
+        Target { container_id: Some(id.to_owned()), ..target }
+    };
+    let (_, sidecar_pid) = docker.shim(&sidecar).unwrap();
+    let hung = FaultType::HungContainer;
+    let outcome = act(&docker, "answers", NodeAction::ReleaseKill, hung, of(&sidecar, sidecar_pid));
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Recovered), "{outcome:?}");
+    for (name, action) in [("foreign-cont", NodeAction::ReleaseCont), ("foreign-kill", NodeAction::ReleaseKill)] {
+        let outcome = act(&docker, name, action, hung, of(&by_hand, foreign_pid));
+        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetGone), "{outcome:?}");
+    }
+
+    // Resumed: the stop that waited ends, and the fault goes.
+    let outcome = act(&docker, "resume", NodeAction::ReleaseCont, hung, fault.target.clone());
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    assert!(stop.wait().unwrap().success());
+    probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
+    assert!(state(&docker, &app).starts_with("exited"));
+
+    // The same with a kill: Docker answers again, and only that container has ended.
+    let (shim, _) = docker.shim(&sidecar).unwrap();
+    shim.signal(Signal::STOP).unwrap();
+    let mut stop = docker.begin(&["stop", "-t", "1", &sidecar]).unwrap();
+    probe.until("the second one", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
+    let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
+    assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
+    let outcome = act(&docker, "kill", NodeAction::ReleaseKill, hung, target);
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    stop.wait().unwrap();
+    probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
+    assert!(state(&docker, &sidecar).starts_with("exited"));
+    let mut left = running(&docker);
+    left.sort();
+    let mut expected = vec![sandbox.clone(), by_hand.clone()];
+    expected.sort();
+    assert_eq!(left, expected);
+
+    // The frozen shim of the hand-started one was there all the time, and nothing was held against it.
+    assert!(foreign.alive());
+    let outcome = act(&docker, "remove", NodeAction::CleanupOrphans, FaultType::LeakedShim, of(&by_hand, foreign_pid));
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Protected), "{outcome:?}");
+    foreign.signal(Signal::CONT).unwrap();
+}
+
+/// A restart of the daemon leaves frozen shims behind. That of the kubelet's container is named, that of somebody else's
+/// is not; and a removal that has failed is told from one that is under way.
+#[tokio::test]
+async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
+        return;
+    }
+    let docker = Docker::up().unwrap();
+    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
+    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let dead = docker.run(Kind::Work(&sandbox), "dead", "web-0").unwrap();
+    let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
+    let _undo = fail_removal(&docker, &dead);
+    assert!(docker.docker(&["rm", "-f", &dead]).is_err(), "an immutable file cannot be removed");
+
+    let mut probe = Probe::start(&docker);
+    probe.until("the failed removal", NAMED, |probe| probe.fault(FaultType::ContainerStuck).is_some()).await;
+    let stuck = probe.fault(FaultType::ContainerStuck).unwrap();
+    assert!(stuck.message.starts_with("Docker cannot remove container dead of shop/web-0: "), "{}", stuck.message);
+    assert!(stuck.message.contains("operation not permitted"), "{}", stuck.message);
+
+    let (shim, _) = docker.shim(&app).unwrap();
+    let (foreign, _) = docker.shim(&by_hand).unwrap();
+    assert!(shim.signal(Signal::STOP).unwrap() && foreign.signal(Signal::STOP).unwrap());
+    docker.restart().unwrap();
+    assert!(shim.alive() && foreign.alive(), "frozen shims are left behind");
+    probe.until("the leaked shim", NAMED, |probe| probe.is_confirmed(FaultType::LeakedShim)).await;
+    let leaked: Vec<_> = probe.faults.iter().filter(|fault| fault.kind == FaultType::LeakedShim).collect();
+    assert_eq!(leaked.iter().map(|fault| fault.subject.id.as_deref()).collect::<Vec<_>>(), [Some(app.as_str())]);
+    assert!(probe.fault(FaultType::HungContainer).is_none(), "{:#?}", probe.faults);
+}
+
+/// Makes a file of a container immutable for as long as this lives.
+struct Immutable(PathBuf);
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("chattr").arg("-i").arg(&self.0).status();
+    }
+}
+
+fn fail_removal(docker: &Docker, id: &str) -> Immutable {
+    let layer = docker.docker(&["inspect", "--format", "{{.ID}}", id]).unwrap();
+    assert_eq!(layer.trim(), id);
+    let mount =
+        std::fs::read_to_string(docker.root_path(format!("/var/lib/docker/image/vfs/layerdb/mounts/{id}/mount-id")));
+    let file = docker.root_path(format!("/var/lib/docker/vfs/dir/{}/workload", mount.unwrap().trim()));
+    let status = std::process::Command::new("chattr").arg("+i").arg(&file).status().unwrap();
+    assert!(status.success(), "chattr +i {}", file.display());
+    Immutable(file)
+}
