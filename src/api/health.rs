@@ -92,9 +92,9 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
-    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady
-    /// and RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the
-    /// controller's.
+    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady,
+    /// HostHealthy and RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing
+    /// the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

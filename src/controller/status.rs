@@ -20,12 +20,13 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 6] = [
+const OF_PROBE: [ConditionType; 7] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
     ConditionType::NetworkPluginResponsive,
     ConditionType::KubeletReady,
+    ConditionType::HostHealthy,
     ConditionType::RestartSafe,
 ];
 

@@ -24,6 +24,8 @@ pub enum ConditionType {
     NetworkPluginResponsive,
     /// A kubelet has completed its start.
     KubeletReady,
+    /// The node itself gives its runtime and its kubelet what they need.
+    HostHealthy,
     /// No DaemonSet pod of the node is stuck (controller).
     PodsProgressing,
     /// The node does not flap (controller).
@@ -52,6 +54,7 @@ impl ConditionType {
             Self::SandboxesConsistent => "SandboxesConsistent",
             Self::NetworkPluginResponsive => "NetworkPluginResponsive",
             Self::KubeletReady => "KubeletReady",
+            Self::HostHealthy => "HostHealthy",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
@@ -78,7 +81,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 6] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -91,8 +94,13 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     ),
     (
         ConditionType::SandboxesConsistent,
-        &[FaultType::OrphanContainer, FaultType::LeakedShim, FaultType::DuplicateSandbox],
-        "every container has its sandbox, no pod has two, and no shim is left over",
+        &[
+            FaultType::OrphanContainer,
+            FaultType::LeakedShim,
+            FaultType::DuplicateSandbox,
+            FaultType::ExitedContainerPileUp,
+        ],
+        "every container has its sandbox, no pod has two, no shim is left over, and ended containers do not pile up",
     ),
     (
         ConditionType::NetworkPluginResponsive,
@@ -100,6 +108,19 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
         "no network plugin is older than its bound",
     ),
     (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
+    (
+        ConditionType::HostHealthy,
+        &[
+            FaultType::ReadOnlyFilesystem,
+            FaultType::DiskFull,
+            FaultType::PidExhaustion,
+            FaultType::FdExhaustion,
+            FaultType::UninterruptibleProcess,
+            FaultType::FrozenCgroup,
+            FaultType::ClientCertificateExpiring,
+        ],
+        "disks, processes and open files have room, nothing hangs in the kernel, and the kubelet's certificate is renewed in time",
+    ),
 ];
 
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
@@ -194,7 +215,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 6);
+        assert_eq!(judged.len(), 7);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

@@ -4,14 +4,21 @@
 //! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
+mod certificate;
+mod component;
 mod containers;
+mod exhaustion;
+mod filesystems;
+mod frozen;
 mod leftovers;
 mod lost_tasks;
 mod network;
+mod pile_up;
 mod runtime;
 mod sandboxes;
 #[cfg(test)]
 pub(crate) mod tests;
+mod uninterruptible;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -105,6 +112,11 @@ impl Verdict {
     fn unknown(reason: ConditionReason, detail: &str) -> Self {
         Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
     }
+
+    /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
+    fn undecided(detail: &str) -> Self {
+        Self::unknown(ConditionReason::NotYetLooked, detail)
+    }
 }
 
 /// How well one kind of fault was looked for.
@@ -183,6 +195,13 @@ impl Findings {
         self.cover(kind, Coverage::new(verdict));
     }
 
+    /// The one object with this key is neither sick nor clean; there is no other.
+    fn undecided(&mut self, kind: FaultType, key: &str, looked: Duration, detail: &str) {
+        let mut coverage = Coverage::new(Verdict::Clean { looked });
+        coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
+        self.cover(kind, coverage);
+    }
+
     fn ask(&mut self, id: &str) {
         if self.ask.len() < MAX_ASK && !self.ask.iter().any(|known| known == id) {
             self.ask.push(id.to_owned());
@@ -200,9 +219,12 @@ impl Findings {
 ///     runtime: Look::Never,
 ///     lists: Look::Never,
 ///     sandbox_list_hung: false,
+///     list_too_large: false,
 ///     tasks: BTreeMap::new(),
 ///     processes: Look::Never,
 ///     kubelet: Look::Never,
+///     host: Look::Never,
+///     disks: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -223,6 +245,14 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     network::plugins(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);
+    pile_up::exited(seen, thresholds, &mut findings);
+    exhaustion::pids(seen, thresholds, &mut findings);
+    exhaustion::files(seen, thresholds, &mut findings);
+    filesystems::full(seen, thresholds, &mut findings);
+    filesystems::read_only(seen, thresholds, &mut findings);
+    uninterruptible::waiting(seen, thresholds, &mut findings);
+    frozen::containers(seen, thresholds, &mut findings);
+    certificate::expiring(seen, thresholds, &mut findings);
     findings
 }
 

@@ -30,6 +30,22 @@ pub enum FaultType {
     DuplicateSandbox,
     /// No kubelet process completes its start on this node.
     KubeletDown,
+    /// A file system of the kubelet's or the runtime's folders takes no writes.
+    ReadOnlyFilesystem,
+    /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
+    DiskFull,
+    /// The node, its pods together, or a daemon is about to be refused new processes and threads.
+    PidExhaustion,
+    /// The node or a daemon is about to be refused new open files.
+    FdExhaustion,
+    /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
+    UninterruptibleProcess,
+    /// A container that is being made is frozen, and with it the call that makes it.
+    FrozenCgroup,
+    /// Ended containers pile up until the runtime's list of them is too large to be read.
+    ExitedContainerPileUp,
+    /// The certificate by which the kubelet proves who it is was not renewed in time.
+    ClientCertificateExpiring,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
     /// The probe has missed its promised heartbeats (found by the controller).
@@ -38,7 +54,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 20] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -49,6 +65,14 @@ impl FaultType {
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
         Self::KubeletDown,
+        Self::ReadOnlyFilesystem,
+        Self::DiskFull,
+        Self::PidExhaustion,
+        Self::FdExhaustion,
+        Self::UninterruptibleProcess,
+        Self::FrozenCgroup,
+        Self::ExitedContainerPileUp,
+        Self::ClientCertificateExpiring,
         Self::StuckDaemonSetPod,
         Self::ProbeSilent,
     ];
@@ -66,6 +90,14 @@ impl FaultType {
             Self::LostTask => "LostTask",
             Self::DuplicateSandbox => "DuplicateSandbox",
             Self::KubeletDown => "KubeletDown",
+            Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
+            Self::DiskFull => "DiskFull",
+            Self::PidExhaustion => "PidExhaustion",
+            Self::FdExhaustion => "FdExhaustion",
+            Self::UninterruptibleProcess => "UninterruptibleProcess",
+            Self::FrozenCgroup => "FrozenCgroup",
+            Self::ExitedContainerPileUp => "ExitedContainerPileUp",
+            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::ProbeSilent => "ProbeSilent",
         }
@@ -74,6 +106,22 @@ impl FaultType {
     /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
     pub const fn is_of_runtime(self) -> bool {
         matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
+    }
+
+    /// Whether it is about the node itself. Such a thing comes and goes slowly, or stands for days: nothing is looked at
+    /// more often because of it.
+    pub const fn is_of_host(self) -> bool {
+        matches!(
+            self,
+            Self::ReadOnlyFilesystem
+                | Self::DiskFull
+                | Self::PidExhaustion
+                | Self::FdExhaustion
+                | Self::UninterruptibleProcess
+                | Self::FrozenCgroup
+                | Self::ExitedContainerPileUp
+                | Self::ClientCertificateExpiring
+        )
     }
 
     /// Whether the controller finds it (from API state), not the probe.
@@ -165,6 +213,12 @@ pub enum SubjectKind {
     Pod,
     /// The probe of the node.
     Probe,
+    /// A file system, by the folders that lie in it.
+    Filesystem,
+    /// A process that plays a part in the runtime's or the kubelet's work.
+    Process,
+    /// The node itself.
+    Host,
 }
 
 /// The object a fault is about. Identity lives here, never in a pid.
@@ -213,6 +267,9 @@ impl fmt::Display for Subject {
             SubjectKind::Kubelet => "kubelet",
             SubjectKind::Pod => "pod",
             SubjectKind::Probe => "probe",
+            SubjectKind::Filesystem => "file system of",
+            SubjectKind::Process => "process",
+            SubjectKind::Host => "host",
         };
         f.write_str(kind)?;
         match (&self.name, &self.id) {

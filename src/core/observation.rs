@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use super::fault::PodRef;
 
+mod host;
+
+pub use host::{
+    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, ThreadWaiting,
+    Usage,
+};
+
 /// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Look<T> {
@@ -102,6 +109,8 @@ pub struct ListRound {
     pub containers_before: Duration,
     /// Ids in the second list of sandboxes.
     pub sandboxes_again: Vec<String>,
+    /// Size in bytes of the larger of the two answers, sandboxes and containers, as it was sent.
+    pub answer_bytes: usize,
     /// Per suspect container (no listed sandbox): what a direct question said.
     pub rechecks: BTreeMap<String, OrphanRecheck>,
     /// Number of the round, rising by one: two diagnoses of one round count once.
@@ -158,6 +167,8 @@ pub struct ProcessSeen {
     pub command: String,
     /// Kernel function it waits in.
     pub wchan: Option<String>,
+    /// In state D: for how long it has been seen so without having run in between.
+    pub waited: Option<Duration>,
     /// The part it plays, with what only that part has.
     pub part: Part,
 }
@@ -204,10 +215,14 @@ pub enum Part {
 pub struct Unproven {
     /// Process id in the node's PID namespace.
     pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
     /// Time since its start.
     pub age: Duration,
     /// Scheduler state letter.
     pub state: char,
+    /// In state D: for how long it has been seen so without having run in between.
+    pub waited: Option<Duration>,
     /// Command name: what makes it a candidate.
     pub command: String,
     /// What it may be.
@@ -225,6 +240,19 @@ pub enum MayBe {
     Other,
 }
 
+/// The first process of a container that is being made: `runc init`, which becomes the container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitSeen {
+    /// Process id in the node's PID namespace.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Time since its start.
+    pub age: Duration,
+    /// The id that its shim serves.
+    pub sandbox_id: String,
+}
+
 /// One look at the process table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTable {
@@ -232,6 +260,8 @@ pub struct ProcessTable {
     pub processes: Vec<ProcessSeen>,
     /// Candidates that could not be proven.
     pub unproven: Vec<Unproven>,
+    /// Containers that are being made for longer than a moment.
+    pub inits: Vec<InitSeen>,
     /// Number of the look, rising by one.
     pub round: u64,
 }
@@ -262,10 +292,16 @@ pub struct Observations {
     pub lists: Look<ListRound>,
     /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.
     pub sandbox_list_hung: bool,
+    /// Whether the last round failed since a list is larger than what the kubelet and we read.
+    pub list_too_large: bool,
     /// Last answer per container id, for the tasks asked so far.
     pub tasks: BTreeMap<String, Look<TaskAnswer>>,
     /// The process table.
     pub processes: Look<ProcessTable>,
     /// The kubelet.
     pub kubelet: Look<KubeletSeen>,
+    /// The kernel's limits, and the daemons' threads.
+    pub host: Look<HostSeen>,
+    /// What lies on the node's disks.
+    pub disks: Look<DisksSeen>,
 }

@@ -65,6 +65,31 @@ pub struct Thresholds {
     pub stuck_terminating: Duration,
     /// A DaemonSet pod's containers are being created for this long.
     pub stuck_creating: Duration,
+    /// An aborted fork storm or a burst of starts is over within a minute.
+    pub pid_exhaustion: Confirmation,
+    /// The same of open files.
+    pub fd_exhaustion: Confirmation,
+    /// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
+    /// containers and every 5 min for images.
+    pub disk_full: Confirmation,
+    /// A file system that has turned read-only stays so; people remount one for a moment.
+    pub read_only_filesystem: Confirmation,
+    /// Three looks at a wait that is already longer than `uninterruptible_age`. A disk under load, or frozen for a snapshot,
+    /// holds a process up for seconds, rarely for a minute.
+    pub uninterruptible_process: Confirmation,
+    /// Time from which a process counts that waits uninterruptibly and has not run in between. The kernel's own detector of
+    /// hung tasks takes the same evidence, over 120 s.
+    pub uninterruptible_age: Duration,
+    /// Three looks at a container that has been in the making for `frozen_init_age` and is frozen. Runtimes freeze a running
+    /// container for milliseconds while they update it, people pause one for long; nobody freezes one that does not run
+    /// yet.
+    pub frozen_cgroup: Confirmation,
+    /// Age from which the first process of a container that is being made counts as stuck, where it is frozen.
+    pub frozen_init_age: Duration,
+    /// The kubelet removes ended containers every minute.
+    pub exited_container_pile_up: Confirmation,
+    /// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
+    pub client_certificate_expiring: Confirmation,
     /// Clean looks in a row that clear a confirmed fault.
     pub clean_looks: u32,
     /// Least time between two clean looks that both count.
@@ -96,6 +121,16 @@ impl Default for Thresholds {
             stuck_back_off: secs(60),
             stuck_terminating: secs(120),
             stuck_creating: secs(120),
+            pid_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
+            read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(120) },
+            uninterruptible_age: secs(60),
+            frozen_cgroup: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            frozen_init_age: secs(60),
+            exited_container_pile_up: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
+            client_certificate_expiring: Confirmation { looks: 3, apart: secs(45), grace: secs(1800) },
             clean_looks: 2,
             clean_apart: secs(3),
         }
@@ -121,6 +156,16 @@ impl Thresholds {
                 self.list_deadline.saturating_add(of(&self.runtime_list_hung))
             }
             FaultType::KubeletDown => of(&self.kubelet_down),
+            FaultType::PidExhaustion => of(&self.pid_exhaustion),
+            FaultType::FdExhaustion => of(&self.fd_exhaustion),
+            FaultType::DiskFull => of(&self.disk_full),
+            FaultType::ReadOnlyFilesystem => of(&self.read_only_filesystem),
+            FaultType::UninterruptibleProcess => {
+                self.uninterruptible_age.saturating_add(of(&self.uninterruptible_process))
+            }
+            FaultType::FrozenCgroup => self.frozen_init_age.saturating_add(of(&self.frozen_cgroup)),
+            FaultType::ExitedContainerPileUp => of(&self.exited_container_pile_up),
+            FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
             FaultType::ProbeSilent => secs(0),
         }

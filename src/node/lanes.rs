@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · tasks (async calls, one connection each)   processes · kubelet (blocking, one thread each)
+//! version · lists · tasks (async calls, one connection each)   processes · kubelet · host · disks (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -18,13 +18,16 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::core::observation::{KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen};
+use crate::core::observation::{
+    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeSeen,
+};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
+mod host;
 mod local;
 mod pace;
 mod runtime;
@@ -79,9 +82,13 @@ struct Shared {
     version: Mutex<Slot<RuntimeSeen>>,
     lists: Mutex<Slot<ListRound>>,
     list_call: Mutex<ListCall>,
+    /// Whether the last round failed since a list was too large.
+    list_too_large: Mutex<bool>,
     rechecks_out: Mutex<usize>,
     processes: Mutex<Slot<ProcessTable>>,
     kubelet: Mutex<Slot<KubeletSeen>>,
+    host: Mutex<Slot<HostSeen>>,
+    disks: Mutex<Slot<DisksSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// Whether the kubelet's own files hold this socket.
@@ -107,6 +114,8 @@ impl Lanes {
             tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
             tokio::spawn(tasks::run(Arc::clone(&shared), settings.paces.tasks)),
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
+            tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
+            tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -124,7 +133,10 @@ impl Lanes {
         let tasks = lock(&shared.tasks).looks(at);
         let processes = lock(&shared.processes).look(at);
         let kubelet = lock(&shared.kubelet).look(at);
-        Observations { now, runtime, lists, sandbox_list_hung, tasks, processes, kubelet }
+        let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
+        let host = lock(&shared.host).look(at);
+        let disks = lock(&shared.disks).look(at);
+        Observations { now, runtime, lists, sandbox_list_hung, list_too_large, tasks, processes, kubelet, host, disks }
     }
 
     /// Waits until any look has completed, failed, or passed its deadline since the last time this returned.
@@ -164,6 +176,8 @@ impl Lanes {
         out.insert("rechecks", *lock(&shared.rechecks_out));
         out.insert("processes", usize::from(lock(&shared.processes).is_out()));
         out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
+        out.insert("host", usize::from(lock(&shared.host).is_out()));
+        out.insert("disks", usize::from(lock(&shared.disks).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let given_up = lock(&shared.given_up).clone();
         Outstanding { out, given_up }
@@ -186,9 +200,12 @@ impl Shared {
             version: Mutex::new(Slot::new(paces.version.deadline)),
             lists: Mutex::new(Slot::new(paces.lists.deadline)),
             list_call: Mutex::new(ListCall::Sandboxes),
+            list_too_large: Mutex::new(false),
             rechecks_out: Mutex::new(0),
             processes: Mutex::new(Slot::new(paces.processes.deadline)),
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
+            host: Mutex::new(Slot::new(paces.host.deadline)),
+            disks: Mutex::new(Slot::new(paces.disks.deadline)),
             tasks: Mutex::new(Table::new(paces.tasks)),
             endpoint: Mutex::new(
                 named

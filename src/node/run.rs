@@ -303,7 +303,12 @@ fn all_have_looked(seen: &Observations) -> bool {
     fn looked<T>(look: &Look<T>) -> bool {
         !matches!(look, Look::Never)
     }
-    looked(&seen.runtime) && looked(&seen.lists) && looked(&seen.processes) && looked(&seen.kubelet)
+    looked(&seen.runtime)
+        && looked(&seen.lists)
+        && looked(&seen.processes)
+        && looked(&seen.kubelet)
+        && looked(&seen.host)
+        && looked(&seen.disks)
 }
 
 /// Whether every lane has looked, or hangs, within this time.
@@ -319,4 +324,6 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.lists, since)
         && looked(&seen.processes, since)
         && looked(&seen.kubelet, since)
+        && looked(&seen.host, since)
+        && looked(&seen.disks, since)
 }

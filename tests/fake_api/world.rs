@@ -199,8 +199,14 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 5] =
-    ["RuntimeReady", "ContainersResponsive", "SandboxesConsistent", "NetworkPluginResponsive", "KubeletReady"];
+const LOOKED_AT: [&str; 6] = [
+    "RuntimeReady",
+    "ContainersResponsive",
+    "SandboxesConsistent",
+    "NetworkPluginResponsive",
+    "KubeletReady",
+    "HostHealthy",
+];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
 fn hung() -> Value {

@@ -23,6 +23,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         FaultType::LeakedShim => SubjectKind::Shim,
         FaultType::KubeletDown => SubjectKind::Kubelet,
         kind if kind.is_of_runtime() => SubjectKind::Runtime,
+        kind if kind.is_of_host() => SubjectKind::Host,
         _ => SubjectKind::Container,
     };
     let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, lists,
-    processes,
-};
-use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::component::Component;
+use super::{Coverage, Findings, Known, KubeletStart, STALE, Verdict, answer, describe, evidence, lists, processes};
+use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind};
 use crate::core::observation::{KubeletSeen, Look, Observations, Part};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
@@ -19,40 +17,6 @@ const IN_FLIGHT: Duration = Duration::from_secs(30);
 const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
 const KUBELET: &str = "kubelet";
-
-/// A fault of a component as a whole: nothing on the node is its one target.
-struct Component<'a> {
-    kind: FaultType,
-    key: &'a str,
-    of: SubjectKind,
-    name: Option<String>,
-    severity: Severity,
-    message: String,
-    impact: &'a str,
-    evidence: Vec<String>,
-    looked: Duration,
-    confirm: Confirmation,
-}
-
-impl From<Component<'_>> for Sighting {
-    fn from(component: Component<'_>) -> Self {
-        Self {
-            kind: component.kind,
-            key: component.key.to_owned(),
-            certain: true,
-            harm: Harm::Always,
-            severity: component.severity,
-            subject: Subject { name: component.name, ..Subject::of(component.of) },
-            target: Target::default(),
-            message: bounded(&component.message, MAX_LINE),
-            impact: component.impact.to_owned(),
-            evidence: evidence(component.evidence),
-            looked: component.looked,
-            confirm: component.confirm,
-            without_kubelet: None,
-        }
-    }
-}
 
 pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;
@@ -79,8 +43,7 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
         Component {
             kind,
             key: RUNTIME,
-            of: SubjectKind::Runtime,
-            name: None,
+            subject: Subject::of(SubjectKind::Runtime),
             severity: Severity::Critical,
             message: format!("the container runtime {how} on a fresh connection{because}"),
             impact: "no container of this node can be started, stopped or asked about",
@@ -144,8 +107,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         Component {
             kind,
             key: LISTS,
-            of: SubjectKind::Runtime,
-            name: Some(list.to_owned()),
+            subject: Subject { name: Some(list.to_owned()), ..Subject::of(SubjectKind::Runtime) },
             severity: Severity::High,
             message: message.to_owned(),
             impact,
@@ -201,8 +163,7 @@ pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds
         Component {
             kind,
             key: KUBELET,
-            of: SubjectKind::Kubelet,
-            name: Some(KUBELET.to_owned()),
+            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
             severity: Severity::Critical,
             message,
             impact: "no pod of this node is started, stopped or watched",

@@ -23,6 +23,9 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung)
         | (Action::CleanupOrphans, F::LeakedShim | F::OrphanContainer) => Ok(()),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
+        (Action::Cordon, F::FrozenCgroup | F::ExitedContainerPileUp | F::ClientCertificateExpiring) => {
+            Err("new pods do not make it worse")
+        }
         (Action::Cordon, _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use crate::core::text::bounded;
 use crate::node::proc::{self, Handle, RawProcess};
 
-mod settings;
+pub(super) mod settings;
 
 pub use settings::Settings;
 

@@ -58,10 +58,10 @@ impl Lists {
         at: impl Fn(ListCall),
     ) -> Result<ListRound, CriError> {
         at(ListCall::Sandboxes);
-        let sandboxes = lists.sandboxes(bound).await?;
+        let (sandboxes, bytes_of_sandboxes) = lists.sandboxes_sized(bound).await?;
         at(ListCall::Containers);
         let containers_sent = Instant::now();
-        let containers = lists.containers(bound).await?;
+        let (containers, bytes_of_containers) = lists.containers_sized(bound).await?;
         at(ListCall::SandboxesAgain);
         let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
         let known: BTreeSet<&str> =
@@ -76,7 +76,9 @@ impl Lists {
             self.rechecks.ask(status, odd, self.round).await
         };
         let containers_before = containers_sent.elapsed();
-        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, rechecks, round: self.round })
+        let answer_bytes = bytes_of_sandboxes.max(bytes_of_containers);
+        let round = self.round;
+        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, answer_bytes, rechecks, round })
     }
 
     /// How many direct questions are still out.

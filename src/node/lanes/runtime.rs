@@ -137,6 +137,7 @@ impl Looker for ListLooker {
         };
         let result = self.lists.round(&lists, &status, self.bound, at).await;
         *lock(&self.shared.rechecks_out) = self.lists.outstanding();
+        *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
         // Kept only after a whole round: a connection that erred is not trusted with the next one.
         if result.is_ok() {
             self.connected = Some((to, lists, status));

@@ -15,7 +15,8 @@ const fn ms(millis: u64) -> Duration {
 /// The shipped rhythm, a hundred times as fast, with deadlines that leave room for a slow machine.
 fn quick() -> Paces {
     let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000) };
-    Paces { version: pace, lists: pace, tasks: pace, processes: Pace { deadline: ms(5000), ..pace }, kubelet: pace }
+    let local = Pace { deadline: ms(5000), ..pace };
+    Paces { version: pace, lists: pace, tasks: pace, processes: local, kubelet: pace, host: local, disks: local }
 }
 
 fn start(fake: &Fake, paces: &Paces) -> Lanes {

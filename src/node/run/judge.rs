@@ -44,7 +44,7 @@ pub(super) struct Judged {
     pub status: NodeRuntimeHealthStatus,
     /// Ids of tasks worth asking at once.
     pub suspects: Vec<String>,
-    /// Whether anything is held against anything.
+    /// Whether anything is held against anything, that may change from one moment to the next.
     pub urgent: bool,
 }
 
@@ -74,7 +74,7 @@ impl Judge {
         self.learn_kubelet(seen, &findings, wall);
         Judged {
             suspects: suspects(&tracked.faults, seen, &findings),
-            urgent: !tracked.faults.is_empty(),
+            urgent: tracked.faults.iter().any(|fault| !fault.kind.is_of_host()),
             status: self.status(seen, about, tracked),
         }
     }
@@ -172,10 +172,10 @@ mod tests {
         assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
         let kubelet = status.kubelet.unwrap();
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
-        assert_eq!(status.conditions.len(), 6);
+        assert_eq!(status.conditions.len(), 7);
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
         let lanes = status.probe.unwrap().lanes;
-        assert_eq!(lanes.len(), 5);
+        assert_eq!(lanes.len(), 7);
         assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
     }
 

@@ -2,6 +2,8 @@
 //! restarts and whatever the wall clock does; what is suspected for a while is named, so that a timeline that is not felt
 //! at all shows too.
 
+mod of_the_host;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -76,7 +78,8 @@ fn work(node: &mut Node, look: Look<TaskAnswer>) {
 }
 
 fn timelines() -> Vec<Timeline> {
-    [of_the_runtime(), of_the_kubelet(), of_pods(), of_networks(), of_others()].into_iter().flatten().collect()
+    let all = [of_the_runtime(), of_the_kubelet(), of_pods(), of_networks(), of_others(), of_the_host::timelines()];
+    all.into_iter().flatten().collect()
 }
 
 fn of_the_runtime() -> Vec<Timeline> {
@@ -350,7 +353,7 @@ fn over_healthy_noise_nothing_is_ever_confirmed() {
 #[test]
 fn what_stays_is_confirmed() {
     use FaultType as F;
-    let staying: [(F, u64, Change); 8] = [
+    let mut staying: Vec<(F, u64, Change)> = vec![
         (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
@@ -365,6 +368,7 @@ fn what_stays_is_confirmed() {
             node.list().sandboxes_again.push(NEW.into());
         }),
     ];
+    staying.extend(of_the_host::staying());
     for (kind, seconds, change) in staying {
         let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
         for t in (0..=seconds).step_by(STEP) {

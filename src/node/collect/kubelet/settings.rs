@@ -1,17 +1,17 @@
 //! What a running kubelet was told: its flags, and the files they name, read as that process sees them.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
 
 use crate::core::text::bounded;
+use crate::node::proc::rooted;
 
 /// Largest configuration file that is read.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 /// Most drop-in files that are read.
 const MAX_DROP_INS: usize = 64;
 
@@ -122,39 +122,17 @@ fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
     path.strip_prefix("/").map_or_else(|_| process.join("cwd").join(path), |rest| process.join("root").join(rest))
 }
 
-/// Reads a file as the process sees it. Absolute links inside are resolved in the process's root, not in ours.
+/// Reads a file as the process sees it.
 fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
-    // Not blocking: a pipe in its place must not hold this thread.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = match path.strip_prefix("/") {
-        Ok(rest) => {
-            let root_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let root = rustix::fs::openat(CWD, process.join("root"), root_flags, Mode::empty())?;
-            match rustix::fs::openat2(&root, rest, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
-                // Kernels before 5.6, and filters that do not know the call: links are not followed rightly then,
-                // but plain files are read.
-                Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-                    rustix::fs::openat(&root, rest, flags, Mode::empty())?
-                }
-                opened => opened?,
-            }
-        }
-        Err(_) => rustix::fs::openat(CWD, process.join("cwd").join(path), flags, Mode::empty())?,
+    let Ok(rest) = path.strip_prefix("/") else {
+        return rooted::text(openat(CWD, process.join("cwd").join(path), rooted::READ, Mode::empty())?, MAX_FILE);
     };
-    let file = File::from(file);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a plain file"));
-    }
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
-    }
-    Ok(text)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rooted::read(openat(CWD, process.join("root"), flags, Mode::empty())?, rest, MAX_FILE)
 }
 
 /// The value of the last `--name value` or `--name=value`, as the kubelet's flag parser takes them.
-fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+pub(in crate::node) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let mut value = None;
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
