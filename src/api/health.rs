@@ -93,8 +93,8 @@ pub struct NodeRuntimeHealthStatus {
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady,
-    /// HostHealthy and RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing
-    /// the controller's.
+    /// HostHealthy, StorageReady, ClientCertificateValid and RestartSafe are the probe's; ProbeReporting,
+    /// NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -20,13 +20,15 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 7] = [
+const OF_PROBE: [ConditionType; 9] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
     ConditionType::NetworkPluginResponsive,
     ConditionType::KubeletReady,
     ConditionType::HostHealthy,
+    ConditionType::StorageReady,
+    ConditionType::ClientCertificateValid,
     ConditionType::RestartSafe,
 ];
 

@@ -24,8 +24,12 @@ pub enum ConditionType {
     NetworkPluginResponsive,
     /// A kubelet has completed its start.
     KubeletReady,
-    /// The node itself gives its runtime and its kubelet what they need.
+    /// The node's kernel gives its runtime and its kubelet what they need.
     HostHealthy,
+    /// The file systems of runtime and kubelet have room and take writes.
+    StorageReady,
+    /// The kubelet's client certificate is renewed in time.
+    ClientCertificateValid,
     /// No DaemonSet pod of the node is stuck (controller).
     PodsProgressing,
     /// The node does not flap (controller).
@@ -55,6 +59,8 @@ impl ConditionType {
             Self::NetworkPluginResponsive => "NetworkPluginResponsive",
             Self::KubeletReady => "KubeletReady",
             Self::HostHealthy => "HostHealthy",
+            Self::StorageReady => "StorageReady",
+            Self::ClientCertificateValid => "ClientCertificateValid",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
@@ -81,7 +87,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 6] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -111,15 +117,23 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 6] = [
     (
         ConditionType::HostHealthy,
         &[
-            FaultType::ReadOnlyFilesystem,
-            FaultType::DiskFull,
             FaultType::PidExhaustion,
             FaultType::FdExhaustion,
             FaultType::UninterruptibleProcess,
             FaultType::FrozenCgroup,
-            FaultType::ClientCertificateExpiring,
         ],
-        "disks, processes and open files have room, nothing hangs in the kernel, and the kubelet's certificate is renewed in time",
+        "there is room for processes and open files, and nothing of runtime and kubelet hangs in the kernel",
+    ),
+    // What one of these cannot look at is no gap of the others.
+    (
+        ConditionType::StorageReady,
+        &[FaultType::ReadOnlyFilesystem, FaultType::DiskFull],
+        "the file systems of runtime and kubelet have room and take writes",
+    ),
+    (
+        ConditionType::ClientCertificateValid,
+        &[FaultType::ClientCertificateExpiring],
+        "the kubelet's client certificate is renewed in time, or it has none",
     ),
 ];
 
@@ -215,7 +229,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 7);
+        assert_eq!(judged.len(), 9);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

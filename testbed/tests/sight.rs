@@ -37,6 +37,9 @@ fn victim(bed: &Bed, node: &Node) -> String {
     find().unwrap().uid
 }
 
+/// Time until what is confirmed the latest of what the node itself does wrong: a wait of a minute and two more.
+const HOST_NAMED: Duration = Duration::from_mins(8);
+
 /// Injects, waits until the fault is named (and confirmed, if asked), then lifts and waits until it is gone.
 fn sees(
     bed: &Bed,
@@ -58,6 +61,24 @@ fn sees(
     seen
 }
 
+/// A DaemonSet with one container that only works.
+fn work(bed: &Bed) {
+    let labels = json!({"app": "work"});
+    let container = json!({"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
+    let work = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}},
+    });
+    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
+}
+
+/// How a condition stands in a node's object.
+fn condition(bed: &Bed, node: &Node, kind: &str) -> String {
+    let path = format!(r#"jsonpath={{.status.conditions[?(@.type=="{kind}")].status}}"#);
+    bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", &path]).unwrap_or_default()
+}
+
 #[test]
 fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     if !rustix::process::geteuid().is_root() {
@@ -68,14 +89,7 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 2, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, &nrh).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();
-    let labels = json!({"app": "work"});
-    let container = json!({"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
-    let work = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}},
-    });
-    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
+    work(&bed);
     operator::wait(&bed).unwrap();
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     let (blocked, doubled) = thread::scope(|scope| {
@@ -88,5 +102,56 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     assert!(blocked["evidence"].to_string().contains("a stopped shim"), "{blocked}");
     assert_eq!(doubled["state"], "Suspected", "{doubled}");
     assert!(doubled["message"].as_str().unwrap().contains("are ready at once"), "{doubled}");
+    bed.down().unwrap();
+}
+
+/// One injection, the fault it makes, and whether that is confirmed soon enough to be waited for.
+type Made = (Injection, &'static str, bool);
+
+#[test]
+fn faults_of_the_node_itself_are_named_and_taken_back() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: real nodes need root on Linux");
+        return;
+    }
+    let nrh = operator::build().unwrap();
+    let bed = Bed::up(BedOptions { name: "sight-host".into(), nodes: 1, ..BedOptions::default() }).unwrap();
+    operator::load_image(&bed, &nrh).unwrap();
+    operator::apply_folder(&bed, "config/default").unwrap();
+    work(&bed);
+    operator::wait(&bed).unwrap();
+    let [node] = bed.nodes() else { panic!("one node") };
+    let uid = victim(&bed, node);
+    until("a healthy node is seen whole", CLEARED, || {
+        ["HostHealthy", "StorageReady", "ClientCertificateValid"]
+            .iter()
+            .all(|kind| condition(&bed, node, kind) == "True")
+    });
+    let mut made: Vec<Made> = vec![
+        (faults::full_disk(node).unwrap(), "DiskFull", false),
+        (faults::read_only_run(node).unwrap(), "ReadOnlyFilesystem", true),
+        (faults::few_files(node).unwrap(), "FdExhaustion", true),
+        (faults::expired_certificate(node).unwrap(), "ClientCertificateExpiring", false),
+    ];
+    if faults::has_freezer() {
+        made.push((faults::waiting_shim(node, &uid).unwrap(), "UninterruptibleProcess", true));
+    } else {
+        eprintln!("SKIP: no freezer of version 1 to make a shim wait");
+    }
+    for (_, kind, confirmed) in &made {
+        let mut seen = Value::Null;
+        until(&format!("{kind} is named"), HOST_NAMED, || {
+            seen = fault(&bed, node, kind).unwrap_or_default();
+            seen["state"] == "Confirmed" || (!confirmed && seen["state"] == "Suspected")
+        });
+        println!("{kind}: {}", seen["message"]);
+    }
+    for (injection, kind, _) in made.iter().rev() {
+        injection.lift(node).unwrap();
+        println!("{kind} is lifted");
+    }
+    for (_, kind, _) in &made {
+        until(&format!("{kind} is gone"), HOST_NAMED, || fault(&bed, node, kind).is_none());
+    }
     bed.down().unwrap();
 }

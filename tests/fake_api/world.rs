@@ -199,13 +199,15 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 6] = [
+const LOOKED_AT: [&str; 8] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
     "NetworkPluginResponsive",
     "KubeletReady",
     "HostHealthy",
+    "StorageReady",
+    "ClientCertificateValid",
 ];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.

@@ -30,7 +30,8 @@ impl Handle {
 }
 
 impl Groups {
-    /// The folders in which files of this controller may be, version 1 before version 2.
+    /// The folders in which files of this controller may be, version 1 before version 2. Where both are in use, that of
+    /// version 2 has a place of its own.
     pub fn folders(&self, controller: &str) -> impl Iterator<Item = PathBuf> + '_ {
         let line = |wanted: &dyn Fn(&str, &str) -> bool| {
             self.0.lines().find_map(|line| {
@@ -42,7 +43,8 @@ impl Groups {
         let old = line(&|_, controllers| controllers.split(',').any(|one| one == controller));
         let new = line(&|number, controllers| number == "0" && controllers.is_empty());
         let old = old.map(|path| Path::new(MOUNT).join(controller).join(path));
-        old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path)))
+        let beside = new.as_ref().map(|path| Path::new(MOUNT).join("unified").join(path));
+        old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path))).chain(beside)
     }
 }
 
@@ -82,19 +84,12 @@ mod tests {
 
     #[test]
     fn folders_of_both_versions() {
-        let one = "9:pids:/system.slice/containerd.service\n3:cpu,cpuacct:/x\n0::/init.scope\n";
-        assert_eq!(
-            folders(one, "pids"),
-            ["sys/fs/cgroup/pids/system.slice/containerd.service", "sys/fs/cgroup/init.scope"]
-        );
-        assert_eq!(
-            folders("0::/system.slice/kubelet.service\n", "pids"),
-            ["sys/fs/cgroup/system.slice/kubelet.service"]
-        );
-        assert_eq!(
-            folders("0::/../../../system.slice/a:b.service\n", "pids"),
-            ["sys/fs/cgroup/system.slice/a:b.service"]
-        );
-        assert_eq!(folders("no groups here", "pids"), [] as [String; 0]);
+        let both = "9:pids:/system.slice/containerd.service\n3:cpu,cpuacct:/x\n0::/init.scope\n";
+        let places = ["pids/system.slice/containerd.service", "init.scope", "unified/init.scope"];
+        assert_eq!(folders(both, "pids"), places.map(|place| format!("sys/fs/cgroup/{place}")));
+        for new in ["0::/system.slice/a:b.service\n", "0::/../../../system.slice/a:b.service\n"] {
+            assert_eq!(folders(new, "pids").first().unwrap(), "sys/fs/cgroup/system.slice/a:b.service");
+        }
+        assert!(folders("no groups here", "pids").is_empty());
     }
 }
