@@ -221,6 +221,38 @@ mod tests {
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
     }
 
+    #[test]
+    fn what_the_node_lacks_forbids_what_would_not_come_up() {
+        use FaultType as F;
+        let node = Some(SubjectKind::Host);
+        for (kind, severity, subject, kubelet, runtime) in [
+            (F::ReadOnlyFilesystem, Severity::Critical, None, false, false),
+            (F::PidExhaustion, Severity::High, None, false, false),
+            (F::DiskFull, Severity::High, None, true, false),
+            (F::UninterruptibleProcess, Severity::Medium, None, true, false),
+            (F::FrozenCgroup, Severity::Medium, None, true, false),
+            (F::FdExhaustion, Severity::High, node, false, false),
+            // A daemon that leaks is freed by its restart.
+            (F::FdExhaustion, Severity::High, None, true, true),
+            (F::ExitedContainerPileUp, Severity::Medium, None, true, true),
+            (F::ExitedContainerPileUp, Severity::High, None, false, true),
+            (F::ClientCertificateExpiring, Severity::Medium, None, true, true),
+            (F::ClientCertificateExpiring, Severity::High, None, false, true),
+        ] {
+            let mut fault = crate::core::tracker::tests::fault(kind);
+            (fault.state, fault.severity) = (FaultState::Confirmed, severity);
+            fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
+            let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+            let safety = restart_safety(&[fault], 0, &findings);
+            let safe = |is| if is { Tri::True } else { Tri::False };
+            assert_eq!(
+                (safety.kubelet.safe, safety.runtime.safe),
+                (safe(kubelet), safe(runtime)),
+                "{kind} {severity:?}"
+            );
+        }
+    }
+
     /// The node after looks every ten seconds for two minutes.
     fn watched(node: &mut Node) -> RestartSafety {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());

@@ -19,7 +19,7 @@ use crate::node::proc::{Handle, bounded::read_whole, rooted};
 
 mod credential;
 
-/// Where runtimes and kubelets keep what lives as long as the boot: sockets, bundles, locks.
+/// Where runtimes keep what lives as long as the boot: sockets, bundles, locks.
 const RUN: &str = "/run";
 const KUBELET: &str = "/var/lib/kubelet";
 /// Longest list of options of a file system.
@@ -98,8 +98,8 @@ impl Disks {
                 Err(error) => return Err(error),
             }
         }
-        // All daemons have `/run`; one whose data are elsewhere was not looked at.
-        if found < 2 && places.folders.len() > 1 {
+        // One whose data are elsewhere was not looked at.
+        if found < places.folders.len() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "they are not at their usual place"));
         }
         Ok(())
@@ -169,7 +169,9 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
         },
         Owner::Node | Owner::Pods => None,
     };
-    let folders = data.into_iter().chain([PathBuf::from(RUN)]).collect();
+    // A kubelet in a container of its own may see another `/run`, or none that is anybody's.
+    let run = (daemon.owner != Owner::Kubelet).then(|| PathBuf::from(RUN));
+    let folders = data.into_iter().chain(run).collect();
     Ok(Places { daemon: daemon.clone(), folders, args })
 }
 

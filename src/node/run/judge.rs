@@ -193,6 +193,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_the_node_itself_lacks_makes_no_lane_look_more_often() {
+        use crate::core::observation::Look;
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut node = Node::healthy();
+        let Look::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
+        disks.filesystems[0].bytes.left = 0;
+        let seen = at(&mut node, 1000);
+        let judged = judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judged.status.faults.first().map(|fault| fault.kind), Some(FaultType::DiskFull));
+        assert!(!judged.urgent);
+        node.freeze(SANDBOX);
+        let seen = at(&mut node, 1010);
+        assert!(judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).urgent);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn conditions_keep_the_time_of_their_transition() {
         let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
         let mut node = Node::healthy();

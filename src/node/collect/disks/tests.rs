@@ -152,6 +152,30 @@ fn a_runtimes_data_are_where_it_has_them_open() {
 }
 
 #[test]
+fn a_kubelets_folder_is_where_its_flag_says() {
+    let temp = tempfile::tempdir().unwrap();
+    let root_dir = temp.path().join("kubelet");
+    // A shell that waits for its input takes any flag.
+    let script = format!("exec -a kubelet bash -c 'read -r line' kubelet --root-dir={}", root_dir.display());
+    let mut command = Command::new("bash");
+    let child = Running(command.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap());
+    let pid = i32::try_from(child.0.id()).unwrap();
+    let handle = || Handle::open(Path::new(proc::PROC), pid).unwrap();
+    while !handle().args().is_ok_and(|args| args.iter().any(|arg| arg.starts_with("--root-dir"))) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let daemon = Daemon { owner: Owner::Kubelet, pid, start_ticks: handle().stat().unwrap().start_ticks };
+    let mut eye = eye(Path::new(proc::PROC));
+    let mut look = || eye.look(&Who { daemons: vec![daemon.clone()], ..Who::default() });
+    let seen = look();
+    assert!(seen.filesystems.is_empty() && seen.unseen.unwrap().contains("usual place"), "it is not there yet");
+    assert_eq!(seen.credential, Credential::Other, "a kubelet without a cluster");
+    fs::create_dir(&root_dir).unwrap();
+    let seen = look();
+    assert_eq!((seen.filesystems[0].folders.as_slice(), seen.unseen), (&[root_dir.display().to_string()][..], None));
+}
+
+#[test]
 fn a_daemon_that_has_ended_says_nothing() {
     let daemon = Daemon { start_ticks: 1, ..this_process(Owner::Kubelet) };
     let seen = eye(Path::new(proc::PROC)).look(&Who { daemons: vec![daemon], ..Who::default() });
