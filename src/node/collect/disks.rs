@@ -35,6 +35,8 @@ struct Places {
     folders: Vec<PathBuf>,
     /// The flags of a kubelet; none of other daemons, and none where they cannot be read.
     args: Option<Vec<String>>,
+    /// Whether this is the last word: a daemon that has just begun may not have opened its data yet.
+    settled: bool,
 }
 
 /// The disk lane's eye.
@@ -74,7 +76,7 @@ impl Disks {
             known
         } else {
             let places = places(daemon, &handle)?;
-            if places.args.is_some() || daemon.owner != Owner::Kubelet {
+            if places.settled {
                 self.known.push(places.clone());
             }
             places
@@ -153,16 +155,21 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
             file.ancestors().nth(depth).map(Path::to_path_buf)
         }))
     };
-    let mut args = None;
+    let (mut args, mut settled) = (None, true);
+    let mut or_usual = |found: Option<PathBuf>, usual: &str| {
+        settled = found.is_some();
+        Some(found.unwrap_or_else(|| PathBuf::from(usual)))
+    };
     let data = match &daemon.owner {
         Owner::Kubelet => {
             args = handle.args().ok();
+            settled = args.is_some();
             let told = args.as_deref().and_then(|args| flag(args, "root-dir")).filter(|path| path.starts_with('/'));
             Some(told.map_or_else(|| PathBuf::from(KUBELET), PathBuf::from))
         }
         Owner::Runtime(name) => match name.as_str() {
-            "containerd" => open("/io.containerd.metadata.v1.bolt/meta.db")?.or(Some("/var/lib/containerd".into())),
-            "dockerd" => open("/volumes/metadata.db")?.or(Some("/var/lib/docker".into())),
+            "containerd" => or_usual(open("/io.containerd.metadata.v1.bolt/meta.db")?, "/var/lib/containerd"),
+            "dockerd" => or_usual(open("/volumes/metadata.db")?, "/var/lib/docker"),
             "crio" => Some("/var/lib/containers".into()),
             // It keeps a few small files only.
             _ => None,
@@ -172,7 +179,7 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
     // A kubelet in a container of its own may see another `/run`, or none that is anybody's.
     let run = (daemon.owner != Owner::Kubelet).then(|| PathBuf::from(RUN));
     let folders = data.into_iter().chain(run).collect();
-    Ok(Places { daemon: daemon.clone(), folders, args })
+    Ok(Places { daemon: daemon.clone(), folders, args, settled })
 }
 
 #[cfg(test)]
