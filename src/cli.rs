@@ -33,6 +33,8 @@ pub enum Command {
     Act(ActArgs),
     /// Says why a node is healed, held or left alone.
     Explain(ExplainArgs),
+    /// Says what the probe of this node sees; asks no API server.
+    Status(StatusArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
@@ -121,6 +123,17 @@ pub struct ExplainArgs {
     /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
+}
+
+/// Flags of `nrh status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Folder of the probe's state.
+    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    pub state_dir: PathBuf,
+    /// Print everything as JSON instead.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `nrh crd`.

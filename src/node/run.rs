@@ -5,6 +5,7 @@
 //!   ▲                                     │
 //!   └── look asked for ◄── feedback ◄─────┘ ──► orders ──► executor (a task of its own)
 //! ```
+//! The newest draft is also what `/metrics` and `nrh status` on the node tell.
 //! Nothing here waits for the API server, and no lane waits for another.
 
 mod judge;
@@ -30,10 +31,11 @@ use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
 use crate::node::config;
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
+use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
-use crate::node::report::Reporter;
 use crate::node::report::client::{Credentials, Feedback};
 use crate::node::report::draft::Draft;
+use crate::node::report::{Delivery, Reporter};
 use crate::node::state::{OneProbe, Saved, StateFile};
 
 use judge::Judge;
@@ -92,6 +94,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
 
     let (drafts, newest) = watch::channel(None);
     let (feedback_sender, feedback) = watch::channel(Feedback::default());
+    let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
     let reporter = Reporter {
         connect: Box::new(move || {
@@ -101,15 +104,31 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         name: args.node_name.clone(),
         drafts: newest.clone(),
         feedback: feedback_sender,
+        delivery,
         wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
+    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &lanes, newest.clone(), delivered)));
     if let Some(address) = args.listen {
         tokio::spawn(listen::serve(address, Arc::clone(&lanes), newest));
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
     Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback)).run().await
+}
+
+/// Makes what `nrh status` shows.
+fn told(
+    node: &str,
+    lanes: &Arc<Lanes>,
+    newest: watch::Receiver<Option<Arc<Draft>>>,
+    delivered: watch::Receiver<Delivery>,
+) -> impl Fn() -> LocalStatus + use<> {
+    let (node, lanes) = (node.to_owned(), Arc::clone(lanes));
+    move || {
+        let draft = newest.borrow().clone();
+        LocalStatus::new(&node, draft.as_deref(), &lanes.outstanding(), &delivered.borrow(), Instant::now())
+    }
 }
 
 fn credentials(args: &ProbeArgs) -> Credentials {

@@ -4,6 +4,7 @@
 
 mod until;
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ fn victim(bed: &Bed, node: &Node) -> String {
 /// Injects, waits until the fault is named (and confirmed, if asked), then lifts and waits until it is gone.
 fn sees(
     bed: &Bed,
+    nrh: &Path,
     node: &Node,
     kind: &str,
     confirmed: bool,
@@ -53,6 +55,9 @@ fn sees(
         seen = fault(bed, node, kind).unwrap_or_default();
         seen["state"] == "Confirmed" || (!confirmed && seen["subject"]["pod"]["uid"] == uid)
     });
+    // The same on the node itself, without the API server.
+    let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
+    assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
     injection.lift(node).unwrap();
     until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
     seen
@@ -79,9 +84,9 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     operator::wait(&bed).unwrap();
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     let (blocked, doubled) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| sees(&bed, one, "RuntimeUpdateBlocked", true, faults::block_update));
+        let blocked = scope.spawn(|| sees(&bed, &nrh, one, "RuntimeUpdateBlocked", true, faults::block_update));
         // Its grace is ten minutes: that it is seen is what only a real runtime can show.
-        let doubled = scope.spawn(|| sees(&bed, two, "DuplicateSandbox", false, faults::duplicate_sandbox));
+        let doubled = scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", false, faults::duplicate_sandbox));
         (blocked.join().unwrap(), doubled.join().unwrap())
     });
     assert!(blocked["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{blocked}");

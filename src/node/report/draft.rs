@@ -50,18 +50,24 @@ impl Draft {
         }
     }
 
-    /// The status as it is sent: every age as of now, with the promise for the next one.
-    pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
+    /// The status with every age as of now.
+    pub fn as_of(&self, now: Instant) -> NodeRuntimeHealthStatus {
         let older = now.saturating_duration_since(self.made).as_secs();
         let mut status = self.status.clone();
         for fault in &mut status.faults {
             fault.look_age_seconds = fault.look_age_seconds.saturating_add(older);
             fault.for_seconds = fault.for_seconds.saturating_add(older);
         }
+        for lane in status.probe.iter_mut().flat_map(|probe| &mut probe.lanes) {
+            lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
+        }
+        status
+    }
+
+    /// The status as it is sent: as of now, with the promise for the next one.
+    pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
+        let mut status = self.as_of(now);
         if let Some(probe) = &mut status.probe {
-            for lane in &mut probe.lanes {
-                lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
-            }
             probe.sequence = sequence;
             probe.heartbeat_at = Some(wall);
             let seconds = interval.as_secs().saturating_add(u64::from(interval.subsec_nanos() > 0));
