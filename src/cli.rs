@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::core::node_condition::NodeConditions;
 use crate::telemetry::LogFormat;
 
 /// Node Runtime Health: finds the one sick object on a node and heals it in place.
@@ -53,6 +54,9 @@ pub struct ControllerArgs {
     /// Most episodes in flight in the whole cluster, over all policies.
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
+    /// Conditions to write to Node objects for other tools: `all`, or names with commas between them; none by default.
+    #[arg(long, env = "NRH_NODE_CONDITIONS", default_value = "")]
+    pub node_conditions: NodeConditions,
     /// Name of this replica, unique per process; the pod's name by default.
     #[arg(long, env = "POD_NAME", default_value = "nrh-controller")]
     pub identity: String,

@@ -14,6 +14,7 @@ pub mod diagnose;
 pub mod episode;
 pub mod fault;
 pub mod held;
+pub mod node_condition;
 pub mod observation;
 pub mod order;
 pub mod plan;

@@ -67,6 +67,35 @@ async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_wanted() {
+    let world = World::new(2);
+    let replica = world.mirroring("a", "ContainersUnresponsive,KubeletUnhealthy");
+    world.probe("w1");
+    let of = |node: &str, kind: &str| {
+        let node = world.api.get("nodes", node).unwrap();
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == kind)
+    };
+    let stands = |status: &str, reason: &str| {
+        of("w1", "ContainersUnresponsive").is_some_and(|one| one["status"] == status && one["reason"] == reason)
+    };
+    world.until("no problem", || stands("False", "NoFaultConfirmed")).await;
+    world.set_sick("w1", true);
+    world.until("a problem", || stands("True", "HungContainer")).await;
+    // Of what was not wanted, and of a node that has not reported, nothing is claimed.
+    assert_eq!(of("w1", "RestartUnsafe"), None);
+    assert_eq!(of("w2", "ContainersUnresponsive"), None);
+    assert!(of("w1", "Ready").is_some_and(|ready| ready["status"] == "True"), "the kubelet's own stays");
+    let since = of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"].clone();
+    world.set_sick("w1", false);
+    world.until("it is gone", || stands("False", "NoFaultConfirmed")).await;
+    assert_ne!(of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"], since);
+    let writes = world.api.writes().into_iter().filter(|write| write.starts_with("patch nodes/")).count();
+    assert!((3..=6).contains(&writes), "{writes} writes to Nodes");
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dry_run_records_and_touches_nothing() {
     let world = World::new(3);
     world.policy("hung", "DryRun", &World::release());

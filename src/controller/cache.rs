@@ -17,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, PodRef};
@@ -132,6 +133,8 @@ pub struct State {
     pub versions: AllVersions,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, Standing>,
+    /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
+    pub node_conditions: BTreeMap<String, node_conditions::Standing>,
     /// Heartbeats, by node.
     pub arrivals: BTreeMap<String, Arrivals>,
     /// Policies, valid or not.
@@ -155,6 +158,7 @@ impl State {
             snapshot: Snapshot::default(),
             versions: AllVersions::default(),
             standing: BTreeMap::new(),
+            node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),
             episodes: BTreeMap::new(),

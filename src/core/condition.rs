@@ -102,6 +102,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
 ];
 
+/// The kinds of fault that one of the probe's conditions is about; none for the others.
+pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
+    OF_FAULTS.iter().find(|(kind, ..)| *kind == condition).map_or(&[], |(_, of, _)| of)
+}
+
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
 /// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
 /// the report.

@@ -7,6 +7,7 @@
 mod callers;
 mod controller;
 mod jobs;
+mod mirror;
 mod nodes;
 mod pods;
 mod requests;
@@ -39,6 +40,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             nodes::with_too_many_rights(&callers, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
+            mirror::guarded(&callers, &bed, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;

@@ -75,11 +75,21 @@ impl World {
         self.controller_on(name, self.api.client_with_lease(Some(name)))
     }
 
+    /// Starts a replica that mirrors these conditions to Nodes.
+    pub fn mirroring(&self, name: &str, conditions: &str) -> Replica {
+        self.replica(name, self.api.client(), conditions)
+    }
+
     fn controller_on(&self, name: &str, client: kube::Client) -> Replica {
+        self.replica(name, client, "")
+    }
+
+    fn replica(&self, name: &str, client: kube::Client, conditions: &str) -> Replica {
         let args = ControllerArgs {
             image: Some("nrh:test".into()),
             listen: "127.0.0.1:0".parse().unwrap(),
             max_in_flight: 10,
+            node_conditions: conditions.parse().unwrap(),
             identity: name.into(),
         };
         let controller = Controller::new(Calls::new(client.clone(), client), self.clock(), &args);

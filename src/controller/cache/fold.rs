@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::versions::{Versions, version_of};
 use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
 use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::controller::node_conditions;
 use crate::core::snapshot::ReportView;
 
 /// Whether the decider has to look again.
@@ -70,6 +71,10 @@ impl Folds for Node {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        match node_conditions::standing(&self) {
+            Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
+            None => state.node_conditions.remove(key),
+        };
         let view = node::view(&self);
         let old = state.snapshot.nodes.get(key);
         let news = News::when(old != Some(&view));
@@ -81,6 +86,7 @@ impl Folds for Node {
 
     fn forget(key: &str, state: &mut State) -> News {
         state.pods_of_nodes.remove(key);
+        state.node_conditions.remove(key);
         News::when(state.snapshot.nodes.remove(key).is_some())
     }
 }
