@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::condition::{ConditionReason, ConditionType, faults_of};
-use super::fault::{Fault, FaultState};
+use super::fault::{Fault, FaultState, FaultType};
 use super::snapshot::Tri;
 
 /// A condition that may be written to a Node. True = there is a problem.
@@ -65,9 +65,9 @@ impl NodeCondition {
         }
     }
 
-    /// The condition of this type that a fault shows in.
-    pub fn showing(fault: &Fault) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| faults_of(kind.of()).contains(&fault.kind))
+    /// The condition that a fault of this type shows in; none for those that the controller finds.
+    pub fn showing(fault: FaultType) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| faults_of(kind.of()).contains(&fault))
     }
 }
 
@@ -116,7 +116,7 @@ pub fn mirrored(kind: NodeCondition, status: Tri, reason: &str, message: &str, f
         Tri::False => {
             let ours = faults
                 .iter()
-                .find(|fault| fault.state == FaultState::Confirmed && NodeCondition::showing(fault) == Some(kind));
+                .find(|fault| fault.state == FaultState::Confirmed && NodeCondition::showing(fault.kind) == Some(kind));
             let reason = ours.map_or(ConditionReason::FaultConfirmed.as_str(), |fault| fault.kind.as_str());
             Mirrored { kind, status: Tri::True, reason, message: message.to_owned() }
         }
@@ -138,13 +138,12 @@ pub fn mirrored(kind: NodeCondition, status: Tri, reason: &str, message: &str, f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::fault::FaultType;
     use crate::core::tracker::tests::fault;
 
     #[test]
     fn every_fault_of_the_probe_shows_in_one_condition() {
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
-            assert!(NodeCondition::showing(&fault(kind)).is_some(), "{kind}");
+            assert!(NodeCondition::showing(kind).is_some(), "{kind}");
         }
     }
 

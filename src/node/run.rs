@@ -258,7 +258,8 @@ impl Probe {
             (self.answered, self.asked) = (asked.number, None);
         }
         self.save();
-        let draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        draft.confirmations.clone_from(&self.judge.confirmations);
         self.drafts.send_replace(Some(Arc::new(draft)));
     }
 

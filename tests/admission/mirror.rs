@@ -48,8 +48,8 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     cases.denied(by, "a phase", merge(&path, json!({"status": {"phase": "Terminated"}})), nothing).await;
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     cases.denied(by, "a label by way of the status", merge(&path, label), nothing).await;
-    let note = json!({"metadata": {"annotations": {"a": "b"}}});
-    cases.denied(by, "an annotation by way of the status", merge(&path, note), nothing).await;
+    let annotation = json!({"metadata": {"annotations": {"a": "b"}}});
+    cases.denied(by, "an annotation by way of the status", merge(&path, annotation), nothing).await;
 
     // A condition that another tool has put there stays, and is not written over.
     all.admin.must(&strategic(&path, json!({"status": {"conditions": [condition("KernelDeadlock")]}}))).await?;

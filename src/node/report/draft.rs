@@ -1,5 +1,6 @@
 //! A report before it is sent: what is known, when it was known, and which of it is a fact.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use tokio::time::Instant;
 
 use super::pace::Pulse;
 use crate::api::NodeRuntimeHealthStatus;
-use crate::core::fault::FaultState;
+use crate::core::fault::{FaultState, FaultType};
 
 /// The newest thing to say. An older one is never sent once this exists.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Draft {
     pub suspected: Option<Instant>,
     /// The highest look request that this answers.
     pub answers: u64,
+    /// How many faults of each kind were confirmed since the probe began: counted, not reported.
+    pub confirmations: BTreeMap<FaultType, u64>,
     /// The part of the status whose change is reported at once.
     facts: NodeRuntimeHealthStatus,
 }
@@ -28,7 +31,7 @@ impl Draft {
     /// Of this status, as of now.
     pub fn new(status: NodeRuntimeHealthStatus, made: Instant, suspected: Option<Instant>, answers: u64) -> Self {
         let facts = facts(&status);
-        Self { status, made, suspected, answers, facts }
+        Self { status, made, suspected, answers, confirmations: BTreeMap::new(), facts }
     }
 
     /// Whether both say the same, apart from ages and figures that change by themselves.

@@ -1,6 +1,6 @@
 //! From the lanes to the next report: diagnosis, tracker, conditions, in one place and with one memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use crate::api::condition::condition;
 use crate::api::health::{KubeletStatus, RuntimeStatus};
 use crate::core::condition::of_probe;
 use crate::core::diagnose::{Findings, diagnose};
-use crate::core::fault::{Fault, FaultType, SubjectKind};
+use crate::core::fault::{Fault, FaultState, FaultType, SubjectKind};
 use crate::core::observation::{ContainerState, Observations};
 use crate::core::thresholds::Thresholds;
 use crate::core::tracker::{Tracked, Tracker};
@@ -31,6 +31,11 @@ pub(super) struct Judge {
     pub conditions: Vec<Condition>,
     /// Ids of the faults in the last judgement.
     known: BTreeSet<String>,
+    /// Ids of the confirmed faults in the last judgement; `None` before the first, which shows what an earlier probe
+    /// has confirmed.
+    confirmed: Option<BTreeSet<String>>,
+    /// How many faults of each kind were confirmed since this probe began.
+    pub confirmations: BTreeMap<FaultType, u64>,
     /// When something new was last suspected.
     pub suspected: Option<Instant>,
     runtime: Option<RuntimeStatus>,
@@ -55,6 +60,8 @@ impl Judge {
             tracker,
             conditions,
             known: BTreeSet::new(),
+            confirmed: None,
+            confirmations: BTreeMap::new(),
             suspected: None,
             runtime: None,
             kubelet: KubeletStatus::default(),
@@ -103,6 +110,14 @@ impl Judge {
             tracing::info!(fault = id, "fault gone");
         }
         self.known = now;
+        let confirmed = || faults.iter().filter(|fault| fault.state != FaultState::Suspected);
+        if let Some(before) = &self.confirmed {
+            for fault in confirmed().filter(|fault| !before.contains(&fault.id)) {
+                let count = self.confirmations.entry(fault.kind).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        self.confirmed = Some(confirmed().map(|fault| fault.id.clone()).collect());
     }
 
     fn learn_kubelet(&mut self, seen: &Observations, findings: &Findings, wall: Timestamp) {
@@ -190,6 +205,20 @@ mod tests {
         tokio::time::advance(Duration::from_secs(20)).await;
         judge.judge(&at(&mut node, 1020), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         assert_eq!(judge.suspected, Some(first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_confirmation_is_counted_once_and_not_again_by_the_next_probe() {
+        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        for second in (1000..1200).step_by(10) {
+            judge.judge(&at(&mut node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        }
+        assert_eq!(judge.confirmations, [(FaultType::HungContainer, 1)].into());
+        let mut next = Judge::new(Thresholds::default(), judge.tracker.clone(), Vec::new());
+        let judged = next.judge(&at(&mut node, 1210), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!((judged.status.faults[0].state, next.confirmations.len()), (FaultState::Confirmed, 0));
     }
 
     #[tokio::test(start_paused = true)]
