@@ -38,13 +38,22 @@ fn victim(bed: &Bed, node: &Node) -> String {
     find().unwrap().uid
 }
 
-/// Injects, waits until the fault is named (and confirmed, if asked), then lifts and waits until it is gone.
+/// How a condition stands on a Node.
+fn on_node(bed: &Bed, node: &Node, kind: &str) -> Option<String> {
+    let text = bed.kubectl(&["get", "node", &node.name, "-o", "json"]).ok()?;
+    let node: Value = serde_json::from_str(&text).ok()?;
+    let conditions = node["status"]["conditions"].as_array()?.clone();
+    conditions.into_iter().find(|one| one["type"] == kind).and_then(|one| one["status"].as_str().map(str::to_owned))
+}
+
+/// Injects, waits until the fault is named, then lifts and waits until it is gone. `confirmed` is the condition of the
+/// Node in which a confirmed fault shows; without it, to be named is enough.
 fn sees(
     bed: &Bed,
     nrh: &Path,
     node: &Node,
     kind: &str,
-    confirmed: bool,
+    confirmed: Option<&str>,
     inject: fn(&Node, &str) -> anyhow::Result<Injection>,
 ) -> Value {
     let uid = victim(bed, node);
@@ -53,13 +62,19 @@ fn sees(
     let mut seen = Value::Null;
     until(&format!("{kind} is named"), NAMED, || {
         seen = fault(bed, node, kind).unwrap_or_default();
-        seen["state"] == "Confirmed" || (!confirmed && seen["subject"]["pod"]["uid"] == uid)
+        seen["state"] == "Confirmed" || (confirmed.is_none() && seen["subject"]["pod"]["uid"] == uid)
     });
+    if let Some(condition) = confirmed {
+        until("it stands on the Node", CLEARED, || on_node(bed, node, condition).as_deref() == Some("True"));
+    }
     // The same on the node itself, without the API server.
     let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
     assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
     injection.lift(node).unwrap();
     until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
+    if let Some(condition) = confirmed {
+        until("it stands on the Node no more", CLEARED, || on_node(bed, node, condition).as_deref() == Some("False"));
+    }
     seen
 }
 
@@ -73,6 +88,10 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 2, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, &nrh).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();
+    // As the component config/node-conditions does.
+    let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
+    bed.kubectl(&["apply", "-f", rights]).unwrap();
+    bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
     let labels = json!({"app": "work"});
     let container = json!({"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
     let work = json!({
@@ -84,9 +103,11 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     operator::wait(&bed).unwrap();
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     let (blocked, doubled) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| sees(&bed, &nrh, one, "RuntimeUpdateBlocked", true, faults::block_update));
+        let blocked = scope.spawn(|| {
+            sees(&bed, &nrh, one, "RuntimeUpdateBlocked", Some("ContainerRuntimeUnhealthy"), faults::block_update)
+        });
         // Its grace is ten minutes: that it is seen is what only a real runtime can show.
-        let doubled = scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", false, faults::duplicate_sandbox));
+        let doubled = scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", None, faults::duplicate_sandbox));
         (blocked.join().unwrap(), doubled.join().unwrap())
     });
     assert!(blocked["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{blocked}");
