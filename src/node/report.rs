@@ -6,6 +6,7 @@
 pub mod client;
 pub mod draft;
 pub mod pace;
+mod plugin;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::core::text::bounded;
-use client::{CallError, Connect, Feedback};
+use client::{CallError, Connect, Connection, Feedback};
 use draft::Draft;
 
 /// Least time between two writes.
@@ -75,7 +76,7 @@ struct Sent {
 /// What the reporter keeps in mind.
 #[derive(Default)]
 struct Course {
-    client: Option<Client>,
+    connection: Option<Connection>,
     sent: Option<Sent>,
     sequence: u64,
     failures: u32,
@@ -171,7 +172,7 @@ impl Reporter {
                 });
                 let refused = matches!(error, CallError::Refused { code: 401, .. } | CallError::Unusable { .. });
                 if refused || course.failures.is_multiple_of(NEW_CLIENT_AFTER) {
-                    course.client = None;
+                    course.connection = None;
                 }
                 // The first of a row tells; the rest would only fill the log of a long outage.
                 if course.failures == 1 {
@@ -186,12 +187,13 @@ impl Reporter {
 
 impl Course {
     async fn client(&mut self, connect: &Connect) -> Result<Client, CallError> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
+        if let Some(connection) =
+            self.connection.as_ref().filter(|known| known.until.is_none_or(|end| end > Instant::now()))
+        {
+            return Ok(connection.client.clone());
         }
-        let client = connect().await?;
-        self.client = Some(client.clone());
-        Ok(client)
+        let connection = connect().await?;
+        Ok(self.connection.insert(connection).client.clone())
     }
 
     fn next(&self, draft: Option<Arc<Draft>>, episode: bool, now: Instant) -> Next {

@@ -6,6 +6,7 @@
 
 mod callers;
 mod controller;
+mod credential;
 mod jobs;
 mod mirror;
 mod nodes;
@@ -36,6 +37,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             let mut cases = Cases::default();
             requests::wait_until_active(&callers).await?;
             nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
+            credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
             controller::names(&callers, &mut cases).await;

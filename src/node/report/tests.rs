@@ -128,7 +128,7 @@ impl Bench {
         let connect: Connect = Box::new(move || {
             *made.lock().unwrap() += 1;
             let client = server.client();
-            Box::pin(async move { Ok(client) })
+            Box::pin(async move { Ok(Connection { client, until: None }) })
         });
         let wall = || Timestamp::UNIX_EPOCH;
         let (delivery, delivered) = watch::channel(Delivery::default());
