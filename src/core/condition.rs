@@ -22,9 +22,9 @@ pub enum ConditionType {
     SandboxesConsistent,
     /// No CNI plugin process is older than its bound.
     NetworkPluginResponsive,
-    /// A kubelet has completed its start.
+    /// A kubelet has completed its start, and goes on running.
     KubeletReady,
-    /// No DaemonSet pod of the node is stuck (controller).
+    /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
     /// The node does not flap (controller).
     NodeStable,
@@ -99,7 +99,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
         &[FaultType::NetworkPluginHung],
         "no network plugin is older than its bound",
     ),
-    (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
+    (
+        ConditionType::KubeletReady,
+        &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
+        "the kubelet has completed its start",
+    ),
 ];
 
 /// The kinds of fault that one of the probe's conditions is about; none for the others.

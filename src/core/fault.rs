@@ -30,6 +30,13 @@ pub enum FaultType {
     DuplicateSandbox,
     /// No kubelet process completes its start on this node.
     KubeletDown,
+    /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
+    /// controller).
+    KubeletStartBlocked,
+    /// Kubelets complete their start and end, again and again.
+    KubeletCrashLoop,
+    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    PlegStalled,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
     /// The probe has missed its promised heartbeats (found by the controller).
@@ -38,7 +45,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -49,6 +56,9 @@ impl FaultType {
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
         Self::KubeletDown,
+        Self::KubeletStartBlocked,
+        Self::KubeletCrashLoop,
+        Self::PlegStalled,
         Self::StuckDaemonSetPod,
         Self::ProbeSilent,
     ];
@@ -66,6 +76,9 @@ impl FaultType {
             Self::LostTask => "LostTask",
             Self::DuplicateSandbox => "DuplicateSandbox",
             Self::KubeletDown => "KubeletDown",
+            Self::KubeletStartBlocked => "KubeletStartBlocked",
+            Self::KubeletCrashLoop => "KubeletCrashLoop",
+            Self::PlegStalled => "PlegStalled",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::ProbeSilent => "ProbeSilent",
         }
@@ -78,7 +91,7 @@ impl FaultType {
 
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
-        matches!(self, Self::StuckDaemonSetPod | Self::ProbeSilent)
+        matches!(self, Self::KubeletStartBlocked | Self::PlegStalled | Self::StuckDaemonSetPod | Self::ProbeSilent)
     }
 }
 

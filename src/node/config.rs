@@ -78,6 +78,7 @@ struct Said {
     lost_task: Option<ConfirmationFile>,
     duplicate_sandbox: Option<ConfirmationFile>,
     kubelet_down: Option<ConfirmationFile>,
+    kubelet_crash_loop: Option<ConfirmationFile>,
     clean_looks: Option<u32>,
     clean_apart: Option<HumanDuration>,
 }
@@ -139,6 +140,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("lostTask", &file.lost_task, &mut to.lost_task);
     confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
     confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
+    confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
@@ -206,7 +208,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (15, 10), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (16, 11), "a key of `Said` is not in the file");
     }
 
     #[test]

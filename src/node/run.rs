@@ -88,6 +88,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let lanes = Arc::new(Lanes::start(LaneSettings {
         runtime_endpoint: args.runtime_endpoint.clone(),
         saved_endpoint: saved.endpoint.clone(),
+        kubelet_version: saved.kubelet_version.clone(),
         paces: Paces::of(&thresholds),
         ..LaneSettings::default()
     }));
@@ -181,11 +182,11 @@ impl Probe {
         Self {
             agent,
             args,
-            judge: Judge::new(thresholds, saved.tracker, saved.conditions),
+            about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
+            orders: Orders::new(execute, saved.agent.clone()),
+            judge: Judge::new(thresholds, saved),
             lanes,
-            orders: Orders::new(execute, saved.agent),
             file,
-            about: About { mode, boot_id: saved.boot_id, ..About::default() },
             drafts,
             feedback,
             answered: 0,
@@ -236,6 +237,9 @@ impl Probe {
         if feedback.node_uid.is_some() {
             self.about.node_uid = feedback.node_uid;
         }
+        if feedback.kubelet_version.is_some() {
+            self.lanes.kubelet_is(feedback.kubelet_version);
+        }
         let newest = self.asked.map_or(self.answered, |asked| asked.number.max(self.answered));
         if feedback.look_requested > newest {
             self.asked = Some(Asked { number: feedback.look_requested, at: Instant::now() });
@@ -270,6 +274,8 @@ impl Probe {
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
             endpoint: self.lanes.endpoint(),
+            kubelet: self.judge.process,
+            kubelet_version: self.lanes.kubelet_version(),
         };
         if let Err(error) = self.file.save(&saved) {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");

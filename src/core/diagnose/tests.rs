@@ -3,6 +3,7 @@
 mod components;
 mod duplicate_sandbox;
 mod hung_container;
+mod kubelet;
 mod leaked_shim;
 mod lost_task;
 mod network_plugin;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::observation::{
-    ContainerSeen, ContainerState, KubeletSeen, ListRound, MayBe, OrphanRecheck, Part, ProcessTable, RuntimeSeen,
-    SandboxSeen, TaskAnswer,
+    ContainerSeen, ContainerState, KubeletSeen, KubeletSettings, ListRound, MayBe, OrphanRecheck, Part, ProcessTable,
+    RuntimeSeen, SandboxSeen, SettingsSource, TaskAnswer,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -113,6 +114,7 @@ impl Node {
             process: Some((60, 6000, Duration::from_mins(10))),
             healthz: Some(true),
             version: Some("v1.36.3".into()),
+            settings: Some(KubeletSettings { source: SettingsSource::File, ..KubeletSettings::default() }),
             ..KubeletSeen::default()
         };
         let tasks = [WORK, SIDECAR, OTHER_WORK].map(|id| (id.to_owned(), done(TaskAnswer::Answered))).into();

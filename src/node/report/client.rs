@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::plugin;
 use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::order::Order;
+use crate::core::text::bounded;
 
 /// End of every call.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -152,6 +153,8 @@ pub struct Feedback {
     pub episode: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
+    /// The kubelet's version, which the controller reads off the Node.
+    pub kubelet_version: Option<String>,
 }
 
 /// The part of the object that the probe reads. Everything else is skipped, not kept.
@@ -162,8 +165,9 @@ struct OwnObject {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct OwnStatus {
+    kubelet_version: Option<String>,
     order: Option<Value>,
     remediation: Option<OwnRemediation>,
 }
@@ -192,6 +196,7 @@ impl From<OwnObject> for Feedback {
             order,
             look_requested: remediation.look_requested.unwrap_or_default(),
             episode: remediation.episode.is_some(),
+            kubelet_version: status.kubelet_version.map(|version| bounded(&version, 64)),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
     }
