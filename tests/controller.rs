@@ -454,6 +454,44 @@ async fn no_call_goes_beyond_the_listed_rights() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sent_there() {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    let replica = world.controller("a");
+    world.probe("w1");
+    let status =
+        || world.api.get("noderuntimehealths", "w1").map(|object| object["status"].clone()).unwrap_or_default();
+    world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
+    // At rest its status is written every five minutes: that it is old means nothing.
+    sleep(Duration::from_mins(4)).await;
+    assert_eq!((&status()["clusterFaults"], &status()["summary"]["health"]), (&Value::Null, &json!("Healthy")));
+
+    world.restart_kubelet("w1");
+    sleep(Duration::from_secs(85)).await;
+    assert_eq!(status()["clusterFaults"], Value::Null, "it may still be on its way");
+    world.until("it is named", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    let stands = |kind: &str| {
+        let conditions = status()["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
+    };
+    assert_eq!(stands("PodsProgressing"), Some(json!("False")));
+    let written = || world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count();
+    let before = written();
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(written(), before, "what stays the same is not written");
+
+    world.set_sick("w1", true);
+    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    assert!(world.api.list("jobs").is_empty(), "nobody would run it");
+    world.set_sick("w1", false);
+    world.write_node_status("w1");
+    world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
+    world.until("pods get on", || stands("PodsProgressing") == Some(json!("True"))).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_start_in_a_cluster_creates_the_dry_run_policy_and_no_later_one_does() {
     let world = World::new(1);
     let replica = world.controller("a");
