@@ -5,6 +5,7 @@
 
 mod cli;
 mod gate;
+mod kubelet;
 mod runtime;
 
 use std::fs::{self, File};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
+pub use kubelet::{block_kubelet_start, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, duplicate_sandbox};
 
 use crate::node::Node;
@@ -50,6 +52,10 @@ pub enum Fault {
     BlockedUpdate,
     /// A pod has two sandboxes
     DuplicateSandbox,
+    /// The start of the kubelet waits for a stopped shim
+    BlockedStart,
+    /// The kubelet is stopped
+    FrozenKubelet,
 }
 
 /// What an injection hit.
@@ -101,7 +107,9 @@ impl Injection {
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
     pub fn lift(&self, node: &Node) -> Result<()> {
         match self.fault {
-            Fault::FrozenShim | Fault::BlockedUpdate => self.signal(Signal::CONT),
+            Fault::FrozenShim | Fault::BlockedUpdate | Fault::BlockedStart | Fault::FrozenKubelet => {
+                self.signal(Signal::CONT)
+            }
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::LostSandbox => {
                 let socket = view::socket(node);

@@ -20,12 +20,18 @@ const CLEARED: Duration = Duration::from_mins(2);
 /// Until a pod runs.
 const RUNS: Duration = Duration::from_mins(2);
 
-/// What a node's object says of one kind of fault.
-fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
+/// A node's object.
+fn health(bed: &Bed, node: &Node) -> Option<Value> {
     let text = bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).ok()?;
-    let health: Value = serde_json::from_str(&text).ok()?;
-    let faults = health["status"]["faults"].as_array()?.clone();
-    faults.into_iter().find(|fault| fault["type"] == kind)
+    serde_json::from_str(&text).ok()
+}
+
+/// What a node's object says of one kind of fault, be it the probe's to find or the controller's.
+fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
+    let status = health(bed, node)?["status"].clone();
+    let lists = [&status["faults"], &status["clusterFaults"]];
+    let found = lists.into_iter().filter_map(Value::as_array).flatten().find(|fault| fault["type"] == kind);
+    found.cloned()
 }
 
 /// The uid of the workload's running pod on a node.
@@ -78,14 +84,14 @@ fn sees(
     seen
 }
 
-#[test]
-fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
+/// Two nodes with the product as shipped, and a workload of so many containers; `None`, and loudly so, where none can be.
+fn installed(name: &str, containers: usize) -> Option<Bed> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIP: real nodes need root on Linux");
-        return;
+        return None;
     }
     let nrh = operator::build().unwrap();
-    let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 2, ..BedOptions::default() }).unwrap();
+    let bed = Bed::up(BedOptions { name: name.into(), nodes: 2, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, &nrh).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();
     // As the component config/node-conditions does.
@@ -93,14 +99,24 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     bed.kubectl(&["apply", "-f", rights]).unwrap();
     bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
     let labels = json!({"app": "work"});
-    let container = json!({"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
+    let container = |number: usize| {
+        let name = format!("work-{number}");
+        json!({"name": name, "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]})
+    };
+    let containers: Vec<Value> = (0..containers).map(container).collect();
     let work = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
         "spec": {"selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}},
+            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": containers}}},
     });
     bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
     operator::wait(&bed).unwrap();
+    Some(bed)
+}
+
+#[test]
+fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
+    let Some(bed) = installed("sight", 1) else { return };
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     let (blocked, doubled) = thread::scope(|scope| {
         let blocked = scope.spawn(|| {
@@ -114,5 +130,50 @@ fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
     assert!(blocked["evidence"].to_string().contains("a stopped shim"), "{blocked}");
     assert_eq!(doubled["state"], "Suspected", "{doubled}");
     assert!(doubled["message"].as_str().unwrap().contains("are ready at once"), "{doubled}");
+    bed.down().unwrap();
+}
+
+/// A kubelet dies for the sixth time after three minutes, and the loop is confirmed a minute later.
+fn crash_loop(bed: &Bed, node: &Node) -> Value {
+    assert_eq!(fault(bed, node, "KubeletCrashLoop"), None, "before anything is injected");
+    for _ in 0..7 {
+        faults::kill_kubelet(node).unwrap();
+        // The next one is there after 5 s, and counts as started after 20 s more; the probe looks every 30 s.
+        thread::sleep(Duration::from_mins(1));
+    }
+    let mut seen = Value::Null;
+    until("KubeletCrashLoop is confirmed", NAMED, || {
+        seen = fault(bed, node, "KubeletCrashLoop").unwrap_or_default();
+        seen["state"] == "Confirmed"
+    });
+    seen
+}
+
+#[test]
+fn faults_of_the_kubelet_are_named_on_real_nodes_and_taken_back() {
+    // Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
+    let Some(bed) = installed("sight-kubelet", 10) else { return };
+    let [one, two] = bed.nodes() else { panic!("two nodes") };
+    until("the controller tells the kubelet's version", RUNS, || {
+        health(&bed, one).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
+    });
+    let settings = health(&bed, one).unwrap()["status"]["kubelet"]["settings"].clone();
+    assert_eq!((&settings["source"], &settings["requestTimeoutSeconds"]), (&json!("Default"), &json!(120)));
+    assert_eq!(health(&bed, one).unwrap()["status"]["kubelet"]["makesPods"], true, "it has started the probe's pod");
+
+    let (blocked, (looped, frozen)) = thread::scope(|scope| {
+        let blocked = scope.spawn(|| sees(&bed, one, "KubeletStartBlocked", true, faults::block_kubelet_start));
+        let others = scope.spawn(|| {
+            let frozen = sees(&bed, two, "KubeletDown", true, |node, _| faults::freeze_kubelet(node));
+            (crash_loop(&bed, two), frozen)
+        });
+        (blocked.join().unwrap(), others.join().unwrap())
+    });
+    let message = blocked["message"].as_str().unwrap();
+    assert!(message.contains("although the node is Ready"), "{blocked}");
+    assert!(message.contains("likely cause: HungContainer"), "{blocked}");
+    assert!(frozen["message"].as_str().unwrap().contains("its health check fails"), "{frozen}");
+    assert!(frozen["evidence"].to_string().contains("no answer"), "{frozen}");
+    assert!(looped["message"].as_str().unwrap().contains("again and again"), "{looped}");
     bed.down().unwrap();
 }
