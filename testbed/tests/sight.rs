@@ -4,7 +4,7 @@
 
 mod until;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -52,14 +52,24 @@ fn on_node(bed: &Bed, node: &Node, kind: &str) -> Option<String> {
     conditions.into_iter().find(|one| one["type"] == kind).and_then(|one| one["status"].as_str().map(str::to_owned))
 }
 
-/// Injects, waits until the fault is named, then lifts and waits until it is gone. `confirmed` is the condition of the
-/// Node in which a confirmed fault shows; without it, to be named is enough.
+/// Where a fault shows that is injected.
+#[derive(Clone, Copy, PartialEq)]
+enum Shows {
+    /// To be named is enough: to confirm it takes too long.
+    Suspected,
+    /// Confirmed by the controller alone.
+    ToTheController,
+    /// Confirmed by the probe, and in this condition of the Node.
+    On(&'static str),
+}
+
+/// Injects, waits until the fault is named, then lifts and waits until it is gone.
 fn sees(
     bed: &Bed,
     nrh: &Path,
     node: &Node,
     kind: &str,
-    confirmed: Option<&str>,
+    shows: Shows,
     inject: fn(&Node, &str) -> anyhow::Result<Injection>,
 ) -> Value {
     let uid = victim(bed, node);
@@ -68,24 +78,27 @@ fn sees(
     let mut seen = Value::Null;
     until(&format!("{kind} is named"), NAMED, || {
         seen = fault(bed, node, kind).unwrap_or_default();
-        seen["state"] == "Confirmed" || (confirmed.is_none() && seen["subject"]["pod"]["uid"] == uid)
+        seen["state"] == "Confirmed" || (shows == Shows::Suspected && seen["subject"]["pod"]["uid"] == uid)
     });
-    if let Some(condition) = confirmed {
+    if let Shows::On(condition) = shows {
         until("it stands on the Node", CLEARED, || on_node(bed, node, condition).as_deref() == Some("True"));
     }
-    // The same on the node itself, without the API server.
-    let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
-    assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
+    if shows != Shows::ToTheController {
+        // The same on the node itself, without the API server.
+        let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
+        assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
+    }
     injection.lift(node).unwrap();
     until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
-    if let Some(condition) = confirmed {
+    if let Shows::On(condition) = shows {
         until("it stands on the Node no more", CLEARED, || on_node(bed, node, condition).as_deref() == Some("False"));
     }
     seen
 }
 
-/// Two nodes with the product as shipped, and a workload of so many containers; `None`, and loudly so, where none can be.
-fn installed(name: &str, containers: usize) -> Option<Bed> {
+/// Two nodes with the product as shipped, its binary, and a workload of so many containers; `None`, and loudly so, where
+/// none can be.
+fn installed(name: &str, containers: usize) -> Option<(Bed, PathBuf)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIP: real nodes need root on Linux");
         return None;
@@ -111,19 +124,20 @@ fn installed(name: &str, containers: usize) -> Option<Bed> {
     });
     bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
     operator::wait(&bed).unwrap();
-    Some(bed)
+    Some((bed, nrh))
 }
 
 #[test]
 fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
-    let Some(bed) = installed("sight", 1) else { return };
+    let Some((bed, nrh)) = installed("sight", 1) else { return };
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     let (blocked, doubled) = thread::scope(|scope| {
         let blocked = scope.spawn(|| {
-            sees(&bed, &nrh, one, "RuntimeUpdateBlocked", Some("ContainerRuntimeUnhealthy"), faults::block_update)
+            sees(&bed, &nrh, one, "RuntimeUpdateBlocked", Shows::On("ContainerRuntimeUnhealthy"), faults::block_update)
         });
         // Its grace is ten minutes: that it is seen is what only a real runtime can show.
-        let doubled = scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", None, faults::duplicate_sandbox));
+        let doubled =
+            scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", Shows::Suspected, faults::duplicate_sandbox));
         (blocked.join().unwrap(), doubled.join().unwrap())
     });
     assert!(blocked["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{blocked}");
@@ -152,7 +166,7 @@ fn crash_loop(bed: &Bed, node: &Node) -> Value {
 #[test]
 fn faults_of_the_kubelet_are_named_on_real_nodes_and_taken_back() {
     // Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
-    let Some(bed) = installed("sight-kubelet", 10) else { return };
+    let Some((bed, nrh)) = installed("sight-kubelet", 10) else { return };
     let [one, two] = bed.nodes() else { panic!("two nodes") };
     until("the controller tells the kubelet's version", RUNS, || {
         health(&bed, one).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
@@ -162,9 +176,13 @@ fn faults_of_the_kubelet_are_named_on_real_nodes_and_taken_back() {
     assert_eq!(health(&bed, one).unwrap()["status"]["kubelet"]["makesPods"], true, "it has started the probe's pod");
 
     let (blocked, (looped, frozen)) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| sees(&bed, one, "KubeletStartBlocked", true, faults::block_kubelet_start));
+        let blocked = scope.spawn(|| {
+            sees(&bed, &nrh, one, "KubeletStartBlocked", Shows::ToTheController, faults::block_kubelet_start)
+        });
         let others = scope.spawn(|| {
-            let frozen = sees(&bed, two, "KubeletDown", true, |node, _| faults::freeze_kubelet(node));
+            let frozen = sees(&bed, &nrh, two, "KubeletDown", Shows::On("KubeletUnhealthy"), |node, _| {
+                faults::freeze_kubelet(node)
+            });
             (crash_loop(&bed, two), frozen)
         });
         (blocked.join().unwrap(), others.join().unwrap())
