@@ -52,7 +52,11 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
-    let mut evidence: Vec<String> = kubelet.note.iter().map(|note| bounded(note, MAX_LINE)).collect();
+    let mut evidence = vec![match kubelet.process {
+        None => "no process of a kubelet is among the node's processes".to_owned(),
+        Some((pid, ..)) => format!("the kubelet is process {pid}"),
+    }];
+    evidence.extend(kubelet.note.iter().map(|note| bounded(note, MAX_LINE)));
     if known.kubelets.begun > 1 {
         evidence.push(format!(
             "{} kubelet processes were seen within {} min; but for the newest, none lived longer than about {} s",

@@ -54,7 +54,10 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
     let kind = FaultType::RuntimeUnreachable;
     let (how, detail, looked) = match &seen.runtime {
         Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
-        Look::Failed { error, age } => ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age)),
+        // A failure of long ago says nothing about now, as an answer would not.
+        Look::Failed { error, age } if *age <= STALE => {
+            ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
+        }
         look => {
             let verdict = match answer(look, seen.now, "the runtime", STALE) {
                 Ok((_, looked)) => Verdict::Clean { looked },

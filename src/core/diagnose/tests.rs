@@ -9,6 +9,7 @@ mod lost_task;
 mod network_plugin;
 mod noise;
 mod orphan;
+mod properties;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +27,7 @@ const SIDECAR: &str = "aaaa2";
 const OTHER_WORK: &str = "bbbb1";
 
 /// A node as the collectors see it, built by hand.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub now: Duration,
     pub runtime: Look<RuntimeSeen>,
