@@ -10,6 +10,7 @@ pub mod collect;
 pub mod config;
 pub mod cri;
 pub mod lanes;
+pub mod local;
 pub mod proc;
 pub mod report;
 pub mod run;

@@ -22,7 +22,7 @@ pub enum ConditionType {
     SandboxesConsistent,
     /// No CNI plugin process is older than its bound.
     NetworkPluginResponsive,
-    /// A kubelet has completed its start.
+    /// A kubelet has completed its start, and goes on running.
     KubeletReady,
     /// The node's kernel gives its runtime and its kubelet what they need.
     HostHealthy,
@@ -30,7 +30,7 @@ pub enum ConditionType {
     StorageReady,
     /// The kubelet's client certificate is renewed in time.
     ClientCertificateValid,
-    /// No DaemonSet pod of the node is stuck (controller).
+    /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
     /// The node does not flap (controller).
     NodeStable,
@@ -113,7 +113,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
         &[FaultType::NetworkPluginHung],
         "no network plugin is older than its bound",
     ),
-    (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
+    (
+        ConditionType::KubeletReady,
+        &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
+        "the kubelet has completed its start",
+    ),
     (
         ConditionType::HostHealthy,
         &[
@@ -136,6 +140,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
 ];
+
+/// The kinds of fault that one of the probe's conditions is about; none for the others.
+pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
+    OF_FAULTS.iter().find(|(kind, ..)| *kind == condition).map_or(&[], |(_, of, _)| of)
+}
 
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
 /// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in

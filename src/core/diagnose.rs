@@ -10,6 +10,7 @@ mod containers;
 mod exhaustion;
 mod filesystems;
 mod frozen;
+mod kubelet;
 mod leftovers;
 mod lost_tasks;
 mod network;
@@ -154,6 +155,23 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
+    /// The moment of the look at whether a process runs; `None` = nobody could look.
+    pub looked: Option<Duration>,
+    /// When the process that runs was begun; `None` = none runs, or nobody could look.
+    pub began: Option<Duration>,
+    /// Whether a sandbox of a pod has been made since.
+    pub makes_pods: bool,
+}
+
+/// The kubelets that were seen lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kubelets {
+    /// How many processes.
+    pub begun: u32,
+    /// How many of them have completed their start.
+    pub completed: u32,
+    /// The longest time for which any of them was seen, the newest aside.
+    pub longest: Duration,
 }
 
 /// What was learned before this look and matters to it.
@@ -165,6 +183,8 @@ pub struct Known {
     /// Every running container's task has been asked once since the node booted. Before that, a container about
     /// which nothing is said may be the one that hangs.
     pub tasks: bool,
+    /// The kubelets that were seen lately.
+    pub kubelets: Kubelets,
 }
 
 /// Everything one pass has to say.
@@ -237,7 +257,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
     runtime::unreachable(seen, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
-    runtime::kubelet(seen, known, thresholds, &mut findings);
+    kubelet::down(seen, known, thresholds, &mut findings);
+    kubelet::crash_loop(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
     containers::hung(seen, known, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);

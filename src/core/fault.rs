@@ -30,6 +30,13 @@ pub enum FaultType {
     DuplicateSandbox,
     /// No kubelet process completes its start on this node.
     KubeletDown,
+    /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
+    /// controller).
+    KubeletStartBlocked,
+    /// Kubelets complete their start and end, again and again.
+    KubeletCrashLoop,
+    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    PlegStalled,
     /// A file system of the kubelet's or the runtime's folders takes no writes.
     ReadOnlyFilesystem,
     /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
@@ -54,7 +61,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -65,6 +72,9 @@ impl FaultType {
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
         Self::KubeletDown,
+        Self::KubeletStartBlocked,
+        Self::KubeletCrashLoop,
+        Self::PlegStalled,
         Self::ReadOnlyFilesystem,
         Self::DiskFull,
         Self::PidExhaustion,
@@ -90,6 +100,9 @@ impl FaultType {
             Self::LostTask => "LostTask",
             Self::DuplicateSandbox => "DuplicateSandbox",
             Self::KubeletDown => "KubeletDown",
+            Self::KubeletStartBlocked => "KubeletStartBlocked",
+            Self::KubeletCrashLoop => "KubeletCrashLoop",
+            Self::PlegStalled => "PlegStalled",
             Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
             Self::DiskFull => "DiskFull",
             Self::PidExhaustion => "PidExhaustion",
@@ -126,7 +139,7 @@ impl FaultType {
 
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
-        matches!(self, Self::StuckDaemonSetPod | Self::ProbeSilent)
+        matches!(self, Self::KubeletStartBlocked | Self::PlegStalled | Self::StuckDaemonSetPod | Self::ProbeSilent)
     }
 }
 

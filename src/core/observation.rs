@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::fault::PodRef;
+use super::thresholds::RUNTIME_REQUEST_TIMEOUT;
 
 mod host;
 
@@ -275,10 +279,43 @@ pub struct KubeletSeen {
     pub healthz: Option<bool>,
     /// Why `/healthz` could not be asked, or what it said instead.
     pub note: Option<String>,
-    /// Version as the runtime's or kubelet's own files tell, if known.
+    /// Its version by the word of the Node object, if known.
     pub version: Option<String>,
+    /// Its settings that matter to what is seen; `None` when none runs.
+    pub settings: Option<KubeletSettings>,
     /// Number of the look, rising by one.
     pub round: u64,
+}
+
+/// The kubelet's settings on which thresholds depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KubeletSettings {
+    /// How long it waits for one call to its runtime (`runtimeRequestTimeout`).
+    pub request_timeout: Duration,
+    /// Whether it takes pods' changes from the runtime's events (feature gate `EventedPLEG`), and lists them seldom.
+    pub evented_pleg: bool,
+    /// How these are known.
+    pub source: SettingsSource,
+}
+
+impl Default for KubeletSettings {
+    fn default() -> Self {
+        Self { request_timeout: RUNTIME_REQUEST_TIMEOUT, evented_pleg: false, source: SettingsSource::Assumed }
+    }
+}
+
+/// How the kubelet's settings are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum SettingsSource {
+    /// Its flags or its files could not be read: what every kubelet ships with is taken.
+    #[default]
+    Assumed,
+    /// Its flags and files were read, and name none of them: what it ships with holds.
+    Default,
+    /// Its configuration file or a drop-in names one.
+    File,
+    /// Its command line names one.
+    Flags,
 }
 
 /// Everything the collectors have, at one moment.

@@ -96,6 +96,9 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         FaultType::DuplicateSandbox
         | FaultType::LostTask
         | FaultType::KubeletDown
+        | FaultType::KubeletCrashLoop
+        | FaultType::KubeletStartBlocked
+        | FaultType::PlegStalled
         | FaultType::StuckDaemonSetPod
         | FaultType::ProbeSilent => (false, false),
     }

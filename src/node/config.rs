@@ -79,6 +79,7 @@ struct Said {
     lost_task: Option<ConfirmationFile>,
     duplicate_sandbox: Option<ConfirmationFile>,
     kubelet_down: Option<ConfirmationFile>,
+    kubelet_crash_loop: Option<ConfirmationFile>,
     pid_exhaustion: Option<ConfirmationFile>,
     fd_exhaustion: Option<ConfirmationFile>,
     disk_full: Option<ConfirmationFile>,
@@ -150,6 +151,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("lostTask", &file.lost_task, &mut to.lost_task);
     confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
     confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
+    confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
     confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
     confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
     confirmation("diskFull", &file.disk_full, &mut to.disk_full);
@@ -227,7 +229,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (25, 18), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (26, 19), "a key of `Said` is not in the file");
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct LaneSettings {
     pub runtime_endpoint: Option<PathBuf>,
     /// The socket that an earlier probe of this boot has used.
     pub saved_endpoint: Option<Endpoint>,
+    /// The kubelet's version, where an earlier probe of this boot was told.
+    pub kubelet_version: Option<String>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
     /// How often and how long.
@@ -91,6 +93,8 @@ struct Shared {
     disks: Mutex<Slot<DisksSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// The kubelet's version, which others have to tell us.
+    kubelet_version: Mutex<Option<String>>,
     /// Whether the kubelet's own files hold this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
@@ -167,6 +171,16 @@ impl Lanes {
         lock(&self.shared.endpoint).clone()
     }
 
+    /// Tells the kubelet's version: from the node alone it cannot be known without running its program.
+    pub fn kubelet_is(&self, version: Option<String>) {
+        *lock(&self.shared.kubelet_version) = version;
+    }
+
+    /// The kubelet's version, if anybody has told it.
+    pub fn kubelet_version(&self) -> Option<String> {
+        lock(&self.shared.kubelet_version).clone()
+    }
+
     /// How many calls are out, and how many were given up.
     pub fn outstanding(&self) -> Outstanding {
         let shared = &self.shared;
@@ -212,6 +226,7 @@ impl Shared {
                     .map(|socket| Endpoint { socket, named_by: NamedBy::Flag })
                     .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
             ),
+            kubelet_version: Mutex::new(settings.kubelet_version.clone()),
             of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
             tempo: watch::Sender::new(Tempo::default()),

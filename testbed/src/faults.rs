@@ -6,6 +6,7 @@
 mod cli;
 mod gate;
 mod host;
+mod kubelet;
 mod runtime;
 
 use std::fs::{self, File};
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, waiting_shim};
+pub use kubelet::{block_kubelet_start, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, duplicate_sandbox};
 
 use crate::node::Node;
@@ -62,6 +64,10 @@ pub enum Fault {
     WaitingShim,
     /// The kubelet's kubeconfig holds a certificate that has expired
     ExpiredCertificate,
+    /// The start of the kubelet waits for a stopped shim
+    BlockedStart,
+    /// The kubelet is stopped
+    FrozenKubelet,
 }
 
 /// What an injection hit.
@@ -113,7 +119,9 @@ impl Injection {
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
     pub fn lift(&self, node: &Node) -> Result<()> {
         match self.fault {
-            Fault::FrozenShim | Fault::BlockedUpdate => self.signal(Signal::CONT),
+            Fault::FrozenShim | Fault::BlockedUpdate | Fault::BlockedStart | Fault::FrozenKubelet => {
+                self.signal(Signal::CONT)
+            }
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::LostSandbox => {
                 let socket = view::socket(node);

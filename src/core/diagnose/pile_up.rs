@@ -1,7 +1,7 @@
 //! `ExitedContainerPileUp`: ended containers that nobody removes, until nobody can list them any more.
 
 use super::component::Component;
-use super::{Findings, Verdict, lists};
+use super::{Findings, STALE, Verdict, lists};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::{ContainerState, ListRound, Look, Observations};
 use crate::core::thresholds::Thresholds;
@@ -17,7 +17,7 @@ const KEY: &str = "lists";
 pub(super) fn exited(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::ExitedContainerPileUp;
     let (severity, message, impact, line, looked) = match (&seen.lists, lists(seen)) {
-        (Look::Failed { age, error }, _) if seen.list_too_large => (
+        (Look::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
             Severity::High,
             "the runtime's list of sandboxes or containers is larger than the 16 MiB that the kubelet reads",
             "the kubelet sees none of its pods and cannot remove what has ended, since that needs the list too; ended \

@@ -4,11 +4,13 @@ mod components;
 mod duplicate_sandbox;
 mod host;
 mod hung_container;
+mod kubelet;
 mod leaked_shim;
 mod lost_task;
 mod network_plugin;
 mod noise;
 mod orphan;
+mod properties;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -16,8 +18,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::observation::{
-    ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen, LimitSeen,
-    ListRound, MayBe, OrphanRecheck, Owner, Part, ProcessTable, RuntimeSeen, SandboxSeen, Space, TaskAnswer, Usage,
+    ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
+    KubeletSettings, LimitSeen, ListRound, MayBe, OrphanRecheck, Owner, Part, ProcessTable, RuntimeSeen, SandboxSeen,
+    SettingsSource, Space, TaskAnswer, Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -27,7 +30,7 @@ const SIDECAR: &str = "aaaa2";
 const OTHER_WORK: &str = "bbbb1";
 
 /// A node as the collectors see it, built by hand.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub now: Duration,
     pub runtime: Look<RuntimeSeen>,
@@ -170,6 +173,7 @@ impl Node {
             process: Some((60, 6000, Duration::from_mins(10))),
             healthz: Some(true),
             version: Some("v1.36.3".into()),
+            settings: Some(KubeletSettings { source: SettingsSource::File, ..KubeletSettings::default() }),
             ..KubeletSeen::default()
         };
         let tasks = [WORK, SIDECAR, OTHER_WORK].map(|id| (id.to_owned(), done(TaskAnswer::Answered))).into();

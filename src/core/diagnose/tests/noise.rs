@@ -144,6 +144,13 @@ fn of_the_kubelet() -> Vec<Timeline> {
             let since = if t < 120 { t % 40 } else { t - 80 };
             kubelet(node, since.checked_sub(5));
         }),
+        timeline("a person restarts the kubelet five times in ten minutes", 1500, &[F::KubeletDown], |node, t| {
+            let since = if t < 400 { t % 100 } else { t - 400 };
+            kubelet(node, since.checked_sub(5));
+        }),
+        timeline("a kubelet that is restarted every five minutes", 3600, &[F::KubeletDown], |node, t| {
+            kubelet(node, (t % 400).checked_sub(5));
+        }),
         timeline("the kubelet's health check fails for half a minute", 90, &[F::KubeletDown], |node, t| {
             if t < 30 {
                 node.kubelet().healthz = Some(false);
@@ -358,6 +365,7 @@ fn what_stays_is_confirmed() {
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
         (F::KubeletDown, 70, |node, _| kubelet(node, None)),
+        (F::KubeletCrashLoop, 500, |node, t| kubelet(node, (t % 60).checked_sub(10))),
         (F::HungContainer, 50, |node, _| node.freeze(SANDBOX)),
         (F::NetworkPluginHung, 90, |node, t| node.table().push(plugin(400, t, NEW, &["/l"], false))),
         (F::LostTask, 70, |node, _| {
