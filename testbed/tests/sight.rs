@@ -4,7 +4,7 @@
 
 mod until;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
 fn victim(bed: &Bed, node: &Node) -> String {
     let find = || {
         let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
-        pods.into_iter().find(|pod| pod.owner.as_deref() == Some("work") && pod.ready)
+        pods.into_iter().find(|pod| matches!(pod.owner.as_deref(), Some("work" | "crowd")) && pod.ready)
     };
     until("the workload runs", RUNS, || find().is_some());
     find().unwrap().uid
@@ -105,59 +105,102 @@ fn condition(bed: &Bed, node: &Node, kind: &str) -> String {
     bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", &path]).unwrap_or_default()
 }
 
-/// Two nodes with the product as shipped, its binary, and a workload of so many containers; `None`, and loudly so, where
-/// none can be.
-fn installed(name: &str, containers: usize) -> Option<(Bed, PathBuf)> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: real nodes need root on Linux");
-        return None;
-    }
-    let nrh = operator::build().unwrap();
-    let bed = Bed::up(BedOptions { name: name.into(), nodes: 2, ..BedOptions::default() }).unwrap();
-    operator::load_image(&bed, &nrh).unwrap();
-    operator::apply_folder(&bed, "config/default").unwrap();
-    // As the component config/node-conditions does.
-    let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
-    bed.kubectl(&["apply", "-f", rights]).unwrap();
-    bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
-    let labels = json!({"app": "work"});
+/// A DaemonSet of so many containers on nodes with this label.
+fn workload(bed: &Bed, name: &str, containers: usize, node: &Value) {
+    let labels = json!({"app": name});
     let container = |number: usize| {
         let name = format!("work-{number}");
         json!({"name": name, "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]})
     };
     let containers: Vec<Value> = (0..containers).map(container).collect();
     let work = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": containers}}},
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
+            "nodeSelector": node, "tolerations": [{"operator": "Exists"}], "containers": containers}}},
     });
     bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
-    operator::wait(&bed).unwrap();
-    Some((bed, nrh))
+}
+
+/// The product as shipped, with the mirror of conditions, and a workload on every node; on the third one with ten
+/// containers.
+fn install(bed: &Bed, nrh: &Path) {
+    operator::load_image(bed, nrh).unwrap();
+    operator::apply_folder(bed, "config/default").unwrap();
+    // As the component config/node-conditions does.
+    let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
+    bed.kubectl(&["apply", "-f", rights]).unwrap();
+    bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
+    let crowded = bed.nodes()[2].name.as_str();
+    bed.kubectl(&["label", "node", "--all", "crowd=none"]).unwrap();
+    bed.kubectl(&["label", "node", "--overwrite", crowded, "crowd=ten"]).unwrap();
+    workload(bed, "work", 1, &json!({"crowd": "none"}));
+    workload(bed, "crowd", 10, &json!({"crowd": "ten"}));
+    operator::wait(bed).unwrap();
 }
 
 #[test]
-fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
-    let Some((bed, nrh)) = installed("sight", 1) else { return };
-    let [one, two] = bed.nodes() else { panic!("two nodes") };
-    let (blocked, doubled) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| {
-            sees(&bed, &nrh, one, "RuntimeUpdateBlocked", Shows::On("ContainerRuntimeUnhealthy"), faults::block_update)
+fn what_is_injected_into_real_nodes_is_named_and_taken_back() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: real nodes need root on Linux");
+        return;
+    }
+    let nrh = operator::build().unwrap();
+    let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 5, ..BedOptions::default() }).unwrap();
+    install(&bed, &nrh);
+    let [blocked, doubled, starting, dying, lacking] = bed.nodes() else { panic!("five nodes") };
+    // Side by side: it is thresholds that take the time.
+    thread::scope(|scope| {
+        scope.spawn(|| blocked_update(&bed, &nrh, blocked));
+        scope.spawn(|| duplicate_sandbox(&bed, &nrh, doubled));
+        scope.spawn(|| blocked_start(&bed, &nrh, starting));
+        scope.spawn(|| {
+            frozen_kubelet(&bed, &nrh, dying);
+            crash_loop(&bed, dying);
         });
-        // Its grace is ten minutes: that it is seen is what only a real runtime can show.
-        let doubled =
-            scope.spawn(|| sees(&bed, &nrh, two, "DuplicateSandbox", Shows::Suspected, faults::duplicate_sandbox));
-        (blocked.join().unwrap(), doubled.join().unwrap())
+        scope.spawn(|| lacking_node(&bed, lacking));
     });
-    assert!(blocked["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{blocked}");
-    assert!(blocked["evidence"].to_string().contains("a stopped shim"), "{blocked}");
-    assert_eq!(doubled["state"], "Suspected", "{doubled}");
-    assert!(doubled["message"].as_str().unwrap().contains("are ready at once"), "{doubled}");
     bed.down().unwrap();
 }
 
+fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
+    let shows = Shows::On("ContainerRuntimeUnhealthy");
+    let seen = sees(bed, nrh, node, "RuntimeUpdateBlocked", shows, faults::block_update);
+    assert!(seen["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{seen}");
+    assert!(seen["evidence"].to_string().contains("a stopped shim"), "{seen}");
+}
+
+/// Its grace is ten minutes: that it is seen is what only a real runtime can show.
+fn duplicate_sandbox(bed: &Bed, nrh: &Path, node: &Node) {
+    let seen = sees(bed, nrh, node, "DuplicateSandbox", Shows::Suspected, faults::duplicate_sandbox);
+    assert_eq!(seen["state"], "Suspected", "{seen}");
+    assert!(seen["message"].as_str().unwrap().contains("are ready at once"), "{seen}");
+}
+
+/// Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
+fn blocked_start(bed: &Bed, nrh: &Path, node: &Node) {
+    until("the controller tells the kubelet's version", RUNS, || {
+        health(bed, node).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
+    });
+    let kubelet = health(bed, node).unwrap()["status"]["kubelet"].clone();
+    let settings = &kubelet["settings"];
+    assert_eq!((&settings["source"], &settings["requestTimeoutSeconds"]), (&json!("Default"), &json!(120)));
+    assert_eq!(kubelet["makesPods"], true, "it has started the probe's pod");
+    let shows = Shows::ToTheController;
+    let seen = sees(bed, nrh, node, "KubeletStartBlocked", shows, faults::block_kubelet_start);
+    let message = seen["message"].as_str().unwrap();
+    assert!(message.contains("although the node is Ready"), "{seen}");
+    assert!(message.contains("likely cause: HungContainer"), "{seen}");
+}
+
+fn frozen_kubelet(bed: &Bed, nrh: &Path, node: &Node) {
+    let shows = Shows::On("KubeletUnhealthy");
+    let seen = sees(bed, nrh, node, "KubeletDown", shows, |node, _| faults::freeze_kubelet(node));
+    assert!(seen["message"].as_str().unwrap().contains("its health check fails"), "{seen}");
+    assert!(seen["evidence"].to_string().contains("no answer"), "{seen}");
+}
+
 /// A kubelet dies for the sixth time after three minutes, and the loop is confirmed a minute later.
-fn crash_loop(bed: &Bed, node: &Node) -> Value {
+fn crash_loop(bed: &Bed, node: &Node) {
     assert_eq!(fault(bed, node, "KubeletCrashLoop"), None, "before anything is injected");
     for _ in 0..7 {
         faults::kill_kubelet(node).unwrap();
@@ -169,54 +212,19 @@ fn crash_loop(bed: &Bed, node: &Node) -> Value {
         seen = fault(bed, node, "KubeletCrashLoop").unwrap_or_default();
         seen["state"] == "Confirmed"
     });
-    seen
-}
-
-#[test]
-fn faults_of_the_kubelet_are_named_on_real_nodes_and_taken_back() {
-    // Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
-    let Some((bed, nrh)) = installed("sight-kubelet", 10) else { return };
-    let [one, two] = bed.nodes() else { panic!("two nodes") };
-    until("the controller tells the kubelet's version", RUNS, || {
-        health(&bed, one).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
-    });
-    let settings = health(&bed, one).unwrap()["status"]["kubelet"]["settings"].clone();
-    assert_eq!((&settings["source"], &settings["requestTimeoutSeconds"]), (&json!("Default"), &json!(120)));
-    assert_eq!(health(&bed, one).unwrap()["status"]["kubelet"]["makesPods"], true, "it has started the probe's pod");
-
-    let (blocked, (looped, frozen)) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| {
-            sees(&bed, &nrh, one, "KubeletStartBlocked", Shows::ToTheController, faults::block_kubelet_start)
-        });
-        let others = scope.spawn(|| {
-            let frozen = sees(&bed, &nrh, two, "KubeletDown", Shows::On("KubeletUnhealthy"), |node, _| {
-                faults::freeze_kubelet(node)
-            });
-            (crash_loop(&bed, two), frozen)
-        });
-        (blocked.join().unwrap(), others.join().unwrap())
-    });
-    let message = blocked["message"].as_str().unwrap();
-    assert!(message.contains("although the node is Ready"), "{blocked}");
-    assert!(message.contains("likely cause: HungContainer"), "{blocked}");
-    assert!(frozen["message"].as_str().unwrap().contains("its health check fails"), "{frozen}");
-    assert!(frozen["evidence"].to_string().contains("no answer"), "{frozen}");
-    assert!(looped["message"].as_str().unwrap().contains("again and again"), "{looped}");
-    bed.down().unwrap();
+    assert!(seen["message"].as_str().unwrap().contains("again and again"), "{seen}");
 }
 
 /// One injection, the fault it makes, and whether that is confirmed soon enough to be waited for.
 type Made = (Injection, &'static str, bool);
 
-#[test]
-fn faults_of_the_node_itself_are_named_and_taken_back() {
-    let Some((bed, _)) = installed("sight-host", 1) else { return };
-    let [node, _] = bed.nodes() else { panic!("two nodes") };
-    let uid = victim(&bed, node);
+/// What the node itself lacks, all at once: each is told apart from the others.
+fn lacking_node(bed: &Bed, node: &Node) {
+    let uid = victim(bed, node);
     until("a healthy node is seen whole", CLEARED, || {
         ["HostHealthy", "StorageReady", "ClientCertificateValid"]
             .iter()
-            .all(|kind| condition(&bed, node, kind) == "True")
+            .all(|kind| condition(bed, node, kind) == "True")
     });
     let mut made: Vec<Made> = vec![
         (faults::full_disk(node).unwrap(), "DiskFull", false),
@@ -232,7 +240,7 @@ fn faults_of_the_node_itself_are_named_and_taken_back() {
     for (_, kind, confirmed) in &made {
         let mut seen = Value::Null;
         until(&format!("{kind} is named"), HOST_NAMED, || {
-            seen = fault(&bed, node, kind).unwrap_or_default();
+            seen = fault(bed, node, kind).unwrap_or_default();
             seen["state"] == "Confirmed" || (!confirmed && seen["state"] == "Suspected")
         });
         println!("{kind}: {}", seen["message"]);
@@ -242,7 +250,6 @@ fn faults_of_the_node_itself_are_named_and_taken_back() {
         println!("{kind} is lifted");
     }
     for (_, kind, _) in &made {
-        until(&format!("{kind} is gone"), HOST_NAMED, || fault(&bed, node, kind).is_none());
+        until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, kind).is_none());
     }
-    bed.down().unwrap();
 }
