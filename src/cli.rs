@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::core::node_condition::NodeConditions;
 use crate::telemetry::LogFormat;
 
 /// Node Runtime Health: finds the one sick object on a node and heals it in place.
@@ -33,6 +34,8 @@ pub enum Command {
     Act(ActArgs),
     /// Says why a node is healed, held or left alone.
     Explain(ExplainArgs),
+    /// Says what the probe of this node sees; asks no API server.
+    Status(StatusArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
@@ -51,6 +54,9 @@ pub struct ControllerArgs {
     /// Most episodes in flight in the whole cluster, over all policies.
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
+    /// Conditions to write to Node objects for other tools: `all`, or names with commas between them; none by default.
+    #[arg(long, env = "NRH_NODE_CONDITIONS", default_value = "")]
+    pub node_conditions: NodeConditions,
     /// Name of this replica, unique per process; the pod's name by default.
     #[arg(long, env = "POD_NAME", default_value = "nrh-controller")]
     pub identity: String,
@@ -127,6 +133,17 @@ pub struct ExplainArgs {
     /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
+}
+
+/// Flags of `nrh status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Folder of the probe's state.
+    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    pub state_dir: PathBuf,
+    /// Print everything as JSON instead.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `nrh crd`.

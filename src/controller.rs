@@ -16,6 +16,7 @@ pub mod jobs;
 pub mod leader;
 pub mod ledger;
 pub mod metrics;
+pub mod node_conditions;
 pub mod own_image;
 pub mod rbac;
 pub mod run;

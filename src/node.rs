@@ -11,6 +11,7 @@ pub mod config;
 pub mod cri;
 pub mod docker;
 pub mod lanes;
+pub mod local;
 pub mod proc;
 pub mod report;
 pub mod run;

@@ -67,6 +67,35 @@ async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_confirmed_stands_on_the_node_for_other_tools_where_that_is_wanted() {
+    let world = World::new(2);
+    let replica = world.mirroring("a", "ContainersUnresponsive,KubeletUnhealthy");
+    world.probe("w1");
+    let of = |node: &str, kind: &str| {
+        let node = world.api.get("nodes", node).unwrap();
+        let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == kind)
+    };
+    let stands = |status: &str, reason: &str| {
+        of("w1", "ContainersUnresponsive").is_some_and(|one| one["status"] == status && one["reason"] == reason)
+    };
+    world.until("no problem", || stands("False", "NoFaultConfirmed")).await;
+    world.set_sick("w1", true);
+    world.until("a problem", || stands("True", "HungContainer")).await;
+    // Of what was not wanted, and of a node that has not reported, nothing is claimed.
+    assert_eq!(of("w1", "RestartUnsafe"), None);
+    assert_eq!(of("w2", "ContainersUnresponsive"), None);
+    assert!(of("w1", "Ready").is_some_and(|ready| ready["status"] == "True"), "the kubelet's own stays");
+    let since = of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"].clone();
+    world.set_sick("w1", false);
+    world.until("it is gone", || stands("False", "NoFaultConfirmed")).await;
+    assert_ne!(of("w1", "ContainersUnresponsive").unwrap()["lastTransitionTime"], since);
+    let writes = world.api.writes().into_iter().filter(|write| write.starts_with("patch nodes/")).count();
+    assert!((3..=6).contains(&writes), "{writes} writes to Nodes");
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dry_run_records_and_touches_nothing() {
     let world = World::new(3);
     world.policy("hung", "DryRun", &World::release());
@@ -422,6 +451,44 @@ async fn no_call_goes_beyond_the_listed_rights() {
             "{expected:?} was not seen: the test proves too little"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sent_there() {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    let replica = world.controller("a");
+    world.probe("w1");
+    let status =
+        || world.api.get("noderuntimehealths", "w1").map(|object| object["status"].clone()).unwrap_or_default();
+    world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
+    // At rest its status is written every five minutes: that it is old means nothing.
+    sleep(Duration::from_mins(4)).await;
+    assert_eq!((&status()["clusterFaults"], &status()["summary"]["health"]), (&Value::Null, &json!("Healthy")));
+
+    world.restart_kubelet("w1");
+    sleep(Duration::from_secs(85)).await;
+    assert_eq!(status()["clusterFaults"], Value::Null, "it may still be on its way");
+    world.until("it is named", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    let stands = |kind: &str| {
+        let conditions = status()["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"] == kind).map(|c| c["status"].clone())
+    };
+    assert_eq!(stands("PodsProgressing"), Some(json!("False")));
+    let written = || world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count();
+    let before = written();
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(written(), before, "what stays the same is not written");
+
+    world.set_sick("w1", true);
+    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    assert!(world.api.list("jobs").is_empty(), "nobody would run it");
+    world.set_sick("w1", false);
+    world.write_node_status("w1");
+    world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
+    world.until("pods get on", || stands("PodsProgressing") == Some(json!("True"))).await;
+    replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -234,6 +234,44 @@ fn everything_carries_our_label_and_nothing_needs_its_kind_first() {
 }
 
 #[test]
+fn the_opt_in_for_conditions_of_nodes_gives_one_right_and_sets_one_variable() {
+    // A component is built from the overlay that names it.
+    let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).unwrap();
+    let overlay = "resources: [../../config/default]\ncomponents: [../../config/node-conditions]\n";
+    std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+    let (plain, with) = (render("default"), render(folder.path().to_str().unwrap()));
+    let added: Vec<String> = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
+    assert_eq!(
+        added,
+        ["ClusterRole/nrh:controller-node-conditions", "ClusterRoleBinding/nrh:controller-node-conditions"]
+    );
+    let rules = &one(&with, "ClusterRole/nrh:controller-node-conditions")["rules"];
+    assert_eq!(*rules, serde_json::json!([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]));
+    let binding = one(&with, "ClusterRoleBinding/nrh:controller-node-conditions");
+    assert_eq!(texts(&serde_json::json!([binding["subjects"][0]["name"]])), ["nrh-controller"]);
+    let env = |objects: &[Value]| {
+        one(objects, "Deployment/nrh-controller")["spec"]["template"]["spec"]["containers"][0]["env"].clone()
+    };
+    let (before, after) = (env(&plain), env(&with));
+    let (before, after) = (before.as_array().unwrap(), after.as_array().unwrap());
+    assert_eq!(after[..before.len()], before[..]);
+    assert_eq!(after[before.len()..], [serde_json::json!({"name": "NRH_NODE_CONDITIONS", "value": "all"})]);
+}
+
+#[test]
+fn admission_lets_the_controller_mirror_what_it_can_mirror() {
+    let objects = render("default");
+    let policy = one(&objects, "ValidatingAdmissionPolicy/nrh-node-changes");
+    let variables = policy["spec"]["variables"].as_array().unwrap();
+    let mirrored = variables.iter().find(|variable| variable["name"] == "mirrored").unwrap();
+    let named: Vec<&str> = mirrored["expression"].as_str().unwrap().split('\'').skip(1).step_by(2).collect();
+    assert_eq!(
+        named,
+        nrh::core::node_condition::NodeCondition::ALL.map(nrh::core::node_condition::NodeCondition::as_str)
+    );
+}
+
+#[test]
 fn the_enforcing_policies_are_one_per_incident() {
     let names: Vec<String> = render("policies").iter().map(name).collect();
     assert_eq!(

@@ -10,6 +10,8 @@ mod budgets;
 mod endings;
 #[path = "plan/healing.rs"]
 mod healing;
+#[path = "plan/kubelet.rs"]
+mod kubelet;
 #[path = "plan/pods.rs"]
 mod pods;
 #[path = "plan/properties.rs"]

@@ -3,6 +3,8 @@
 #![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
 #![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -11,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
+use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
 
@@ -67,6 +70,10 @@ pub struct NodeRuntimeHealthStatus {
     /// The kubelet. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletStatus>,
+    /// Version of the kubelet, as the Node says it: the probe has no right to read Nodes. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub kubelet_version: Option<String>,
     /// Faults seen on the node, most severe first; at most 64, `faultsLeftOut` counts the rest. Written by
     /// the probe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,7 +85,8 @@ pub struct NodeRuntimeHealthStatus {
     /// What became of the last order. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Outcome>,
-    /// Faults that show only in the API: stuck DaemonSet pods, a silent probe. Written by the controller.
+    /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
+    /// its pods, a silent probe. Written by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub cluster_faults: Vec<Fault>,
@@ -92,9 +100,9 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
-    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady
-    /// and RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the
-    /// controller's.
+    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady,
+    /// HostHealthy, StorageReady, ClientCertificateValid and RestartSafe are the probe's; ProbeReporting,
+    /// NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -209,10 +217,45 @@ pub struct KubeletStatus {
     /// When its process was started, by the node's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Its version, where known.
+    /// True = a sandbox of a pod has been made since that process was started, so it takes up pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub version: Option<String>,
+    pub makes_pods: Option<bool>,
+    /// Its settings on which thresholds depend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<KubeletSettingsStatus>,
+}
+
+/// Settings of the kubelet on which thresholds depend.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletSettingsStatus {
+    /// How they are known: Flags or File name them; Default: neither does; Assumed: neither could be read.
+    pub source: SettingsSource,
+    /// Seconds that it gives one call to its runtime (runtimeRequestTimeout).
+    pub request_timeout_seconds: u64,
+    /// Whether it takes pods' changes from the runtime's events (feature gate EventedPLEG).
+    #[serde(default)]
+    pub evented_pleg: bool,
+}
+
+impl From<&KubeletSettings> for KubeletSettingsStatus {
+    fn from(settings: &KubeletSettings) -> Self {
+        Self {
+            source: settings.source,
+            request_timeout_seconds: settings.request_timeout.as_secs(),
+            evented_pleg: settings.evented_pleg,
+        }
+    }
+}
+
+impl From<&KubeletSettingsStatus> for KubeletSettings {
+    fn from(settings: &KubeletSettingsStatus) -> Self {
+        Self {
+            source: settings.source,
+            request_timeout: Duration::from_secs(settings.request_timeout_seconds),
+            evented_pleg: settings.evented_pleg,
+        }
+    }
 }
 
 /// What is being done about the node.

@@ -17,9 +17,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, PodRef};
+use crate::core::kubelet::unfinished;
 use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod};
 
@@ -132,6 +134,8 @@ pub struct State {
     pub versions: AllVersions,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, Standing>,
+    /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
+    pub node_conditions: BTreeMap<String, node_conditions::Standing>,
     /// Heartbeats, by node.
     pub arrivals: BTreeMap<String, Arrivals>,
     /// Policies, valid or not.
@@ -146,6 +150,8 @@ pub struct State {
     pub pods_of_sets: BTreeMap<String, PodsRead>,
     /// Pods read per node.
     pub pods_of_nodes: BTreeMap<String, PodsRead>,
+    /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
+    unfinished: BTreeMap<String, (Timestamp, Instant)>,
     started: Instant,
 }
 
@@ -155,6 +161,7 @@ impl State {
             snapshot: Snapshot::default(),
             versions: AllVersions::default(),
             standing: BTreeMap::new(),
+            node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),
             episodes: BTreeMap::new(),
@@ -162,6 +169,7 @@ impl State {
             jobs: BTreeMap::new(),
             pods_of_sets: BTreeMap::new(),
             pods_of_nodes: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
             started: now,
         }
     }
@@ -188,9 +196,27 @@ impl State {
         for (node, view) in &mut self.snapshot.reports {
             report::age(view, self.arrivals.get(node).unwrap_or(&unseen), now);
         }
+        self.refresh_starts(now);
         self.snapshot.jobs =
             self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
         self.refresh_pods(now);
+    }
+
+    /// Since when each start of a kubelet is seen that has not come to an end. Another process is another start.
+    fn refresh_starts(&mut self, now: Instant) {
+        let Snapshot { nodes, reports, .. } = &mut self.snapshot;
+        let seen = std::mem::take(&mut self.unfinished);
+        for (node, report) in reports {
+            let kubelet = &mut report.kubelet;
+            let lasts = nodes.get(node).is_some_and(|view| unfinished(view, kubelet).is_some());
+            let began = kubelet.began.filter(|_| lasts);
+            let since = began.map(|began| match seen.get(node) {
+                Some((known, since)) if *known == began => (began, *since),
+                _ => (began, now),
+            });
+            kubelet.unfinished = since.map(|(_, since)| now.saturating_duration_since(since));
+            self.unfinished.extend(since.map(|since| (node.clone(), since)));
+        }
     }
 
     fn refresh_pods(&mut self, now: Instant) {

@@ -18,10 +18,12 @@ use super::decide::Decider;
 use super::http::{Served, router};
 use super::leader::{Election, Lost};
 use super::metrics::Metrics;
+use super::node_conditions::Mirror;
 use super::status::Outlook;
 use super::status::writer::StatusWriter;
 use super::{calls, events, own_image};
 use crate::cli::ControllerArgs;
+use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
 
 /// A watch without a word for this long is dead: the API server sends a bookmark about once a minute, and
@@ -98,6 +100,7 @@ pub struct Controller {
     identity: String,
     image: String,
     ceiling: u32,
+    node_conditions: NodeConditions,
     settings: PlanSettings,
 }
 
@@ -112,6 +115,7 @@ impl Controller {
             identity: unique(&args.identity),
             image: args.image.clone().unwrap_or_default(),
             ceiling: args.max_in_flight,
+            node_conditions: args.node_conditions.clone(),
             settings: PlanSettings::default(),
         }
     }
@@ -123,7 +127,7 @@ impl Controller {
 
     /// Runs until `end`, or until it cannot lead any more. The end of any part is the end of all.
     pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
-        let Self { calls, clock, cache, metrics, identity, image, ceiling, settings } = self;
+        let Self { calls, clock, cache, metrics, identity, image, ceiling, node_conditions, settings } = self;
         let (told, sender) = events::channel();
         let (outlook, seen) = watch::channel(Arc::new(Outlook::default()));
         let elected = CancellationToken::new();
@@ -138,11 +142,14 @@ impl Controller {
             image,
         };
         let decider = Decider::new(applier, settings, ceiling, outlook);
+        let (c, k) = (calls.clone(), cache.clone());
+        let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), leadership.clone(), seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         tokio::select! {
             lost = &mut election => return lost.map_err(Ended::from),
             () = decider.run(end) => {}
+            () = mirror.run() => return Err(Ended::Part("the mirror of conditions")),
             () = writer.run() => return Err(Ended::Part("the writer of statuses")),
             () = watches::run(calls.watches(), cache.clone()) => return Err(Ended::Part("a watch")),
             () = suspects::run(calls.clone(), cache, clock, leadership) => {

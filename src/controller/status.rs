@@ -11,7 +11,7 @@ use crate::api::condition::{condition, status_of};
 use crate::api::health::{RemediationStatus, Summary};
 use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
-use crate::core::plan::{Held, NodeOutlook, Plan, PolicyOutlook};
+use crate::core::plan::{HOLDS_UP_PODS, Held, NodeOutlook, Plan, PolicyOutlook};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
@@ -20,12 +20,15 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 6] = [
+const OF_PROBE: [ConditionType; 9] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
     ConditionType::NetworkPluginResponsive,
     ConditionType::KubeletReady,
+    ConditionType::HostHealthy,
+    ConditionType::StorageReady,
+    ConditionType::ClientCertificateValid,
     ConditionType::RestartSafe,
 ];
 
@@ -69,6 +72,8 @@ fn line(held: &Held) -> String {
 /// The controller's part of a NodeRuntimeHealth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePart {
+    /// The kubelet's version.
+    pub kubelet_version: Option<String>,
     /// Faults that show only in the API.
     pub cluster_faults: Vec<Fault>,
     /// What is being done.
@@ -90,6 +95,7 @@ pub fn node_part(
     let mut cluster_faults = outlook.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
+        kubelet_version: outlook.kubelet_version.clone(),
         remediation: RemediationStatus {
             policy: outlook.policy.clone(),
             episode: outlook.episode.clone(),
@@ -116,7 +122,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         Tri::False => bad,
         Tri::Unknown => Why::NotYetLooked,
     };
-    let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind == FaultType::StuckDaemonSetPod);
+    let stuck = outlook.cluster_faults.iter().find(|fault| HOLDS_UP_PODS.contains(&fault.kind));
     let mut conditions = vec![
         of(
             ConditionType::ProbeReporting,
@@ -147,8 +153,14 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
             "not judged: this version keeps no history of a node, so it cannot tell whether it flaps",
         ),
     ];
+    let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
     conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
-        of(kind, Tri::Unknown, Why::Stale, "the probe's last word is too old, or the node cannot be reached")
+        let why = if blocked {
+            "the kubelet's start is blocked: what it waits for would hold up the next one too"
+        } else {
+            "the probe's last word is too old, or the node cannot be reached"
+        };
+        of(kind, Tri::Unknown, Why::Stale, why)
     }));
     conditions
 }
@@ -191,6 +203,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let summary = standing.summary.as_ref().unwrap_or(&empty.1);
     let matter = standing.remediation.is_none()
         || standing.summary.is_none()
+        || standing.kubelet_version != part.kubelet_version
         || summary.health != part.summary.health
         || key(remediation) != key(&part.remediation)
         || states(&standing.cluster_faults) != states(&part.cluster_faults)
@@ -277,6 +290,7 @@ mod tests {
     fn stands(part: NodePart) -> Standing {
         Standing {
             cluster_faults: part.cluster_faults,
+            kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
             conditions: part.conditions,

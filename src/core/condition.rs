@@ -22,9 +22,15 @@ pub enum ConditionType {
     SandboxesConsistent,
     /// No CNI plugin process is older than its bound.
     NetworkPluginResponsive,
-    /// A kubelet has completed its start.
+    /// A kubelet has completed its start, and goes on running.
     KubeletReady,
-    /// No DaemonSet pod of the node is stuck (controller).
+    /// The node's kernel gives its runtime and its kubelet what they need.
+    HostHealthy,
+    /// The file systems of runtime and kubelet have room and take writes.
+    StorageReady,
+    /// The kubelet's client certificate is renewed in time.
+    ClientCertificateValid,
+    /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
     /// The node does not flap (controller).
     NodeStable,
@@ -52,6 +58,9 @@ impl ConditionType {
             Self::SandboxesConsistent => "SandboxesConsistent",
             Self::NetworkPluginResponsive => "NetworkPluginResponsive",
             Self::KubeletReady => "KubeletReady",
+            Self::HostHealthy => "HostHealthy",
+            Self::StorageReady => "StorageReady",
+            Self::ClientCertificateValid => "ClientCertificateValid",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
@@ -78,7 +87,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -91,16 +100,52 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 5] = [
     ),
     (
         ConditionType::SandboxesConsistent,
-        &[FaultType::OrphanContainer, FaultType::LeakedShim, FaultType::DuplicateSandbox, FaultType::ContainerStuck],
-        "every container has its sandbox, no pod has two, no shim is left over, and no removal has failed",
+        &[
+            FaultType::OrphanContainer,
+            FaultType::LeakedShim,
+            FaultType::DuplicateSandbox,
+            FaultType::ContainerStuck,
+            FaultType::ExitedContainerPileUp,
+        ],
+        "every container has its sandbox, no pod has two, no shim is left over, no removal has failed, and ended containers do not pile up",
     ),
     (
         ConditionType::NetworkPluginResponsive,
         &[FaultType::NetworkPluginHung],
         "no network plugin is older than its bound",
     ),
-    (ConditionType::KubeletReady, &[FaultType::KubeletDown], "the kubelet has completed its start"),
+    (
+        ConditionType::KubeletReady,
+        &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
+        "the kubelet has completed its start",
+    ),
+    (
+        ConditionType::HostHealthy,
+        &[
+            FaultType::PidExhaustion,
+            FaultType::FdExhaustion,
+            FaultType::UninterruptibleProcess,
+            FaultType::FrozenCgroup,
+        ],
+        "there is room for processes and open files, and nothing of runtime and kubelet hangs in the kernel",
+    ),
+    // What one of these cannot look at is no gap of the others.
+    (
+        ConditionType::StorageReady,
+        &[FaultType::ReadOnlyFilesystem, FaultType::DiskFull],
+        "the file systems of runtime and kubelet have room and take writes",
+    ),
+    (
+        ConditionType::ClientCertificateValid,
+        &[FaultType::ClientCertificateExpiring],
+        "the kubelet's client certificate is renewed in time, or it has none",
+    ),
 ];
+
+/// The kinds of fault that one of the probe's conditions is about; none for the others.
+pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
+    OF_FAULTS.iter().find(|(kind, ..)| *kind == condition).map_or(&[], |(_, of, _)| of)
+}
 
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
 /// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
@@ -194,7 +239,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 6);
+        assert_eq!(judged.len(), 9);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

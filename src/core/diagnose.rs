@@ -4,15 +4,23 @@
 //! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
+mod certificate;
+mod component;
 mod containers;
+mod exhaustion;
+mod filesystems;
+mod frozen;
+mod kubelet;
 mod leftovers;
 mod lost_tasks;
 mod network;
+mod pile_up;
 mod removals;
 mod runtime;
 mod sandboxes;
 #[cfg(test)]
 pub(crate) mod tests;
+mod uninterruptible;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,6 +116,11 @@ impl Verdict {
     fn unknown(reason: ConditionReason, detail: &str) -> Self {
         Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
     }
+
+    /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
+    fn undecided(detail: &str) -> Self {
+        Self::unknown(ConditionReason::NotYetLooked, detail)
+    }
 }
 
 /// How well one kind of fault was looked for.
@@ -145,6 +158,23 @@ pub struct KubeletStart {
     pub started: Option<bool>,
     /// When the process that has completed its start was begun, on the monotonic clock.
     pub completed: Option<Duration>,
+    /// The moment of the look at whether a process runs; `None` = nobody could look.
+    pub looked: Option<Duration>,
+    /// When the process that runs was begun; `None` = none runs, or nobody could look.
+    pub began: Option<Duration>,
+    /// Whether a sandbox of a pod has been made since.
+    pub makes_pods: bool,
+}
+
+/// The kubelets that were seen lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kubelets {
+    /// How many processes.
+    pub begun: u32,
+    /// How many of them have completed their start.
+    pub completed: u32,
+    /// The longest time for which any of them was seen, the newest aside.
+    pub longest: Duration,
 }
 
 /// What was learned before this look and matters to it.
@@ -156,6 +186,8 @@ pub struct Known {
     /// Every running container's task has been asked once since the node booted. Before that, a container about
     /// which nothing is said may be the one that hangs.
     pub tasks: bool,
+    /// The kubelets that were seen lately.
+    pub kubelets: Kubelets,
 }
 
 /// Everything one pass has to say.
@@ -186,6 +218,13 @@ impl Findings {
         self.cover(kind, Coverage::new(verdict));
     }
 
+    /// The one object with this key is neither sick nor clean; there is no other.
+    fn undecided(&mut self, kind: FaultType, key: &str, looked: Duration, detail: &str) {
+        let mut coverage = Coverage::new(Verdict::Clean { looked });
+        coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
+        self.cover(kind, coverage);
+    }
+
     fn ask(&mut self, id: &str) {
         if self.ask.len() < MAX_ASK && !self.ask.iter().any(|known| known == id) {
             self.ask.push(id.to_owned());
@@ -204,9 +243,12 @@ impl Findings {
 ///     kind: RuntimeKind::Unknown,
 ///     lists: Look::Never,
 ///     sandbox_list_hung: false,
+///     list_too_large: false,
 ///     tasks: BTreeMap::new(),
 ///     processes: Look::Never,
 ///     kubelet: Look::Never,
+///     host: Look::Never,
+///     disks: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -219,7 +261,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
     runtime::unreachable(seen, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
-    runtime::kubelet(seen, known, thresholds, &mut findings);
+    kubelet::down(seen, known, thresholds, &mut findings);
+    kubelet::crash_loop(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
     containers::hung(seen, known, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
@@ -227,6 +270,14 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     network::plugins(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);
+    pile_up::exited(seen, thresholds, &mut findings);
+    exhaustion::pids(seen, thresholds, &mut findings);
+    exhaustion::files(seen, thresholds, &mut findings);
+    filesystems::full(seen, thresholds, &mut findings);
+    filesystems::read_only(seen, thresholds, &mut findings);
+    uninterruptible::waiting(seen, thresholds, &mut findings);
+    frozen::containers(seen, thresholds, &mut findings);
+    certificate::expiring(seen, thresholds, &mut findings);
     removals::failed(seen, thresholds, &mut findings);
     findings
 }

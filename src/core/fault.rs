@@ -32,6 +32,29 @@ pub enum FaultType {
     ContainerStuck,
     /// No kubelet process completes its start on this node.
     KubeletDown,
+    /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
+    /// controller).
+    KubeletStartBlocked,
+    /// Kubelets complete their start and end, again and again.
+    KubeletCrashLoop,
+    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    PlegStalled,
+    /// A file system of the kubelet's or the runtime's folders takes no writes.
+    ReadOnlyFilesystem,
+    /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
+    DiskFull,
+    /// The node, its pods together, or a daemon is about to be refused new processes and threads.
+    PidExhaustion,
+    /// The node or a daemon is about to be refused new open files.
+    FdExhaustion,
+    /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
+    UninterruptibleProcess,
+    /// A container that is being made is frozen, and with it the call that makes it.
+    FrozenCgroup,
+    /// Ended containers pile up until the runtime's list of them is too large to be read.
+    ExitedContainerPileUp,
+    /// The certificate by which the kubelet proves who it is was not renewed in time.
+    ClientCertificateExpiring,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
     /// The probe has missed its promised heartbeats (found by the controller).
@@ -40,7 +63,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 24] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -52,6 +75,17 @@ impl FaultType {
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
         Self::KubeletDown,
+        Self::KubeletStartBlocked,
+        Self::KubeletCrashLoop,
+        Self::PlegStalled,
+        Self::ReadOnlyFilesystem,
+        Self::DiskFull,
+        Self::PidExhaustion,
+        Self::FdExhaustion,
+        Self::UninterruptibleProcess,
+        Self::FrozenCgroup,
+        Self::ExitedContainerPileUp,
+        Self::ClientCertificateExpiring,
         Self::StuckDaemonSetPod,
         Self::ProbeSilent,
     ];
@@ -70,6 +104,17 @@ impl FaultType {
             Self::DuplicateSandbox => "DuplicateSandbox",
             Self::ContainerStuck => "ContainerStuck",
             Self::KubeletDown => "KubeletDown",
+            Self::KubeletStartBlocked => "KubeletStartBlocked",
+            Self::KubeletCrashLoop => "KubeletCrashLoop",
+            Self::PlegStalled => "PlegStalled",
+            Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
+            Self::DiskFull => "DiskFull",
+            Self::PidExhaustion => "PidExhaustion",
+            Self::FdExhaustion => "FdExhaustion",
+            Self::UninterruptibleProcess => "UninterruptibleProcess",
+            Self::FrozenCgroup => "FrozenCgroup",
+            Self::ExitedContainerPileUp => "ExitedContainerPileUp",
+            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::ProbeSilent => "ProbeSilent",
         }
@@ -80,9 +125,25 @@ impl FaultType {
         matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
     }
 
+    /// Whether it is about the node itself. Such a thing comes and goes slowly, or stands for days: nothing is looked at
+    /// more often because of it.
+    pub const fn is_of_host(self) -> bool {
+        matches!(
+            self,
+            Self::ReadOnlyFilesystem
+                | Self::DiskFull
+                | Self::PidExhaustion
+                | Self::FdExhaustion
+                | Self::UninterruptibleProcess
+                | Self::FrozenCgroup
+                | Self::ExitedContainerPileUp
+                | Self::ClientCertificateExpiring
+        )
+    }
+
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
-        matches!(self, Self::StuckDaemonSetPod | Self::ProbeSilent)
+        matches!(self, Self::KubeletStartBlocked | Self::PlegStalled | Self::StuckDaemonSetPod | Self::ProbeSilent)
     }
 }
 
@@ -169,6 +230,12 @@ pub enum SubjectKind {
     Pod,
     /// The probe of the node.
     Probe,
+    /// A file system, by the folders that lie in it.
+    Filesystem,
+    /// A process that plays a part in the runtime's or the kubelet's work.
+    Process,
+    /// The node itself.
+    Host,
 }
 
 /// The object a fault is about. Identity lives here, never in a pid.
@@ -217,6 +284,9 @@ impl fmt::Display for Subject {
             SubjectKind::Kubelet => "kubelet",
             SubjectKind::Pod => "pod",
             SubjectKind::Probe => "probe",
+            SubjectKind::Filesystem => "file system of",
+            SubjectKind::Process => "process",
+            SubjectKind::Host => "host",
         };
         f.write_str(kind)?;
         match (&self.name, &self.id) {

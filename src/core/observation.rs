@@ -3,7 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::fault::PodRef;
+use super::thresholds::RUNTIME_REQUEST_TIMEOUT;
+
+mod host;
+
+pub use host::{
+    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, ThreadWaiting,
+    Usage,
+};
 
 /// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +113,8 @@ pub struct ListRound {
     pub containers_before: Duration,
     /// Ids in the second list of sandboxes.
     pub sandboxes_again: Vec<String>,
+    /// Size in bytes of the larger of the two answers, sandboxes and containers, as it was sent.
+    pub answer_bytes: usize,
     /// Per suspect container (no listed sandbox): what a direct question said.
     pub rechecks: BTreeMap<String, OrphanRecheck>,
     /// Containers of the kubelet whose removal was begun and has not ended. `None` where that could not be asked, or the
@@ -213,6 +226,8 @@ pub struct ProcessSeen {
     pub command: String,
     /// Kernel function it waits in.
     pub wchan: Option<String>,
+    /// In state D: for how long it has been seen so without having run in between.
+    pub waited: Option<Duration>,
     /// The part it plays, with what only that part has.
     pub part: Part,
 }
@@ -259,10 +274,14 @@ pub enum Part {
 pub struct Unproven {
     /// Process id in the node's PID namespace.
     pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
     /// Time since its start.
     pub age: Duration,
     /// Scheduler state letter.
     pub state: char,
+    /// In state D: for how long it has been seen so without having run in between.
+    pub waited: Option<Duration>,
     /// Command name: what makes it a candidate.
     pub command: String,
     /// What it may be.
@@ -280,6 +299,19 @@ pub enum MayBe {
     Other,
 }
 
+/// The first process of a container that is being made: `runc init`, which becomes the container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitSeen {
+    /// Process id in the node's PID namespace.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Time since its start.
+    pub age: Duration,
+    /// The id that its shim serves.
+    pub sandbox_id: String,
+}
+
 /// One look at the process table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTable {
@@ -287,6 +319,8 @@ pub struct ProcessTable {
     pub processes: Vec<ProcessSeen>,
     /// Candidates that could not be proven.
     pub unproven: Vec<Unproven>,
+    /// Containers that are being made for longer than a moment.
+    pub inits: Vec<InitSeen>,
     /// Number of the look, rising by one.
     pub round: u64,
 }
@@ -300,10 +334,43 @@ pub struct KubeletSeen {
     pub healthz: Option<bool>,
     /// Why `/healthz` could not be asked, or what it said instead.
     pub note: Option<String>,
-    /// Version as the runtime's or kubelet's own files tell, if known.
+    /// Its version by the word of the Node object, if known.
     pub version: Option<String>,
+    /// Its settings that matter to what is seen; `None` when none runs.
+    pub settings: Option<KubeletSettings>,
     /// Number of the look, rising by one.
     pub round: u64,
+}
+
+/// The kubelet's settings on which thresholds depend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KubeletSettings {
+    /// How long it waits for one call to its runtime (`runtimeRequestTimeout`).
+    pub request_timeout: Duration,
+    /// Whether it takes pods' changes from the runtime's events (feature gate `EventedPLEG`), and lists them seldom.
+    pub evented_pleg: bool,
+    /// How these are known.
+    pub source: SettingsSource,
+}
+
+impl Default for KubeletSettings {
+    fn default() -> Self {
+        Self { request_timeout: RUNTIME_REQUEST_TIMEOUT, evented_pleg: false, source: SettingsSource::Assumed }
+    }
+}
+
+/// How the kubelet's settings are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum SettingsSource {
+    /// Its flags or its files could not be read: what every kubelet ships with is taken.
+    #[default]
+    Assumed,
+    /// Its flags and files were read, and name none of them: what it ships with holds.
+    Default,
+    /// Its configuration file or a drop-in names one.
+    File,
+    /// Its command line names one.
+    Flags,
 }
 
 /// Everything the collectors have, at one moment.
@@ -319,10 +386,16 @@ pub struct Observations {
     pub lists: Look<ListRound>,
     /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.
     pub sandbox_list_hung: bool,
+    /// Whether the last round failed since a list is larger than what the kubelet and we read.
+    pub list_too_large: bool,
     /// Last answer per container id, for the tasks asked so far.
     pub tasks: BTreeMap<String, Look<TaskAnswer>>,
     /// The process table.
     pub processes: Look<ProcessTable>,
     /// The kubelet.
     pub kubelet: Look<KubeletSeen>,
+    /// The kernel's limits, and the daemons' threads.
+    pub host: Look<HostSeen>,
+    /// What lies on the node's disks.
+    pub disks: Look<DisksSeen>,
 }

@@ -33,6 +33,7 @@ use super::thresholds::Thresholds;
 
 pub use super::held::HoldReason;
 pub use decide::plan;
+pub(crate) use outlook::HOLDS_UP_PODS;
 
 use decide::Ctx;
 use hold::{Hold, Wake};
@@ -161,6 +162,8 @@ pub struct NodeOutlook {
     pub episode: Option<String>,
     /// That a person has stopped an episode here, for as long as that counts.
     pub stopped: Option<Stopped>,
+    /// The kubelet's version, for the probe, which has no right to read its Node.
+    pub kubelet_version: Option<String>,
     /// Faults the controller found.
     pub cluster_faults: Vec<Fault>,
     /// Whether the probe reports as promised.
@@ -169,7 +172,7 @@ pub struct NodeOutlook {
     pub restart_safe_known: bool,
     /// False when a person is needed.
     pub self_healing: Tri,
-    /// False when a DaemonSet's pod is stuck here.
+    /// False when a DaemonSet's pod is stuck here, or the kubelet does not get on with its pods.
     pub pods_progressing: Tri,
     /// Whether a fresh look is asked of the probe.
     pub look_requested: bool,

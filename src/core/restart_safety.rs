@@ -4,7 +4,7 @@
 //! in all other cases.
 
 use super::diagnose::Findings;
-use super::fault::{Fault, FaultState, FaultType, Severity};
+use super::fault::{Fault, FaultState, FaultType, Severity, SubjectKind};
 use super::snapshot::Tri;
 
 /// Most reasons given; a person needs the first few.
@@ -67,17 +67,39 @@ impl RestartSafety {
 fn forbids(fault: &Fault) -> (bool, bool) {
     match fault.kind {
         // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
-        // deaf shim behind, and a list or plugin that hangs is cut off half-way.
-        FaultType::HungContainer | FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => (true, true),
+        // deaf shim behind, and a list or plugin that hangs is cut off half-way. And neither comes up where it cannot
+        // write, or is refused threads half-way.
+        FaultType::HungContainer
+        | FaultType::RuntimeListHung
+        | FaultType::RuntimeUpdateBlocked
+        | FaultType::ReadOnlyFilesystem
+        | FaultType::PidExhaustion => (true, true),
         FaultType::RuntimeUnreachable => (true, false),
-        FaultType::LeakedShim | FaultType::NetworkPluginHung => (false, true),
+        // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
+        FaultType::LeakedShim
+        | FaultType::NetworkPluginHung
+        | FaultType::DiskFull
+        | FaultType::UninterruptibleProcess
+        | FaultType::FrozenCgroup => (false, true),
         // High is its severity only while the kubelet is down and none has completed a start since the orphan was
         // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
         FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
+        // A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
+        FaultType::FdExhaustion => {
+            let of_node = fault.subject.kind == SubjectKind::Host;
+            (of_node, of_node)
+        }
+        // High is its severity once the kubelet cannot read the list any more, or cannot prove who it is.
+        FaultType::ExitedContainerPileUp | FaultType::ClientCertificateExpiring => {
+            (fault.severity >= Severity::High, false)
+        }
         FaultType::DuplicateSandbox
         | FaultType::ContainerStuck
         | FaultType::LostTask
         | FaultType::KubeletDown
+        | FaultType::KubeletCrashLoop
+        | FaultType::KubeletStartBlocked
+        | FaultType::PlegStalled
         | FaultType::StuckDaemonSetPod
         | FaultType::ProbeSilent => (false, false),
     }
@@ -201,6 +223,38 @@ mod tests {
         let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
         let safety = restart_safety(&[fault], 0, &findings);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+
+    #[test]
+    fn what_the_node_lacks_forbids_what_would_not_come_up() {
+        use FaultType as F;
+        let node = Some(SubjectKind::Host);
+        for (kind, severity, subject, kubelet, runtime) in [
+            (F::ReadOnlyFilesystem, Severity::Critical, None, false, false),
+            (F::PidExhaustion, Severity::High, None, false, false),
+            (F::DiskFull, Severity::High, None, true, false),
+            (F::UninterruptibleProcess, Severity::Medium, None, true, false),
+            (F::FrozenCgroup, Severity::Medium, None, true, false),
+            (F::FdExhaustion, Severity::High, node, false, false),
+            // A daemon that leaks is freed by its restart.
+            (F::FdExhaustion, Severity::High, None, true, true),
+            (F::ExitedContainerPileUp, Severity::Medium, None, true, true),
+            (F::ExitedContainerPileUp, Severity::High, None, false, true),
+            (F::ClientCertificateExpiring, Severity::Medium, None, true, true),
+            (F::ClientCertificateExpiring, Severity::High, None, false, true),
+        ] {
+            let mut fault = crate::core::tracker::tests::fault(kind);
+            (fault.state, fault.severity) = (FaultState::Confirmed, severity);
+            fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
+            let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+            let safety = restart_safety(&[fault], 0, &findings);
+            let safe = |is| if is { Tri::True } else { Tri::False };
+            assert_eq!(
+                (safety.kubelet.safe, safety.runtime.safe),
+                (safe(kubelet), safe(runtime)),
+                "{kind} {severity:?}"
+            );
+        }
     }
 
     /// The node after looks every ten seconds for two minutes.

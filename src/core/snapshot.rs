@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
+use super::kubelet::Complaint;
+use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
 use super::policy::Policy;
 
@@ -32,6 +34,14 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// Condition `Ready`.
     pub ready: Tri,
+    /// Since when it stands so, by the node's clock.
+    pub ready_since: Option<Timestamp>,
+    /// What the kubelet complains of in it.
+    pub complaint: Option<Complaint>,
+    /// When the kubelet last wrote the node's status, by the node's clock: the newest of the times of its conditions.
+    pub status_at: Option<Timestamp>,
+    /// The kubelet's version.
+    pub kubelet_version: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// Name of the episode in our cordon mark (annotation), if the node carries one.
@@ -57,6 +67,8 @@ pub struct ReportView {
     /// Kinds of fault for which the probe says that it could not look everywhere: that such a fault is not in the
     /// report proves nothing then.
     pub unlooked: BTreeSet<FaultType>,
+    /// The kubelet's process.
+    pub kubelet: KubeletView,
     /// Condition `RestartSafe`.
     pub restart_safe: Tri,
     /// The last outcome of an order.
@@ -65,6 +77,25 @@ pub struct ReportView {
     pub order: Option<Order>,
     /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
     pub stopped: Option<Stopped>,
+}
+
+/// The kubelet's process as the probe sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletView {
+    /// When it began, by the node's clock; `None` = none runs, or nobody could look.
+    pub began: Option<Timestamp>,
+    /// Ages at the moment of the report: of the process, and of the last look at it.
+    pub sent: (Duration, Duration),
+    /// Time since it began.
+    pub age: Duration,
+    /// Whether a sandbox of a pod has been made since.
+    pub makes_pods: bool,
+    /// Its settings, as far as the probe knows them.
+    pub settings: Option<KubeletSettings>,
+    /// Time since the probe looked at it.
+    pub looked: Duration,
+    /// For how long this controller has seen that its start has not come to an end.
+    pub unfinished: Option<Duration>,
 }
 
 /// Longest promise of a probe that is believed: it reports every five minutes at rest.

@@ -59,6 +59,21 @@ pub struct Thresholds {
     /// A kubelet counts as started when it answers `/healthz` and is at least this old (one that dies at
     /// start answers for a moment too).
     pub kubelet_start_age: Duration,
+    /// Kubelets that complete their start, within `crash_loop_window`, from which it is a loop. Few people
+    /// restart one by hand more than five times in half an hour; one that dies every minute gets there in six.
+    pub crash_loop_starts: u32,
+    /// The time within which they count.
+    pub crash_loop_window: Duration,
+    /// A kubelet that lives for so long has left the loop.
+    pub crash_loop_over: Duration,
+    /// Three looks 20 s apart at a count that has been reached already.
+    pub kubelet_crash_loop: Confirmation,
+    /// Age from which a kubelet should have written its node's status, or have completed its start by its own word. It
+    /// writes within seconds, and tries again every ten when the API server does not answer.
+    pub start_blocked_age: Duration,
+    /// For how long the controller itself must have seen that: after an outage of the API server all news come at once,
+    /// and in any order.
+    pub start_blocked_seen: Duration,
     /// Deadline of one `Tasks/Get`; containerd itself gives the shim 2 s.
     pub task_deadline: Duration,
     /// A DaemonSet pod waits in `CrashLoopBackOff` at the longest back-off, its container ended this long
@@ -68,6 +83,31 @@ pub struct Thresholds {
     pub stuck_terminating: Duration,
     /// A DaemonSet pod's containers are being created for this long.
     pub stuck_creating: Duration,
+    /// An aborted fork storm or a burst of starts is over within a minute.
+    pub pid_exhaustion: Confirmation,
+    /// The same of open files.
+    pub fd_exhaustion: Confirmation,
+    /// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
+    /// containers and every 5 min for images.
+    pub disk_full: Confirmation,
+    /// A file system that has turned read-only stays so; people remount one for a moment.
+    pub read_only_filesystem: Confirmation,
+    /// Three looks at a wait that is already longer than `uninterruptible_age`. A disk under load, or frozen for a snapshot,
+    /// holds a process up for seconds, rarely for a minute.
+    pub uninterruptible_process: Confirmation,
+    /// Time from which a process counts that waits uninterruptibly and has not run in between. The kernel's own detector of
+    /// hung tasks takes the same evidence, over 120 s.
+    pub uninterruptible_age: Duration,
+    /// Three looks at a container that has been in the making for `frozen_init_age` and is frozen. Runtimes freeze a running
+    /// container for milliseconds while they update it, people pause one for long; nobody freezes one that does not run
+    /// yet.
+    pub frozen_cgroup: Confirmation,
+    /// Age from which the first process of a container that is being made counts as stuck, where it is frozen.
+    pub frozen_init_age: Duration,
+    /// The kubelet removes ended containers every minute.
+    pub exited_container_pile_up: Confirmation,
+    /// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
+    pub client_certificate_expiring: Confirmation,
     /// Clean looks in a row that clear a confirmed fault.
     pub clean_looks: u32,
     /// Least time between two clean looks that both count.
@@ -96,17 +136,55 @@ impl Default for Thresholds {
             list_deadline: secs(60),
             kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
             kubelet_start_age: secs(20),
+            crash_loop_starts: 6,
+            crash_loop_window: secs(1800),
+            crash_loop_over: secs(600),
+            kubelet_crash_loop: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            start_blocked_age: secs(90),
+            start_blocked_seen: secs(60),
             task_deadline: secs(4),
             stuck_back_off: secs(60),
             stuck_terminating: secs(120),
             stuck_creating: secs(120),
+            pid_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
+            read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(120) },
+            uninterruptible_age: secs(60),
+            frozen_cgroup: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            frozen_init_age: secs(60),
+            exited_container_pile_up: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
+            client_certificate_expiring: Confirmation { looks: 3, apart: secs(45), grace: secs(1800) },
             clean_looks: 2,
             clean_apart: secs(3),
         }
     }
 }
 
+/// The kubelet's own limit for one call to its runtime, where nothing else is set.
+pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
+/// A longer limit counts as this: what waits for the kubelet must come to an end.
+const LONGEST_REQUEST_TIMEOUT: Duration = Duration::from_hours(1);
+/// What a kubelet may need beside the calls it waits for.
+const AFTER_CALLS: Duration = Duration::from_mins(1);
+
 impl Thresholds {
+    /// These thresholds beside a kubelet that gives each call to its runtime so much time. It waits twice as long for a
+    /// sandbox to be made, and meanwhile may neither come to the end of a start nor to what it would clean up by itself.
+    /// With its shipped two minutes that is what the shipped thresholds allow for; they never become shorter.
+    #[must_use]
+    pub fn beside(&self, request_timeout: Duration) -> Self {
+        let least = request_timeout.min(LONGEST_REQUEST_TIMEOUT).saturating_mul(2).saturating_add(AFTER_CALLS);
+        let longer = |of: Confirmation| Confirmation { grace: of.grace.max(least), ..of };
+        Self {
+            leaked_shim_age: self.leaked_shim_age.max(least),
+            orphan_kubelet_up: longer(self.orphan_kubelet_up),
+            duplicate_sandbox: longer(self.duplicate_sandbox),
+            ..self.clone()
+        }
+    }
+
     /// Longest time from the first sign to `Confirmed`, as a person would reckon it: printed by the demo
     /// and by `nrh explain`.
     pub fn nominal(&self, kind: FaultType) -> Duration {
@@ -126,8 +204,43 @@ impl Thresholds {
                 self.list_deadline.saturating_add(of(&self.runtime_list_hung))
             }
             FaultType::KubeletDown => of(&self.kubelet_down),
+            FaultType::KubeletCrashLoop => of(&self.kubelet_crash_loop),
+            FaultType::KubeletStartBlocked => self.start_blocked_age,
+            FaultType::PidExhaustion => of(&self.pid_exhaustion),
+            FaultType::FdExhaustion => of(&self.fd_exhaustion),
+            FaultType::DiskFull => of(&self.disk_full),
+            FaultType::ReadOnlyFilesystem => of(&self.read_only_filesystem),
+            FaultType::UninterruptibleProcess => {
+                self.uninterruptible_age.saturating_add(of(&self.uninterruptible_process))
+            }
+            FaultType::FrozenCgroup => self.frozen_init_age.saturating_add(of(&self.frozen_cgroup)),
+            FaultType::ExitedContainerPileUp => of(&self.exited_container_pile_up),
+            FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
-            FaultType::ProbeSilent => secs(0),
+            // The kubelet itself waits three minutes before it says so.
+            FaultType::PlegStalled | FaultType::ProbeSilent => secs(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_that_waits_longer_is_waited_for_longer_and_no_other() {
+        let shipped = Thresholds::default();
+        for short in [0, 1, 90, 120] {
+            assert_eq!(shipped.beside(secs(short)), shipped, "{short}");
+        }
+        let patient = shipped.beside(secs(15 * 60));
+        let (least, hours) = (secs(31 * 60), shipped.beside(Duration::MAX));
+        assert_eq!(patient.leaked_shim_age, least);
+        assert_eq!((patient.orphan_kubelet_up.grace, patient.duplicate_sandbox.grace), (least, least));
+        assert_eq!(patient.orphan_kubelet_up.looks, shipped.orphan_kubelet_up.looks);
+        // A plugin that is at work for a minute is hung, however long the kubelet would wait for it.
+        assert_eq!(patient.network_plugin_age, shipped.network_plugin_age);
+        assert_eq!(patient.orphan_kubelet_down, shipped.orphan_kubelet_down, "no kubelet is waited for there");
+        assert_eq!(hours.leaked_shim_age, secs(2 * 3600 + 60), "it comes to an end");
     }
 }

@@ -5,6 +5,7 @@
 //! look that could not be made changes nothing at all. The whole state can be saved and restored, so that a
 //! restarted probe neither clears nor repeats a confirmation.
 
+mod lives;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
 use super::thresholds::{Confirmation, Thresholds};
+use lives::Lives;
 
 /// Most things kept in mind at once, shown or not. What does not fit is counted.
 pub const MAX_TRACKED: usize = 256;
@@ -26,8 +28,6 @@ pub const MAX_TRACKED: usize = 256;
 const LONGEST_GAP: Duration = Duration::from_mins(15);
 /// The moment of a look is reckoned back from its age, so the same look may seem to move by this much.
 const SAME_LOOK: Duration = Duration::from_millis(200);
-/// The same for the start of a process, which is reckoned back from two ages.
-const SAME_START: Duration = Duration::from_secs(2);
 
 /// What the probe keeps in mind between looks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Tracker {
     entries: BTreeMap<String, Entry>,
     /// When the last kubelet that completed its start was begun.
     kubelet_completed: Option<Duration>,
+    /// The kubelets that were seen lately.
+    #[serde(default)]
+    kubelets: Lives,
     /// Whether the process table has shown itself to be the node's since boot.
     #[serde(default)]
     processes_known: bool,
@@ -105,12 +108,14 @@ impl Tracker {
             self.entries.pop_last();
         }
         self.kubelet_completed = self.kubelet_completed.filter(|completed| *completed <= now);
+        self.kubelets = self.kubelets.restored(now);
         self
     }
 
     /// What later looks must know.
     pub fn known(&self) -> Known {
-        Known { host_processes: self.processes_known, tasks: self.tasks_known }
+        let kubelets = self.kubelets.lately();
+        Known { host_processes: self.processes_known, tasks: self.tasks_known, kubelets }
     }
 
     /// Takes in one set of findings. Taking in the same findings again changes nothing.
@@ -118,10 +123,11 @@ impl Tracker {
     /// `now` is the node's time since boot; `wall` is shown to people and used for nothing.
     pub fn step(&mut self, now: Duration, wall: Timestamp, findings: &Findings, thresholds: &Thresholds) -> Tracked {
         if let Some(completed) = findings.kubelet.completed
-            && self.kubelet_completed.is_none_or(|known| completed > known.saturating_add(SAME_START))
+            && self.kubelet_completed.is_none_or(|known| completed > known.saturating_add(lives::SAME_START))
         {
             self.kubelet_completed = Some(completed);
         }
+        self.kubelets.note(&findings.kubelet, thresholds.crash_loop_window);
         let is_clean = |kind: FaultType| {
             matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
         };
@@ -171,7 +177,11 @@ impl Tracker {
         {
             *entry = Entry::new(wall, sighting);
         }
-        let alone = down && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
+        // One that has completed its start and still runs is no longer "none", whether it answers or not: it may go on
+        // at any moment, and make or remove containers.
+        let alone = down
+            && !self.kubelets.works_or_hangs()
+            && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
         // Whether a kubelet tries to start and dies of it cannot be relied on to be seen: it may live for milliseconds. So
         // one that only waits for a kubelet counts as soon as that is confirmed to be down.
         let harms = sighting.harm == Harm::Always || alone;

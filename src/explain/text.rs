@@ -104,7 +104,8 @@ fn controllers_own(out: &mut String, faults: &[&Fault], told: &Told) {
     }
 }
 
-fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided: &Plan) {
+/// A fault as its finder saw it: what, how sure, since when, on what evidence.
+pub(super) fn seen(out: &mut String, fault: &Fault) {
     let _ = writeln!(out, "  fault {} ({:?}, {}): {}", fault.kind, fault.state, fault.severity.as_str(), fault.subject);
     let _ = writeln!(out, "    {}", fault.message);
     if !fault.impact.is_empty() {
@@ -126,6 +127,10 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
     for line in &fault.evidence {
         let _ = writeln!(out, "    evidence: {line}");
     }
+}
+
+fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided: &Plan) {
+    seen(out, fault);
     match rule_for(node, fault, snapshot, decided) {
         Some((policy, rule)) => {
             let _ = writeln!(out, "    policy {}, rule {}: {}", policy.name, rule.name, ladder(rule));

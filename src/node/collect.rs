@@ -5,11 +5,15 @@
 //! tasks      containerd's own question about one task, or Docker's inspect              (async)
 //! processes  the process table                                                (blocking: on a thread of its own)
 //! kubelet    the kubelet's process and files (blocking), its healthz (async)
+//! host       limits of the kernel, threads of the daemons                     (blocking)
+//! disks      file systems, the kubelet's certificate                          (blocking: may hang)
 //! ```
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub mod disks;
+pub mod host;
 pub mod kubelet;
 pub mod lists;
 pub mod processes;

@@ -24,7 +24,8 @@ const CLEAN_LOOKS: RangeInclusive<u32> = 2..=20;
 /// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
 /// itself must stay one, and one without end would only hide faults.
 const USUAL: (u64, u64) = (2, 20);
-/// The executor in a Job knows the shipped ages only: what is younger it would refuse to touch.
+/// The executor in a Job knows the shipped ages only: what is younger it would refuse to touch. And what waits for less
+/// than a minute waits for a disk.
 const NOT_SHORTER: (u64, u64) = (1, 20);
 /// Well before a look at the lists is stale, and before a list that is out is given up and asked for again.
 const LIST: (u64, u64) = (2, 2);
@@ -79,6 +80,17 @@ struct Said {
     duplicate_sandbox: Option<ConfirmationFile>,
     container_stuck: Option<ConfirmationFile>,
     kubelet_down: Option<ConfirmationFile>,
+    kubelet_crash_loop: Option<ConfirmationFile>,
+    pid_exhaustion: Option<ConfirmationFile>,
+    fd_exhaustion: Option<ConfirmationFile>,
+    disk_full: Option<ConfirmationFile>,
+    read_only_filesystem: Option<ConfirmationFile>,
+    uninterruptible_process: Option<ConfirmationFile>,
+    uninterruptible_age: Option<HumanDuration>,
+    frozen_cgroup: Option<ConfirmationFile>,
+    frozen_init_age: Option<HumanDuration>,
+    exited_container_pile_up: Option<ConfirmationFile>,
+    client_certificate_expiring: Option<ConfirmationFile>,
     clean_looks: Option<u32>,
     clean_apart: Option<HumanDuration>,
 }
@@ -141,8 +153,19 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
     confirmation("containerStuck", &file.container_stuck, &mut to.container_stuck);
     confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
+    confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
+    confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
+    confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
+    confirmation("diskFull", &file.disk_full, &mut to.disk_full);
+    confirmation("readOnlyFilesystem", &file.read_only_filesystem, &mut to.read_only_filesystem);
+    confirmation("uninterruptibleProcess", &file.uninterruptible_process, &mut to.uninterruptible_process);
+    confirmation("frozenCgroup", &file.frozen_cgroup, &mut to.frozen_cgroup);
+    confirmation("exitedContainerPileUp", &file.exited_container_pile_up, &mut to.exited_container_pile_up);
+    confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
+    time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
+    time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
     time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
     number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
@@ -208,7 +231,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (16, 11), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (27, 20), "a key of `Said` is not in the file");
     }
 
     #[test]

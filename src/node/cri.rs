@@ -15,6 +15,7 @@ use k8s_cri::v1::{
     ContainerStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxStatusRequest,
     RemoveContainerRequest, RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
 };
+use prost::Message;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
@@ -139,16 +140,28 @@ impl Cri {
 
     /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides its ghosts.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
+        self.sandboxes_sized(deadline).await.map(|(sandboxes, _)| sandboxes)
+    }
+
+    /// As [`Cri::sandboxes`], with the size of the answer in bytes.
+    pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
         let mut client = self.client.clone();
         let answer = ask(deadline, "", client.list_pod_sandbox(ListPodSandboxRequest { filter: None })).await?;
-        Ok(answer.items.into_iter().map(seen::sandbox).collect())
+        let bytes = answer.encoded_len();
+        Ok((answer.items.into_iter().map(seen::sandbox).collect(), bytes))
     }
 
     /// All containers, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
+        self.containers_sized(deadline).await.map(|(containers, _)| containers)
+    }
+
+    /// As [`Cri::containers`], with the size of the answer in bytes.
+    pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
         let mut client = self.client.clone();
         let answer = ask(deadline, "", client.list_containers(ListContainersRequest { filter: None })).await?;
-        Ok(answer.containers.into_iter().map(seen::container).collect())
+        let bytes = answer.encoded_len();
+        Ok((answer.containers.into_iter().map(seen::container).collect(), bytes))
     }
 
     /// State of one container.

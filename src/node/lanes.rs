@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · tasks (async calls, connections of their own)   processes · kubelet (blocking, one thread each)
+//! version · lists · tasks (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{
-    KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
+    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -27,6 +27,7 @@ use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
+mod host;
 mod local;
 mod pace;
 mod runtime;
@@ -45,6 +46,8 @@ pub struct LaneSettings {
     pub sockets: Flags,
     /// The socket that an earlier probe of this boot has used.
     pub saved_endpoint: Option<Endpoint>,
+    /// The kubelet's version, where an earlier probe of this boot was told.
+    pub kubelet_version: Option<String>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
     /// How often and how long.
@@ -81,11 +84,17 @@ struct Shared {
     version: Mutex<Slot<RuntimeSeen>>,
     lists: Mutex<Slot<ListRound>>,
     list_call: Mutex<ListCall>,
+    /// Whether the last round failed since a list was too large.
+    list_too_large: Mutex<bool>,
     rechecks_out: Mutex<usize>,
     processes: Mutex<Slot<ProcessTable>>,
     kubelet: Mutex<Slot<KubeletSeen>>,
+    host: Mutex<Slot<HostSeen>>,
+    disks: Mutex<Slot<DisksSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
+    /// The kubelet's version, which others have to tell us.
+    kubelet_version: Mutex<Option<String>>,
     /// Docker's own socket, where Docker is the runtime.
     docker: Mutex<Option<PathBuf>>,
     /// What kind of runtime has answered last.
@@ -113,6 +122,8 @@ impl Lanes {
             tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
             tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
+            tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
+            tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -131,7 +142,22 @@ impl Lanes {
         let tasks = lock(&shared.tasks).looks(at);
         let processes = lock(&shared.processes).look(at);
         let kubelet = lock(&shared.kubelet).look(at);
-        Observations { now, runtime, kind, lists, sandbox_list_hung, tasks, processes, kubelet }
+        let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
+        let host = lock(&shared.host).look(at);
+        let disks = lock(&shared.disks).look(at);
+        Observations {
+            now,
+            runtime,
+            kind,
+            lists,
+            sandbox_list_hung,
+            list_too_large,
+            tasks,
+            processes,
+            kubelet,
+            host,
+            disks,
+        }
     }
 
     /// Waits until any look has completed, failed, or passed its deadline since the last time this returned.
@@ -162,6 +188,16 @@ impl Lanes {
         lock(&self.shared.endpoint).clone()
     }
 
+    /// Tells the kubelet's version: from the node alone it cannot be known without running its program.
+    pub fn kubelet_is(&self, version: Option<String>) {
+        *lock(&self.shared.kubelet_version) = version;
+    }
+
+    /// The kubelet's version, if anybody has told it.
+    pub fn kubelet_version(&self) -> Option<String> {
+        lock(&self.shared.kubelet_version).clone()
+    }
+
     /// Docker's own socket, where Docker is the runtime and it is known.
     pub fn docker_socket(&self) -> Option<PathBuf> {
         lock(&self.shared.docker).clone()
@@ -176,6 +212,8 @@ impl Lanes {
         out.insert("rechecks", *lock(&shared.rechecks_out));
         out.insert("processes", usize::from(lock(&shared.processes).is_out()));
         out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
+        out.insert("host", usize::from(lock(&shared.host).is_out()));
+        out.insert("disks", usize::from(lock(&shared.disks).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let given_up = lock(&shared.given_up).clone();
         Outstanding { out, given_up }
@@ -198,15 +236,19 @@ impl Shared {
             version: Mutex::new(Slot::new(paces.version.deadline)),
             lists: Mutex::new(Slot::new(paces.lists.deadline)),
             list_call: Mutex::new(ListCall::Sandboxes),
+            list_too_large: Mutex::new(false),
             rechecks_out: Mutex::new(0),
             processes: Mutex::new(Slot::new(paces.processes.deadline)),
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
+            host: Mutex::new(Slot::new(paces.host.deadline)),
+            disks: Mutex::new(Slot::new(paces.disks.deadline)),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named
                     .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
                     .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
             ),
+            kubelet_version: Mutex::new(settings.kubelet_version.clone()),
             docker: Mutex::new(settings.sockets.docker.clone()),
             kind: Mutex::new(RuntimeKind::Unknown),
             of_kubelet: Mutex::new(None),

@@ -12,19 +12,26 @@
 
 pub(in crate::node) mod bounded;
 mod clock;
+mod daemon;
+pub(in crate::node) mod groups;
 mod handle;
 mod locks;
 pub mod role;
+pub(in crate::node) mod rooted;
 mod stat;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
 pub use clock::{age, boot_id, uptime};
+pub use daemon::Thread;
+pub use groups::Groups;
 pub use handle::{Handle, LockedFile};
 pub use locks::{FileId, Lock, LockKind, locks, waits_for_lock};
 pub use stat::Stat;
+pub use waits::Waits;
 
 /// Where the kernel shows processes. A parameter everywhere, for tests and for pods that mount it elsewhere.
 pub const PROC: &str = "/proc";

@@ -6,6 +6,7 @@
 pub mod client;
 pub mod draft;
 pub mod pace;
+mod plugin;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,8 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use client::{CallError, Connect, Feedback};
+use crate::core::text::bounded;
+use client::{CallError, Connect, Connection, Feedback};
 use draft::Draft;
 
 /// Least time between two writes.
@@ -26,6 +28,8 @@ const LEAST: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_secs(5);
 /// For how long after an order the object is still read.
 const AFTER_ORDER: Duration = Duration::from_mins(2);
+/// Longest error that is kept, in bytes.
+const MAX_ERROR: usize = 256;
 /// After this many failures in a row a new client is made: certificates and addresses change.
 const NEW_CLIENT_AFTER: u32 = 3;
 
@@ -39,8 +43,19 @@ pub struct Reporter {
     pub drafts: watch::Receiver<Option<Arc<Draft>>>,
     /// Where to tell what the object says.
     pub feedback: watch::Sender<Feedback>,
+    /// Where to tell how the reports arrive.
+    pub delivery: watch::Sender<Delivery>,
     /// The wall clock, for people to read.
     pub wall: fn() -> Timestamp,
+}
+
+/// How the reports arrive.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    /// When the API server last took one.
+    pub taken: Option<Instant>,
+    /// Since when calls fail, and what the newest one of them said; `None` while they succeed.
+    pub failing: Option<(Instant, String)>,
 }
 
 impl std::fmt::Debug for Reporter {
@@ -61,7 +76,7 @@ struct Sent {
 /// What the reporter keeps in mind.
 #[derive(Default)]
 struct Course {
-    client: Option<Client>,
+    connection: Option<Connection>,
     sent: Option<Sent>,
     sequence: u64,
     failures: u32,
@@ -123,6 +138,7 @@ impl Reporter {
         if result.is_ok() {
             course.sequence = sequence;
             course.sent = Some(Sent { draft, at: now, promised: interval, chance });
+            self.delivery.send_modify(|delivery| delivery.taken = Some(now));
         }
         self.settle(course, result);
     }
@@ -137,6 +153,7 @@ impl Reporter {
                     tracing::info!(failures = course.failures, "the API server answers again");
                 }
                 (course.failures, course.wait) = (0, None);
+                self.delivery.send_modify(|delivery| delivery.failing = None);
                 if feedback.order.is_some() {
                     course.order_seen = Some(now);
                 }
@@ -149,9 +166,13 @@ impl Reporter {
             Err(error) => {
                 course.failures = course.failures.saturating_add(1);
                 course.wait = now.checked_add(pace::wait(course.failures, pace::chance()));
+                self.delivery.send_modify(|delivery| {
+                    let since = delivery.failing.as_ref().map_or(now, |(since, _)| *since);
+                    delivery.failing = Some((since, bounded(&error.to_string(), MAX_ERROR)));
+                });
                 let refused = matches!(error, CallError::Refused { code: 401, .. } | CallError::Unusable { .. });
                 if refused || course.failures.is_multiple_of(NEW_CLIENT_AFTER) {
-                    course.client = None;
+                    course.connection = None;
                 }
                 // The first of a row tells; the rest would only fill the log of a long outage.
                 if course.failures == 1 {
@@ -166,12 +187,13 @@ impl Reporter {
 
 impl Course {
     async fn client(&mut self, connect: &Connect) -> Result<Client, CallError> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
+        if let Some(connection) =
+            self.connection.as_ref().filter(|known| known.until.is_none_or(|end| end > Instant::now()))
+        {
+            return Ok(connection.client.clone());
         }
-        let client = connect().await?;
-        self.client = Some(client.clone());
-        Ok(client)
+        let connection = connect().await?;
+        Ok(self.connection.insert(connection).client.clone())
     }
 
     fn next(&self, draft: Option<Arc<Draft>>, episode: bool, now: Instant) -> Next {

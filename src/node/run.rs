@@ -5,6 +5,7 @@
 //!   ▲                                     │
 //!   └── look asked for ◄── feedback ◄─────┘ ──► orders ──► executor (a task of its own)
 //! ```
+//! The newest draft is also what `/metrics` and `nrh status` on the node tell.
 //! Nothing here waits for the API server, and no lane waits for another.
 
 mod judge;
@@ -31,10 +32,11 @@ use crate::node::agent::{Agent, AgentSettings};
 use crate::node::config;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
+use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
-use crate::node::report::Reporter;
 use crate::node::report::client::{Credentials, Feedback};
 use crate::node::report::draft::Draft;
+use crate::node::report::{Delivery, Reporter};
 use crate::node::state::{OneProbe, Saved, StateFile};
 
 use judge::Judge;
@@ -87,12 +89,14 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let lanes = Arc::new(Lanes::start(LaneSettings {
         sockets: Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() },
         saved_endpoint: saved.endpoint.clone(),
+        kubelet_version: saved.kubelet_version.clone(),
         paces: Paces::of(&thresholds),
         ..LaneSettings::default()
     }));
 
     let (drafts, newest) = watch::channel(None);
     let (feedback_sender, feedback) = watch::channel(Feedback::default());
+    let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
     let reporter = Reporter {
         connect: Box::new(move || {
@@ -102,15 +106,31 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         name: args.node_name.clone(),
         drafts: newest.clone(),
         feedback: feedback_sender,
+        delivery,
         wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
+    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &lanes, newest.clone(), delivered)));
     if let Some(address) = args.listen {
         tokio::spawn(listen::serve(address, Arc::clone(&lanes), newest));
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
     Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback)).run().await
+}
+
+/// Makes what `nrh status` shows.
+fn told(
+    node: &str,
+    lanes: &Arc<Lanes>,
+    newest: watch::Receiver<Option<Arc<Draft>>>,
+    delivered: watch::Receiver<Delivery>,
+) -> impl Fn() -> LocalStatus + use<> {
+    let (node, lanes) = (node.to_owned(), Arc::clone(lanes));
+    move || {
+        let draft = newest.borrow().clone();
+        LocalStatus::new(&node, draft.as_deref(), &lanes.outstanding(), &delivered.borrow(), Instant::now())
+    }
 }
 
 fn credentials(args: &ProbeArgs) -> Credentials {
@@ -163,11 +183,11 @@ impl Probe {
         Self {
             agent,
             args,
-            judge: Judge::new(thresholds, saved.tracker, saved.conditions),
+            about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
+            orders: Orders::new(execute, saved.agent.clone()),
+            judge: Judge::new(thresholds, saved),
             lanes,
-            orders: Orders::new(execute, saved.agent),
             file,
-            about: About { mode, boot_id: saved.boot_id, ..About::default() },
             drafts,
             feedback,
             answered: 0,
@@ -218,6 +238,9 @@ impl Probe {
         if feedback.node_uid.is_some() {
             self.about.node_uid = feedback.node_uid;
         }
+        if feedback.kubelet_version.is_some() {
+            self.lanes.kubelet_is(feedback.kubelet_version);
+        }
         let newest = self.asked.map_or(self.answered, |asked| asked.number.max(self.answered));
         if feedback.look_requested > newest {
             self.asked = Some(Asked { number: feedback.look_requested, at: Instant::now() });
@@ -240,7 +263,8 @@ impl Probe {
             (self.answered, self.asked) = (asked.number, None);
         }
         self.save();
-        let draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        draft.confirmations.clone_from(&self.judge.confirmations);
         self.drafts.send_replace(Some(Arc::new(draft)));
     }
 
@@ -251,6 +275,8 @@ impl Probe {
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
             endpoint: self.lanes.endpoint(),
+            kubelet: self.judge.process,
+            kubelet_version: self.lanes.kubelet_version(),
         };
         if let Err(error) = self.file.save(&saved) {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
@@ -310,7 +336,12 @@ fn all_have_looked(seen: &Observations) -> bool {
     fn looked<T>(look: &Look<T>) -> bool {
         !matches!(look, Look::Never)
     }
-    looked(&seen.runtime) && looked(&seen.lists) && looked(&seen.processes) && looked(&seen.kubelet)
+    looked(&seen.runtime)
+        && looked(&seen.lists)
+        && looked(&seen.processes)
+        && looked(&seen.kubelet)
+        && looked(&seen.host)
+        && looked(&seen.disks)
 }
 
 /// Whether every lane has looked, or hangs, within this time.
@@ -326,4 +357,6 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.lists, since)
         && looked(&seen.processes, since)
         && looked(&seen.kubelet, since)
+        && looked(&seen.host, since)
+        && looked(&seen.disks, since)
 }

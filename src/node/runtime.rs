@@ -60,6 +60,22 @@ impl Client {
         }
     }
 
+    /// As [`Client::sandboxes`], with the size of the answer in bytes, where its size has a limit that matters: gRPC's.
+    pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
+        match self {
+            Self::Cri(cri) => cri.sandboxes_sized(deadline).await,
+            Self::Docker(docker) => Ok((docker.sandboxes(deadline).await?, 0)),
+        }
+    }
+
+    /// As [`Client::containers`], with the size of the answer in bytes, where its size has a limit that matters: gRPC's.
+    pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
+        match self {
+            Self::Cri(cri) => cri.containers_sized(deadline).await,
+            Self::Docker(docker) => Ok((docker.containers(deadline).await?, 0)),
+        }
+    }
+
     /// Asks for one container by its id.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,26 @@ pub struct Saved {
     /// The runtime's socket in use.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
+    /// The kubelet's process as last seen.
+    #[serde(default)]
+    pub kubelet: Option<KubeletProcess>,
+    /// The kubelet's version, as the controller has told it.
+    #[serde(default)]
+    pub kubelet_version: Option<String>,
+}
+
+/// A process of the kubelet, and what was learned of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeletProcess {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The same by the wall clock, as it was when this was first reckoned.
+    pub began: Timestamp,
+    /// Whether a sandbox of a pod has been made since.
+    pub makes_pods: bool,
 }
 
 /// The state file.

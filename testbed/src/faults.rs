@@ -5,6 +5,8 @@
 
 mod cli;
 mod gate;
+mod host;
+mod kubelet;
 mod runtime;
 
 use std::fs::{self, File};
@@ -18,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
+pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, waiting_shim};
+pub use kubelet::{block_kubelet_start, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, duplicate_sandbox};
 
 use crate::node::Node;
@@ -50,6 +54,20 @@ pub enum Fault {
     BlockedUpdate,
     /// A pod has two sandboxes
     DuplicateSandbox,
+    /// A file system without room lies over containerd's data
+    FullDisk,
+    /// `/run` takes no writes
+    ReadOnlyRun,
+    /// containerd may open hardly any more files
+    FewFiles,
+    /// A pod's shim waits uninterruptibly
+    WaitingShim,
+    /// The kubelet's kubeconfig holds a certificate that has expired
+    ExpiredCertificate,
+    /// The start of the kubelet waits for a stopped shim
+    BlockedStart,
+    /// The kubelet is stopped
+    FrozenKubelet,
 }
 
 /// What an injection hit.
@@ -101,7 +119,9 @@ impl Injection {
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
     pub fn lift(&self, node: &Node) -> Result<()> {
         match self.fault {
-            Fault::FrozenShim | Fault::BlockedUpdate => self.signal(Signal::CONT),
+            Fault::FrozenShim | Fault::BlockedUpdate | Fault::BlockedStart | Fault::FrozenKubelet => {
+                self.signal(Signal::CONT)
+            }
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::LostSandbox => {
                 let socket = view::socket(node);
@@ -114,6 +134,12 @@ impl Injection {
                 self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))
             }
             Fault::HungNetworkPlugin => gate::open(node),
+            Fault::FullDisk | Fault::ReadOnlyRun => {
+                self.victim.path.iter().try_for_each(|path| host::uncover(node, path))
+            }
+            Fault::FewFiles => self.victim.process.map_or(Ok(()), |process| host::limit_files(process.pid, None)),
+            Fault::WaitingShim => host::thaw(&self.victim),
+            Fault::ExpiredCertificate => host::renew(node),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }
     }

@@ -108,6 +108,13 @@ impl Pki {
     }
 }
 
+/// A certificate of a user that has long expired, in the form in which kubeconfigs hold it.
+pub(crate) fn expired_certificate(user: &str) -> Result<String> {
+    let mut params = params(user, None)?;
+    params.not_after = date_time_ymd(2021, 1, 1);
+    Ok(base64(params.self_signed(&KeyPair::generate()?)?.pem().as_bytes()))
+}
+
 fn params(user: &str, group: Option<&str>) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name = rcgen::DistinguishedName::new();

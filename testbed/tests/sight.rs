@@ -4,6 +4,7 @@
 
 mod until;
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -19,30 +20,59 @@ const CLEARED: Duration = Duration::from_mins(2);
 /// Until a pod runs.
 const RUNS: Duration = Duration::from_mins(2);
 
-/// What a node's object says of one kind of fault.
-fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
+/// A node's object.
+fn health(bed: &Bed, node: &Node) -> Option<Value> {
     let text = bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).ok()?;
-    let health: Value = serde_json::from_str(&text).ok()?;
-    let faults = health["status"]["faults"].as_array()?.clone();
-    faults.into_iter().find(|fault| fault["type"] == kind)
+    serde_json::from_str(&text).ok()
+}
+
+/// What a node's object says of one kind of fault, be it the probe's to find or the controller's.
+fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
+    let status = health(bed, node)?["status"].clone();
+    let lists = [&status["faults"], &status["clusterFaults"]];
+    let found = lists.into_iter().filter_map(Value::as_array).flatten().find(|fault| fault["type"] == kind);
+    found.cloned()
 }
 
 /// The uid of the workload's running pod on a node.
 fn victim(bed: &Bed, node: &Node) -> String {
     let find = || {
         let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
-        pods.into_iter().find(|pod| pod.owner.as_deref() == Some("work") && pod.ready)
+        pods.into_iter().find(|pod| matches!(pod.owner.as_deref(), Some("work" | "crowd")) && pod.ready)
     };
     until("the workload runs", RUNS, || find().is_some());
     find().unwrap().uid
 }
 
-/// Injects, waits until the fault is named (and confirmed, if asked), then lifts and waits until it is gone.
+/// Time until what is confirmed the latest of what the node itself does wrong: a wait of a minute and two more.
+const HOST_NAMED: Duration = Duration::from_mins(8);
+
+/// How a condition stands on a Node.
+fn on_node(bed: &Bed, node: &Node, kind: &str) -> Option<String> {
+    let text = bed.kubectl(&["get", "node", &node.name, "-o", "json"]).ok()?;
+    let node: Value = serde_json::from_str(&text).ok()?;
+    let conditions = node["status"]["conditions"].as_array()?.clone();
+    conditions.into_iter().find(|one| one["type"] == kind).and_then(|one| one["status"].as_str().map(str::to_owned))
+}
+
+/// Where a fault shows that is injected.
+#[derive(Clone, Copy, PartialEq)]
+enum Shows {
+    /// To be named is enough: to confirm it takes too long.
+    Suspected,
+    /// Confirmed by the controller alone.
+    ToTheController,
+    /// Confirmed by the probe, and in this condition of the Node.
+    On(&'static str),
+}
+
+/// Injects, waits until the fault is named, then lifts and waits until it is gone.
 fn sees(
     bed: &Bed,
+    nrh: &Path,
     node: &Node,
     kind: &str,
-    confirmed: bool,
+    shows: Shows,
     inject: fn(&Node, &str) -> anyhow::Result<Injection>,
 ) -> Value {
     let uid = victim(bed, node);
@@ -51,42 +81,175 @@ fn sees(
     let mut seen = Value::Null;
     until(&format!("{kind} is named"), NAMED, || {
         seen = fault(bed, node, kind).unwrap_or_default();
-        seen["state"] == "Confirmed" || (!confirmed && seen["subject"]["pod"]["uid"] == uid)
+        seen["state"] == "Confirmed" || (shows == Shows::Suspected && seen["subject"]["pod"]["uid"] == uid)
     });
+    if let Shows::On(condition) = shows {
+        until("it stands on the Node", CLEARED, || on_node(bed, node, condition).as_deref() == Some("True"));
+    }
+    if shows != Shows::ToTheController {
+        // The same on the node itself, without the API server.
+        let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
+        assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
+    }
     injection.lift(node).unwrap();
     until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
+    if let Shows::On(condition) = shows {
+        until("it stands on the Node no more", CLEARED, || on_node(bed, node, condition).as_deref() == Some("False"));
+    }
     seen
 }
 
+/// How a condition stands in a node's object.
+fn condition(bed: &Bed, node: &Node, kind: &str) -> String {
+    let path = format!(r#"jsonpath={{.status.conditions[?(@.type=="{kind}")].status}}"#);
+    bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", &path]).unwrap_or_default()
+}
+
+/// A DaemonSet of so many containers on nodes with this label.
+fn workload(bed: &Bed, name: &str, containers: usize, node: &Value) {
+    let labels = json!({"app": name});
+    let container = |number: usize| {
+        let name = format!("work-{number}");
+        json!({"name": name, "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]})
+    };
+    let containers: Vec<Value> = (0..containers).map(container).collect();
+    let work = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
+            "nodeSelector": node, "tolerations": [{"operator": "Exists"}], "containers": containers}}},
+    });
+    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
+}
+
+/// The product as shipped, with the mirror of conditions, and a workload on every node; on the third one with ten
+/// containers.
+fn install(bed: &Bed, nrh: &Path) {
+    operator::load_image(bed, nrh).unwrap();
+    operator::apply_folder(bed, "config/default").unwrap();
+    // As the component config/node-conditions does.
+    let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
+    bed.kubectl(&["apply", "-f", rights]).unwrap();
+    bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
+    let crowded = bed.nodes()[2].name.as_str();
+    bed.kubectl(&["label", "node", "--all", "crowd=none"]).unwrap();
+    bed.kubectl(&["label", "node", "--overwrite", crowded, "crowd=ten"]).unwrap();
+    workload(bed, "work", 1, &json!({"crowd": "none"}));
+    workload(bed, "crowd", 10, &json!({"crowd": "ten"}));
+    operator::wait(bed).unwrap();
+}
+
 #[test]
-fn faults_of_the_runtime_are_named_on_real_nodes_and_taken_back() {
+fn what_is_injected_into_real_nodes_is_named_and_taken_back() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIP: real nodes need root on Linux");
         return;
     }
     let nrh = operator::build().unwrap();
-    let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 2, ..BedOptions::default() }).unwrap();
-    operator::load_image(&bed, &nrh).unwrap();
-    operator::apply_folder(&bed, "config/default").unwrap();
-    let labels = json!({"app": "work"});
-    let container = json!({"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
-    let work = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "work"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels}, "spec": {"tolerations": [{"operator": "Exists"}], "containers": [container]}}},
+    let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 5, ..BedOptions::default() }).unwrap();
+    install(&bed, &nrh);
+    let [blocked, doubled, starting, dying, lacking] = bed.nodes() else { panic!("five nodes") };
+    // Side by side: it is thresholds that take the time.
+    thread::scope(|scope| {
+        scope.spawn(|| blocked_update(&bed, &nrh, blocked));
+        scope.spawn(|| duplicate_sandbox(&bed, &nrh, doubled));
+        scope.spawn(|| blocked_start(&bed, &nrh, starting));
+        scope.spawn(|| {
+            frozen_kubelet(&bed, &nrh, dying);
+            crash_loop(&bed, dying);
+        });
+        scope.spawn(|| lacking_node(&bed, lacking));
     });
-    bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
-    operator::wait(&bed).unwrap();
-    let [one, two] = bed.nodes() else { panic!("two nodes") };
-    let (blocked, doubled) = thread::scope(|scope| {
-        let blocked = scope.spawn(|| sees(&bed, one, "RuntimeUpdateBlocked", true, faults::block_update));
-        // Its grace is ten minutes: that it is seen is what only a real runtime can show.
-        let doubled = scope.spawn(|| sees(&bed, two, "DuplicateSandbox", false, faults::duplicate_sandbox));
-        (blocked.join().unwrap(), doubled.join().unwrap())
-    });
-    assert!(blocked["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{blocked}");
-    assert!(blocked["evidence"].to_string().contains("a stopped shim"), "{blocked}");
-    assert_eq!(doubled["state"], "Suspected", "{doubled}");
-    assert!(doubled["message"].as_str().unwrap().contains("are ready at once"), "{doubled}");
     bed.down().unwrap();
+}
+
+fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
+    let shows = Shows::On("ContainerRuntimeUnhealthy");
+    let seen = sees(bed, nrh, node, "RuntimeUpdateBlocked", shows, faults::block_update);
+    assert!(seen["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{seen}");
+    assert!(seen["evidence"].to_string().contains("a stopped shim"), "{seen}");
+}
+
+/// Its grace is ten minutes: that it is seen is what only a real runtime can show.
+fn duplicate_sandbox(bed: &Bed, nrh: &Path, node: &Node) {
+    let seen = sees(bed, nrh, node, "DuplicateSandbox", Shows::Suspected, faults::duplicate_sandbox);
+    assert_eq!(seen["state"], "Suspected", "{seen}");
+    assert!(seen["message"].as_str().unwrap().contains("are ready at once"), "{seen}");
+}
+
+/// Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
+fn blocked_start(bed: &Bed, nrh: &Path, node: &Node) {
+    until("the controller tells the kubelet's version", RUNS, || {
+        health(bed, node).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
+    });
+    let kubelet = health(bed, node).unwrap()["status"]["kubelet"].clone();
+    let settings = &kubelet["settings"];
+    assert_eq!((&settings["source"], &settings["requestTimeoutSeconds"]), (&json!("Default"), &json!(120)));
+    assert_eq!(kubelet["makesPods"], true, "it has started the probe's pod");
+    let shows = Shows::ToTheController;
+    let seen = sees(bed, nrh, node, "KubeletStartBlocked", shows, faults::block_kubelet_start);
+    let message = seen["message"].as_str().unwrap();
+    assert!(message.contains("although the node is Ready"), "{seen}");
+    assert!(message.contains("likely cause: HungContainer"), "{seen}");
+}
+
+fn frozen_kubelet(bed: &Bed, nrh: &Path, node: &Node) {
+    let shows = Shows::On("KubeletUnhealthy");
+    let seen = sees(bed, nrh, node, "KubeletDown", shows, |node, _| faults::freeze_kubelet(node));
+    assert!(seen["message"].as_str().unwrap().contains("its health check fails"), "{seen}");
+    assert!(seen["evidence"].to_string().contains("no answer"), "{seen}");
+}
+
+/// A kubelet dies for the sixth time after three minutes, and the loop is confirmed a minute later.
+fn crash_loop(bed: &Bed, node: &Node) {
+    assert_eq!(fault(bed, node, "KubeletCrashLoop"), None, "before anything is injected");
+    for _ in 0..7 {
+        faults::kill_kubelet(node).unwrap();
+        // The next one is there after 5 s, and counts as started after 20 s more; the probe looks every 30 s.
+        thread::sleep(Duration::from_mins(1));
+    }
+    let mut seen = Value::Null;
+    until("KubeletCrashLoop is confirmed", NAMED, || {
+        seen = fault(bed, node, "KubeletCrashLoop").unwrap_or_default();
+        seen["state"] == "Confirmed"
+    });
+    assert!(seen["message"].as_str().unwrap().contains("again and again"), "{seen}");
+}
+
+/// One injection, the fault it makes, and whether that is confirmed soon enough to be waited for.
+type Made = (Injection, &'static str, bool);
+
+/// What the node itself lacks, all at once: each is told apart from the others.
+fn lacking_node(bed: &Bed, node: &Node) {
+    let uid = victim(bed, node);
+    until("a healthy node is seen whole", CLEARED, || {
+        ["HostHealthy", "StorageReady", "ClientCertificateValid"]
+            .iter()
+            .all(|kind| condition(bed, node, kind) == "True")
+    });
+    let mut made: Vec<Made> = vec![
+        (faults::full_disk(node).unwrap(), "DiskFull", false),
+        (faults::read_only_run(node).unwrap(), "ReadOnlyFilesystem", true),
+        (faults::few_files(node).unwrap(), "FdExhaustion", true),
+        (faults::expired_certificate(node).unwrap(), "ClientCertificateExpiring", false),
+    ];
+    if faults::has_freezer() {
+        made.push((faults::waiting_shim(node, &uid).unwrap(), "UninterruptibleProcess", true));
+    } else {
+        eprintln!("SKIP: no freezer of version 1 to make a shim wait");
+    }
+    for (_, kind, confirmed) in &made {
+        let mut seen = Value::Null;
+        until(&format!("{kind} is named"), HOST_NAMED, || {
+            seen = fault(bed, node, kind).unwrap_or_default();
+            seen["state"] == "Confirmed" || (!confirmed && seen["state"] == "Suspected")
+        });
+        println!("{kind}: {}", seen["message"]);
+    }
+    for (injection, kind, _) in made.iter().rev() {
+        injection.lift(node).unwrap();
+        println!("{kind} is lifted");
+    }
+    for (_, kind, _) in &made {
+        until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, kind).is_none());
+    }
 }

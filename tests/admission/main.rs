@@ -6,7 +6,9 @@
 
 mod callers;
 mod controller;
+mod credential;
 mod jobs;
+mod mirror;
 mod nodes;
 mod pods;
 mod requests;
@@ -35,10 +37,12 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             let mut cases = Cases::default();
             requests::wait_until_active(&callers).await?;
             nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
+            credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
+            mirror::guarded(&callers, &bed, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;

@@ -124,6 +124,7 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ("remediation", json!({"policy": "p"})),
         ("clusterFaults", json!([fault("StuckDaemonSetPod")])),
         ("summary", json!({"health": "Healthy"})),
+        ("kubeletVersion", json!("v1.23.0")),
     ] {
         let sentence = if field == "order" { "status.order is the controller's" } else { "are the controller's" };
         cases

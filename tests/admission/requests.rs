@@ -163,6 +163,14 @@ impl Cases {
         }
     }
 
+    /// What was tried by other means, and whether it went as it must.
+    pub fn note(&mut self, what: &str, went_well: bool, found: &str) {
+        self.tried += 1;
+        if !went_well {
+            self.wrong.push(format!("{what}: found {found}"));
+        }
+    }
+
     /// How many were tried.
     pub fn count(&self) -> usize {
         self.tried

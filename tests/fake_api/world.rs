@@ -39,7 +39,8 @@ impl World {
     pub fn add_node(&self, name: &str) {
         self.api.put(json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"},
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": START}]}}));
     }
 
     pub fn wall(&self) -> Timestamp {
@@ -75,11 +76,21 @@ impl World {
         self.controller_on(name, self.api.client_with_lease(Some(name)))
     }
 
+    /// Starts a replica that mirrors these conditions to Nodes.
+    pub fn mirroring(&self, name: &str, conditions: &str) -> Replica {
+        self.replica(name, self.api.client(), conditions)
+    }
+
     fn controller_on(&self, name: &str, client: kube::Client) -> Replica {
+        self.replica(name, client, "")
+    }
+
+    fn replica(&self, name: &str, client: kube::Client, conditions: &str) -> Replica {
         let args = ControllerArgs {
             image: Some("nrh:test".into()),
             listen: "127.0.0.1:0".parse().unwrap(),
             max_in_flight: 10,
+            node_conditions: conditions.parse().unwrap(),
             identity: name.into(),
         };
         let controller = Controller::new(Calls::new(client.clone(), client), self.clock(), &args);
@@ -110,14 +121,17 @@ impl World {
     fn report(&self, node: &str, sequence: u64) {
         let faults = if self.sick(node) { json!([hung()]) } else { json!([]) };
         let now = self.wall().to_string();
+        let began = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/began"].clone());
+        let began = began.filter(Value::is_string).unwrap_or_else(|| json!(START));
         self.api.change("noderuntimehealths", node, |object| {
             if object["status"].is_null() {
                 object["status"] = json!({});
             }
             let status = &mut object["status"];
             status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence,
-                "heartbeatAt": now, "intervalSeconds": 15, "canAct": true});
-            status["kubelet"] = json!({"started": true});
+                "heartbeatAt": now, "intervalSeconds": 15, "canAct": true,
+                "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 1}]});
+            status["kubelet"] = json!({"started": true, "startedAt": began});
             status["faults"] = faults;
             let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
             let others = conditions.into_iter().filter(|c| !LOOKED_AT.iter().any(|kind| c["type"] == *kind));
@@ -139,6 +153,18 @@ impl World {
         self.api.change("nodes", node, |node| {
             node["metadata"]["annotations"]["test/sick"] = json!(if sick { "yes" } else { "no" });
         });
+    }
+
+    /// The kubelet of a node is restarted now.
+    pub fn restart_kubelet(&self, node: &str) {
+        let now = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        self.api.change("nodes", node, |node| node["metadata"]["annotations"]["test/began"] = json!(now));
+    }
+
+    /// The kubelet of a node writes its status, which is Ready.
+    pub fn write_node_status(&self, node: &str) {
+        let now = self.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        self.api.change("nodes", node, |node| node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(now));
     }
 
     pub fn set_kubelet(&self, runs: bool) {
@@ -199,8 +225,16 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 5] =
-    ["RuntimeReady", "ContainersResponsive", "SandboxesConsistent", "NetworkPluginResponsive", "KubeletReady"];
+const LOOKED_AT: [&str; 8] = [
+    "RuntimeReady",
+    "ContainersResponsive",
+    "SandboxesConsistent",
+    "NetworkPluginResponsive",
+    "KubeletReady",
+    "HostHealthy",
+    "StorageReady",
+    "ClientCertificateValid",
+];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
 fn hung() -> Value {

@@ -21,8 +21,9 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
     let subject_kind = match kind {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
         FaultType::LeakedShim => SubjectKind::Shim,
-        FaultType::KubeletDown => SubjectKind::Kubelet,
+        FaultType::KubeletDown | FaultType::KubeletCrashLoop => SubjectKind::Kubelet,
         kind if kind.is_of_runtime() => SubjectKind::Runtime,
+        kind if kind.is_of_host() => SubjectKind::Host,
         _ => SubjectKind::Container,
     };
     let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);

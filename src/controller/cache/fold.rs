@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::versions::{Versions, version_of};
 use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
 use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
-use crate::core::snapshot::ReportView;
+use crate::controller::node_conditions;
+use crate::core::kubelet::unfinished;
+use crate::core::snapshot::{NodeView, ReportView};
 
 /// Whether the decider has to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,17 +72,29 @@ impl Folds for Node {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        match node_conditions::standing(&self) {
+            Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
+            None => state.node_conditions.remove(key),
+        };
         let view = node::view(&self);
-        let old = state.snapshot.nodes.get(key);
-        let news = News::when(old != Some(&view));
-        if news == News::Matters {
-            state.snapshot.nodes.insert(key.to_owned(), view);
+        if let Some(known) = state.snapshot.nodes.get_mut(key) {
+            let kubelet = state.snapshot.reports.get(key).map(|report| &report.kubelet);
+            let unfinished = |view: &NodeView| kubelet.and_then(|kubelet| unfinished(view, kubelet));
+            let before = unfinished(known);
+            // The time of the kubelet's last word comes from every node every five minutes: it matters only where a
+            // start is waited for.
+            known.status_at = view.status_at;
+            if *known == view {
+                return News::when(before != unfinished(known));
+            }
         }
-        news
+        state.snapshot.nodes.insert(key.to_owned(), view);
+        News::Matters
     }
 
     fn forget(key: &str, state: &mut State) -> News {
         state.pods_of_nodes.remove(key);
+        state.node_conditions.remove(key);
         News::when(state.snapshot.nodes.remove(key).is_some())
     }
 }
@@ -320,3 +334,6 @@ impl Folds for Pod {
         News::Nothing
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! A Node, stripped to what a decision needs.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL};
+use crate::core::kubelet::complaint;
 use crate::core::snapshot::{NodeView, Tri};
 use crate::core::text::bounded;
 
@@ -13,13 +14,17 @@ const REMOVAL_TAINTS: [&str; 3] =
 const LIFECYCLE_CONDITIONS: [&str; 4] =
     ["MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress", "GracefulNodeShutdownInProgress"];
 
-/// Reads a Node. Heartbeat times, images, addresses and the like are left out, so that two views are equal
-/// when nothing that matters has changed.
+/// The conditions that the kubelet writes. Others (of node-problem-detector, say) have times of their own.
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// Reads a Node. Images, addresses and the like are left out.
 pub fn view(node: &Node) -> NodeView {
     let meta = &node.metadata;
     let labels = meta.labels.clone().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let status_of = |kind: &str| conditions.iter().find(|c| c.type_ == kind).map(|c| c.status.as_str());
+    let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
+    let ready = condition("Ready");
+    let of_kubelet = KUBELET_CONDITIONS.iter().filter_map(|kind| condition(kind)?.last_heartbeat_time.as_ref());
     let mut vetoes = Vec::new();
     if let Some(value) = labels.get(EXCLUDE_LABEL)
         && value != "false"
@@ -29,17 +34,27 @@ pub fn view(node: &Node) -> NodeView {
     vetoes.extend(maintained(node));
     NodeView {
         uid: meta.uid.clone().unwrap_or_default(),
-        ready: match status_of("Ready") {
+        ready: match ready.map(|ready| ready.status.as_str()) {
             Some("True") => Tri::True,
             Some("False") => Tri::False,
             _ => Tri::Unknown,
         },
+        ready_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
+        complaint: ready.filter(|ready| ready.status == "False").and_then(|ready| {
+            complaint(ready.reason.as_deref().unwrap_or_default(), ready.message.as_deref().unwrap_or_default())
+        }),
+        status_at: of_kubelet.map(|time| time.0).max(),
+        kubelet_version: node.status.as_ref().and_then(|status| status.node_info.as_ref()).and_then(version),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
         deleting: meta.deletion_timestamp.is_some(),
         labels,
         vetoes,
     }
+}
+
+fn version(info: &NodeSystemInfo) -> Option<String> {
+    (!info.kubelet_version.is_empty()).then(|| bounded(&info.kubelet_version, 64))
 }
 
 /// The marks by which others say that they take the node out of service: such a node is left alone, and it stays
@@ -73,14 +88,26 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_alone_changes_nothing() {
-        let at = |time: &str| {
-            view(&node(json!({"metadata": {"name": "w1", "uid": "u", "resourceVersion": time},
-                "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time}],
-                           "images": [{"names": ["a"], "sizeBytes": 5}]}})))
-        };
-        assert_eq!(at("2025-01-01T00:00:00Z"), at("2025-01-01T00:05:00Z"));
-        assert_eq!(at("2025-01-01T00:00:00Z").ready, Tri::True);
+    fn the_kubelets_own_conditions_tell_when_it_last_wrote_and_what_it_complains_of() {
+        let (early, late) = ("2025-01-01T00:00:00Z", "2025-01-01T00:05:00Z");
+        let mut seen = json!({"metadata": {"name": "w1", "uid": "u"},
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3", "architecture": "", "bootID": "", "containerRuntimeVersion": "",
+                    "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
+                "conditions": [
+                    {"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": early},
+                    {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": early,
+                        "message": "PLEG is not healthy: pleg was last seen active 3m1s ago"},
+                    {"type": "KernelDeadlock", "status": "False", "lastHeartbeatTime": late}]}});
+        let found = view(&node(seen.clone()));
+        assert_eq!((found.ready, found.complaint), (Tri::True, None));
+        assert_eq!(found.status_at, early.parse().ok(), "another program's condition is not the kubelet's word");
+        assert_eq!(found.kubelet_version.as_deref(), Some("v1.36.3"));
+        let ready = &mut seen["status"]["conditions"][1];
+        (ready["status"], ready["reason"], ready["lastHeartbeatTime"]) =
+            (json!("False"), json!("KubeletNotReady"), json!(late));
+        let found = view(&node(seen));
+        assert_eq!((found.ready, found.complaint), (Tri::False, Some(crate::core::kubelet::Complaint::PlegStalled)));
+        assert_eq!(found.status_at, late.parse().ok());
     }
 
     #[test]

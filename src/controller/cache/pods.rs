@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
+use crate::core::go_duration;
 use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 
@@ -124,24 +125,7 @@ fn since(then: Timestamp, now: Timestamp) -> Duration {
 /// The kubelet's back-off in its own words: `back-off 5m0s restarting failed container=…`.
 pub fn back_off(message: &str) -> Option<Duration> {
     let text = message.strip_prefix("back-off ")?.split(' ').next()?;
-    let mut total = Duration::ZERO;
-    let mut number = String::new();
-    for character in text.chars() {
-        if character.is_ascii_digit() || character == '.' {
-            number.push(character);
-            continue;
-        }
-        let unit = match character {
-            'h' => 3600,
-            'm' => 60,
-            's' => 1,
-            _ => return None,
-        };
-        let whole: u64 = number.split('.').next()?.parse().ok().filter(|n| *n < 1_000_000)?;
-        total = total.saturating_add(Duration::from_secs(whole.saturating_mul(unit)));
-        number.clear();
-    }
-    (number.is_empty() && !total.is_zero()).then_some(total)
+    go_duration::parse(text).filter(|back_off| !back_off.is_zero())
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use tokio::time::Instant;
 
-use super::arrival::Arrivals;
+use super::arrival::{Arrivals, UNDATED};
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
 use crate::api::{ConditionType, NodeRuntimeHealthStatus};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
-use crate::core::snapshot::{Heartbeat, ReportView, ReportedFault};
+use crate::core::observation::KubeletSettings;
+use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault};
 use crate::core::text::bounded;
 
 /// The controller's part of the object, as it stands in the API.
@@ -24,6 +25,8 @@ pub struct Standing {
     pub owner: Option<String>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// The kubelet's version.
+    pub kubelet_version: Option<String>,
     /// Faults found by the controller.
     pub cluster_faults: Vec<Fault>,
     /// What is being done.
@@ -51,6 +54,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         uid: object.metadata.uid.clone().unwrap_or_default(),
         owner: owner(&object.metadata),
         deleting: object.metadata.deletion_timestamp.is_some(),
+        kubelet_version: status.kubelet_version,
         cluster_faults: status.cluster_faults,
         remediation: status.remediation,
         summary: status.summary,
@@ -82,10 +86,31 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.look_age_seconds) })
             .collect(),
         unlooked: unlooked(|kind| standing_of(&status.conditions, kind)),
+        kubelet: process(status),
         restart_safe: status_of(&status.conditions, ConditionType::RestartSafe),
         agent: status.agent.clone(),
         order: status.order.clone(),
         stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
+    }
+}
+
+/// The kubelet's process. Both its start and the report are by the node's clock, so its age holds whatever that shows.
+fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
+    let Some(kubelet) = &status.kubelet else { return KubeletView::default() };
+    let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
+    let age = made.zip(kubelet.started_at).map(|(made, began)| made.duration_since(began));
+    let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+    let mut lanes = status.probe.iter().flat_map(|probe| &probe.lanes);
+    let looked = lanes.find(|lane| lane.name == "kubelet").and_then(|lane| lane.age_seconds);
+    let sent = (age, looked.map_or(UNDATED, Duration::from_secs));
+    KubeletView {
+        began: kubelet.started_at,
+        sent,
+        age,
+        looked: sent.1,
+        makes_pods: kubelet.makes_pods == Some(true),
+        settings: kubelet.settings.as_ref().map(KubeletSettings::from),
+        unfinished: None,
     }
 }
 
@@ -118,6 +143,9 @@ pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
         heartbeat.arrived = arrivals.age(now);
     }
+    let (age, looked) = view.kubelet.sent;
+    view.kubelet.age = age.saturating_add(arrivals.age(now));
+    view.kubelet.looked = arrivals.look_age(looked, now);
     for reported in &mut view.faults {
         reported.looked = arrivals.look_age(Duration::from_secs(reported.fault.look_age_seconds), now);
     }
@@ -128,8 +156,10 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat =
         |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
+    let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.makes_pods, view.kubelet.settings);
     (&old.node_uid, &old.suspended, &old.unlooked, old.restart_safe, &old.agent, &old.order, &old.stopped)
         != (&new.node_uid, &new.suspended, &new.unlooked, new.restart_safe, &new.agent, &new.order, &new.stopped)
+        || kubelet(old) != kubelet(new)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
 }

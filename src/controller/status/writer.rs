@@ -263,10 +263,13 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
     let mut status = json!({
         "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
     });
-    if !part.cluster_faults.is_empty()
-        && let Some(fields) = status.as_object_mut()
-    {
-        fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
+    if let Some(fields) = status.as_object_mut() {
+        if !part.cluster_faults.is_empty() {
+            fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
+        }
+        if let Some(version) = &part.kubelet_version {
+            fields.insert("kubeletVersion".to_owned(), json!(version));
+        }
     }
     json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
 }

@@ -193,8 +193,11 @@ fn shim_of<'a>(
     seen: &'a Observations,
 ) -> Option<(&'a ProcessSeen, Duration)> {
     let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
+    // Of two that serve one id the stopped one is what holds it up, in whatever order they were read.
     let serves = |wanted: &str| {
-        table.processes.iter().find(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted))
+        let shims =
+            table.processes.iter().filter(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted));
+        shims.min_by_key(|process| (process.state != 'T', process.pid, process.start_ticks))
     };
     let by_container = || {
         let silent = answers.silent.iter().map(|(id, _)| *id);

@@ -1,16 +1,14 @@
-//! `RuntimeUnreachable`, `RuntimeListHung`, `RuntimeUpdateBlocked` and `KubeletDown`: the components themselves.
+//! `RuntimeUnreachable`, `RuntimeListHung` and `RuntimeUpdateBlocked`: the runtime as a whole.
 
 use std::time::Duration;
 
-use super::{
-    Coverage, Findings, Harm, Known, KubeletStart, STALE, Sighting, Verdict, answer, describe, evidence, lists,
-    processes,
-};
-use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use crate::core::observation::{KubeletSeen, Look, Observations, Part};
+use super::component::Component;
+use super::{Findings, STALE, Verdict, answer, describe, evidence, lists};
+use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::core::observation::{Look, Observations, Part};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
-use crate::core::thresholds::{Confirmation, Thresholds};
+use crate::core::thresholds::Thresholds;
 
 /// A child of the runtime at work for longer than this is no passing moment.
 const IN_FLIGHT: Duration = Duration::from_secs(30);
@@ -18,47 +16,15 @@ const IN_FLIGHT: Duration = Duration::from_secs(30);
 /// Keys of the components: there is one of each on a node.
 const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
-const KUBELET: &str = "kubelet";
-
-/// A fault of a component as a whole: nothing on the node is its one target.
-struct Component<'a> {
-    kind: FaultType,
-    key: &'a str,
-    of: SubjectKind,
-    name: Option<String>,
-    severity: Severity,
-    message: String,
-    impact: &'a str,
-    evidence: Vec<String>,
-    looked: Duration,
-    confirm: Confirmation,
-}
-
-impl From<Component<'_>> for Sighting {
-    fn from(component: Component<'_>) -> Self {
-        Self {
-            kind: component.kind,
-            key: component.key.to_owned(),
-            certain: true,
-            harm: Harm::Always,
-            severity: component.severity,
-            subject: Subject { name: component.name, ..Subject::of(component.of) },
-            target: Target::default(),
-            message: bounded(&component.message, MAX_LINE),
-            impact: component.impact.to_owned(),
-            evidence: evidence(component.evidence),
-            looked: component.looked,
-            confirm: component.confirm,
-            without_kubelet: None,
-        }
-    }
-}
 
 pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;
     let (how, detail, looked) = match &seen.runtime {
         Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
-        Look::Failed { error, age } => ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age)),
+        // A failure of long ago says nothing about now, as an answer would not.
+        Look::Failed { error, age } if *age <= STALE => {
+            ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
+        }
         look => {
             let verdict = match answer(look, seen.now, "the runtime", STALE) {
                 Ok((_, looked)) => Verdict::Clean { looked },
@@ -79,8 +45,7 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
         Component {
             kind,
             key: RUNTIME,
-            of: SubjectKind::Runtime,
-            name: None,
+            subject: Subject::of(SubjectKind::Runtime),
             severity: Severity::Critical,
             message: format!("the container runtime {how} on a fresh connection{because}"),
             impact: "no container of this node can be started, stopped or asked about",
@@ -144,8 +109,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         Component {
             kind,
             key: LISTS,
-            of: SubjectKind::Runtime,
-            name: Some(list.to_owned()),
+            subject: Subject { name: Some(list.to_owned()), ..Subject::of(SubjectKind::Runtime) },
             severity: Severity::High,
             message: message.to_owned(),
             impact,
@@ -156,73 +120,6 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         .into(),
     );
     blind(findings, &Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
-}
-
-pub(super) fn kubelet(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
-    let kind = FaultType::KubeletDown;
-    let (kubelet, looked) = match answer(&seen.kubelet, seen.now, "the kubelet", STALE) {
-        Ok(found) => found,
-        Err(verdict) => return findings.blind(kind, verdict),
-    };
-    if kubelet.process.is_none() {
-        // No kubelet in a table that may not be the node's means nothing.
-        let table = processes(seen).map(|_| ());
-        let strange =
-            || Verdict::unknown(ConditionReason::CannotLook, "no process of the node has ever been seen here");
-        if let Err(verdict) = table.and_then(|()| if known.host_processes { Ok(()) } else { Err(strange()) }) {
-            return findings.blind(kind, verdict);
-        }
-    }
-    let confirm = thresholds.kubelet_down;
-    let (message, confirm) = match (kubelet.process, kubelet.healthz) {
-        (None, _) => ("no kubelet process runs".to_owned(), confirm),
-        (Some((_, _, age)), _) if age < thresholds.kubelet_start_age => {
-            // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
-            // none completes its start, to tell.
-            let grace = confirm.grace.saturating_mul(2);
-            (
-                "a kubelet process has begun, but none has completed its start".to_owned(),
-                Confirmation { grace, ..confirm },
-            )
-        }
-        (Some((_, _, age)), Some(true)) => {
-            let completed = looked.saturating_sub(age);
-            findings.kubelet = KubeletStart { started: Some(true), completed: Some(completed) };
-            return findings.blind(kind, Verdict::Clean { looked });
-        }
-        (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
-        (Some(_), None) => {
-            let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, note));
-        }
-    };
-    findings.kubelet.started = started(kubelet, thresholds);
-    findings.sightings.push(
-        Component {
-            kind,
-            key: KUBELET,
-            of: SubjectKind::Kubelet,
-            name: Some(KUBELET.to_owned()),
-            severity: Severity::Critical,
-            message,
-            impact: "no pod of this node is started, stopped or watched",
-            evidence: kubelet.note.iter().map(|note| bounded(note, MAX_LINE)).collect(),
-            looked,
-            confirm,
-        }
-        .into(),
-    );
-    findings.cover(
-        kind,
-        Coverage::new(Verdict::unknown(ConditionReason::CannotLook, "no kubelet has completed its start")),
-    );
-}
-
-fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
-    match kubelet.process {
-        Some((_, _, age)) if age < thresholds.kubelet_start_age => None,
-        _ => Some(false),
-    }
 }
 
 /// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.

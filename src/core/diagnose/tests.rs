@@ -3,20 +3,25 @@
 mod components;
 mod docker;
 mod duplicate_sandbox;
+mod host;
 mod hung_container;
+mod kubelet;
 mod leaked_shim;
 mod lost_task;
 mod network_plugin;
 mod noise;
 mod orphan;
+mod properties;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
 use crate::core::observation::{
-    ContainerSeen, ContainerState, KubeletSeen, ListRound, MayBe, OrphanRecheck, Part, ProcessTable, RuntimeKind,
-    RuntimeSeen, SandboxSeen, TaskAnswer,
+    ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
+    KubeletSettings, LimitSeen, ListRound, MayBe, OrphanRecheck, Owner, Part, ProcessTable, RuntimeKind, RuntimeSeen,
+    SandboxSeen, SettingsSource, Space, TaskAnswer, Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -26,16 +31,19 @@ const SIDECAR: &str = "aaaa2";
 const OTHER_WORK: &str = "bbbb1";
 
 /// A node as the collectors see it, built by hand.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub now: Duration,
     pub runtime: Look<RuntimeSeen>,
     pub kind: RuntimeKind,
     pub lists: Look<ListRound>,
     pub sandbox_list_hung: bool,
+    pub list_too_large: bool,
     pub tasks: BTreeMap<String, Look<TaskAnswer>>,
     pub processes: Look<ProcessTable>,
     pub kubelet: Look<KubeletSeen>,
+    pub host: Look<HostSeen>,
+    pub disks: Look<DisksSeen>,
 }
 
 pub(crate) fn done<T>(value: T) -> Look<T> {
@@ -70,6 +78,7 @@ fn process(pid: i32, part: Part) -> ProcessSeen {
         state: 'S',
         command: "containerd-shim".into(),
         wchan: Some("futex_wait_queue".into()),
+        waited: None,
         part,
     }
 }
@@ -86,6 +95,55 @@ fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool) -> 
     ProcessSeen { age: Duration::from_secs(age), parent: 50, command: "ptp".into(), ..process(pid, part) }
 }
 
+fn limit(owner: Owner, used: u64, limit: u64) -> LimitSeen {
+    LimitSeen { owner, usage: Ok(Usage { used, limit }) }
+}
+
+fn containerd() -> Owner {
+    Owner::Runtime("containerd".into())
+}
+
+/// A node that gives its runtime and its kubelet all they need.
+fn roomy() -> HostSeen {
+    let daemon =
+        |owner, pid: i32| DaemonSeen { owner, pid, start_ticks: u64::try_from(pid).unwrap() * 100, waiting: Ok(None) };
+    HostSeen {
+        pids: vec![limit(Owner::Node, 900, 32_768), limit(Owner::Pods, 500, 30_000), limit(containerd(), 60, 4915)],
+        files: vec![
+            limit(Owner::Node, 3000, u64::MAX),
+            limit(Owner::Kubelet, 64, 1_000_000),
+            limit(containerd(), 256, 1_048_576),
+        ],
+        daemons: vec![daemon(Owner::Kubelet, 60), daemon(containerd(), 50)],
+        frozen: Ok(Vec::new()),
+        unseen: None,
+    }
+}
+
+/// One disk for all, half full, and the kubelet's certificate of a year in its third month.
+fn sound() -> DisksSeen {
+    let filesystem = |device: &str, folders: &[&str], bytes| FilesystemSeen {
+        device: device.into(),
+        folders: folders.iter().map(|folder| (*folder).to_owned()).collect(),
+        bytes: Space { total: bytes, left: bytes / 2 },
+        inodes: Space { total: 1_000_000, left: 900_000 },
+        read_only: None,
+    };
+    let day = Duration::from_hours(24);
+    DisksSeen {
+        filesystems: vec![
+            filesystem("254:0", &["/var/lib/containerd", "/var/lib/kubelet"], 100 << 30),
+            filesystem("0:24", &["/run"], 400 << 20),
+        ],
+        unseen: None,
+        credential: Credential::Certificate {
+            place: "/var/lib/kubelet/pki/kubelet-client-current.pem".into(),
+            lifetime: day * 365,
+            left: day * 280,
+        },
+    }
+}
+
 impl Node {
     pub(crate) fn healthy() -> Self {
         let lists = ListRound {
@@ -97,6 +155,7 @@ impl Node {
             ],
             sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
             containers_before: Duration::ZERO,
+            answer_bytes: 3000,
             rechecks: BTreeMap::new(),
             removals: None,
             round: 1,
@@ -110,12 +169,14 @@ impl Node {
                 process(60, Part::Kubelet),
             ],
             unproven: Vec::new(),
+            inits: Vec::new(),
             round: 1,
         };
         let kubelet = KubeletSeen {
             process: Some((60, 6000, Duration::from_mins(10))),
             healthz: Some(true),
             version: Some("v1.36.3".into()),
+            settings: Some(KubeletSettings { source: SettingsSource::File, ..KubeletSettings::default() }),
             ..KubeletSeen::default()
         };
         let tasks = [WORK, SIDECAR, OTHER_WORK].map(|id| (id.to_owned(), done(TaskAnswer::Answered))).into();
@@ -125,9 +186,12 @@ impl Node {
             kind: RuntimeKind::Containerd,
             lists: done(lists),
             sandbox_list_hung: false,
+            list_too_large: false,
             tasks,
             processes: done(processes),
             kubelet: done(kubelet),
+            host: done(roomy()),
+            disks: done(sound()),
         }
     }
 
@@ -136,7 +200,16 @@ impl Node {
         fn no<T>() -> Look<T> {
             Look::Blind { reason: "no socket".into() }
         }
-        Self { runtime: no(), lists: no(), tasks: BTreeMap::new(), processes: no(), kubelet: no(), ..Self::healthy() }
+        Self {
+            runtime: no(),
+            lists: no(),
+            tasks: BTreeMap::new(),
+            processes: no(),
+            kubelet: no(),
+            host: no(),
+            disks: no(),
+            ..Self::healthy()
+        }
     }
 
     pub(crate) fn seen(&self) -> Observations {
@@ -146,9 +219,12 @@ impl Node {
             kind: self.kind,
             lists: self.lists.clone(),
             sandbox_list_hung: self.sandbox_list_hung,
+            list_too_large: self.list_too_large,
             tasks: self.tasks.clone(),
             processes: self.processes.clone(),
             kubelet: self.kubelet.clone(),
+            host: self.host.clone(),
+            disks: self.disks.clone(),
         }
     }
 
@@ -170,13 +246,29 @@ impl Node {
     fn unproven(&mut self, command: &str, may_be: MayBe) {
         let Look::Done { value, .. } = &mut self.processes else { panic!("no table") };
         let age = Duration::from_mins(10);
-        value.unproven.push(Unproven { pid: 700, age, state: 'D', command: command.into(), may_be });
+        let waited = Some(Duration::ZERO);
+        let one = Unproven { pid: 700, start_ticks: 7, age, state: 'D', waited, command: command.into(), may_be };
+        value.unproven.push(one);
     }
 
     pub(crate) fn kubelet(&mut self) -> &mut KubeletSeen {
         match &mut self.kubelet {
             Look::Done { value, .. } => value,
             _ => panic!("no kubelet"),
+        }
+    }
+
+    fn host(&mut self) -> &mut HostSeen {
+        match &mut self.host {
+            Look::Done { value, .. } => value,
+            _ => panic!("no look at the host"),
+        }
+    }
+
+    fn disks(&mut self) -> &mut DisksSeen {
+        match &mut self.disks {
+            Look::Done { value, .. } => value,
+            _ => panic!("no look at the disks"),
         }
     }
 

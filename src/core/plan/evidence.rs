@@ -10,8 +10,11 @@ use jiff::Timestamp;
 use super::{PlanSettings, Wake};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
+use crate::core::kubelet;
 use crate::core::policy::Policy;
-use crate::core::snapshot::{Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, missed_after};
+use crate::core::snapshot::{
+    Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
+};
 use crate::core::stuck;
 
 /// How the probe of a node stands.
@@ -114,6 +117,13 @@ impl NodeFacts<'_> {
         self.seen.iter().find(|seen| seen.fault.id == id)
     }
 
+    /// Whether a kubelet runs whose start has come to an end, by the word of the Node.
+    pub fn kubelet_works(&self) -> bool {
+        let (Some(view), Some(report)) = (self.view, self.report) else { return false };
+        let started = report.kubelet.began.is_some() && kubelet::unfinished(view, &report.kubelet).is_none();
+        started && view.ready == Tri::True
+    }
+
     /// Time since the last report arrived.
     pub fn arrived(&self) -> Option<Duration> {
         self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
@@ -139,6 +149,10 @@ impl NodeFacts<'_> {
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
             FaultType::ProbeSilent => true,
+            FaultType::KubeletStartBlocked => self.kubelet_works() && self.arrived().is_some_and(is_later),
+            FaultType::PlegStalled => {
+                self.view.is_some_and(|view| view.ready == Tri::True) && self.arrived().is_some_and(is_later)
+            }
             // A full report may have left the fault out.
             _ => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
@@ -269,11 +283,32 @@ fn cluster_faults<'a>(
             Seen { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
+    own.extend(of_kubelet(facts, &reported, now, settings));
     if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
         let fault = silent_probe(facts.name, now, arrived);
         own.push(Seen { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
     }
     own
+}
+
+/// Faults of the kubelet that show in what it writes, and does not write, into its Node.
+fn of_kubelet<'a>(
+    facts: &NodeFacts<'_>,
+    reported: &[&Fault],
+    now: Timestamp,
+    settings: &PlanSettings,
+) -> impl Iterator<Item = Seen<'a>> {
+    let process = facts.report.filter(|_| facts.owns_report()).map(|report| &report.kubelet);
+    // Of a process that nobody looks at any more, nothing is known. One missed heartbeat makes nothing undone: the Node
+    // is watched all the while.
+    let looked_at = process.filter(|_| facts.probe != Probe::Silent);
+    let blocked = facts.view.zip(looked_at).and_then(|(view, process)| {
+        let fault = kubelet::start_blocked(facts.name, view, process, reported, &settings.thresholds)?;
+        Some((fault, process.looked))
+    });
+    let stalled = facts.view.and_then(|view| kubelet::pleg_stalled(facts.name, view, process, reported));
+    let all = blocked.into_iter().chain(stalled.map(|fault| (fault, Duration::ZERO)));
+    all.map(move |(fault, looked)| Seen { looked, lasted: kubelet::lasted(&fault, now), fault: Cow::Owned(fault) })
 }
 
 fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
@@ -302,6 +337,12 @@ fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
         wake.when_past(silent, heartbeat.arrived);
     }
     let t = &settings.thresholds;
+    if let (true, Some(process)) = (facts.owns_report(), facts.report.map(|report| &report.kubelet))
+        && let Some(seen) = process.unfinished
+    {
+        wake.when_past(t.start_blocked_age, process.age);
+        wake.when_past(t.start_blocked_seen, seen);
+    }
     for pod in &facts.pods {
         match pod.overdue {
             Some(overdue) => wake.when_past(t.stuck_terminating, overdue),

@@ -6,6 +6,7 @@ use super::evidence::{NodeFacts, Probe, Seen};
 use super::{Ctx, Hold, HoldReason, Operation, protect, refused};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
+use crate::core::kubelet;
 use crate::core::order::{NodeAction, Order, Signal};
 use crate::core::policy::{Action, ActionType, Rule, Step};
 use crate::core::snapshot::Tri;
@@ -23,6 +24,9 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung)
         | (Action::CleanupOrphans, F::LeakedShim | F::OrphanContainer) => Ok(()),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
+        (Action::Cordon, F::FrozenCgroup | F::ExitedContainerPileUp | F::ClientCertificateExpiring) => {
+            Err("new pods do not make it worse")
+        }
         (Action::Cordon, _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
@@ -198,11 +202,14 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     Err(Hold::new(HoldReason::CannotAct, &message))
 }
 
-/// A Job where the kubelet can start one, else the probe itself.
+/// A Job where the kubelet can start one, else the probe itself. While its start is blocked it starts none, although the
+/// node may be Ready: already a kubelet that has written nothing since it began, for however short a time, is no good
+/// choice.
 fn lane(facts: &NodeFacts<'_>) -> Lane {
-    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
-    let kubelet_works = heartbeat.is_some_and(|h| h.kubelet_works == Tri::True);
-    if kubelet_works && facts.view.is_some_and(|view| view.ready == Tri::True) { Lane::Job } else { Lane::Agent }
+    let Some((view, report)) = facts.view.zip(facts.report) else { return Lane::Agent };
+    let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == Tri::True);
+    let unfinished = kubelet::unfinished(view, &report.kubelet).is_some();
+    if works && view.ready == Tri::True && !unfinished { Lane::Job } else { Lane::Agent }
 }
 
 /// Whether the step has to wait after its last attempt.

@@ -25,13 +25,16 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
         remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
         episode: episode.map(|episode| episode.name.clone()),
         stopped: readiness::stopped(ctx, facts),
+        kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match facts.probe {
             Probe::Reporting => Tri::True,
             Probe::Silent => Tri::False,
             _ => Tri::Unknown,
         },
-        restart_safe_known: is_reporting && facts.view.is_some_and(|view| view.ready != Tri::Unknown),
+        restart_safe_known: is_reporting
+            && facts.view.is_some_and(|view| view.ready != Tri::Unknown)
+            && facts.seen.iter().all(|seen| seen.fault.kind != FaultType::KubeletStartBlocked),
         self_healing: self_healing(facts, held),
         pods_progressing: pods_progressing(facts),
         look_requested: turn.is_some_and(|turn| turn.look)
@@ -165,8 +168,12 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
     if facts.probe == Probe::Reporting && !is_off { Tri::True } else { Tri::Unknown }
 }
 
+/// What keeps pods of a node from getting on, as the API shows it.
+pub(crate) const HOLDS_UP_PODS: [FaultType; 3] =
+    [FaultType::KubeletStartBlocked, FaultType::PlegStalled, FaultType::StuckDaemonSetPod];
+
 fn pods_progressing(facts: &NodeFacts<'_>) -> Tri {
-    if facts.seen.iter().any(|seen| seen.fault.kind == FaultType::StuckDaemonSetPod) {
+    if facts.seen.iter().any(|seen| HOLDS_UP_PODS.contains(&seen.fault.kind)) {
         return Tri::False;
     }
     if facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) { Tri::Unknown } else { Tri::True }

@@ -232,6 +232,26 @@ mod orphan {
     }
 
     #[test]
+    fn a_kubelet_that_works_no_more_and_still_runs_may_go_on_at_any_moment() {
+        let mut watch = Watch::new(node(ContainerState::Exited, true));
+        watch.node.kubelet().process = Some((60, 6000, Duration::from_mins(10)));
+        watch.node.list().rechecks.clear();
+        watch.at(1000, Orphan);
+        // It is stopped: its health check hangs. Then its pod loses the sandbox.
+        watch.node = node(ContainerState::Exited, true);
+        watch.node.kubelet().healthz = Some(false);
+        for second in (1010..1400).step_by(10) {
+            watch.node.kubelet().process = Some((60, 6000, Duration::from_secs(second - 400)));
+            assert_eq!(watch.at(second, Orphan), None, "at {second}");
+        }
+        assert_eq!(watch.at(1399, FaultType::KubeletDown), CONFIRMED);
+        // It is killed: now nobody makes or removes containers.
+        watch.node = node(ContainerState::Exited, false);
+        let states: Vec<_> = (1400..=1440).step_by(10).map(|second| watch.at(second, Orphan)).collect();
+        assert_eq!(states.last(), Some(&CONFIRMED), "{states:?}");
+    }
+
+    #[test]
     fn a_kubelet_that_was_up_before_it_was_seen_does_not_count() {
         let mut watch = Watch::new(node(ContainerState::Exited, true));
         watch.at(1000, Orphan);

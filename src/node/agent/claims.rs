@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use crate::core::order::{Order, Outcome};
@@ -166,32 +166,39 @@ impl Claims {
         self.folder.join("ops").join(&order.operation_id)
     }
 
-    /// Creates a file exclusively and puts its content on the disk; `false` when it exists.
+    /// Makes a file that is not there yet, in one step: whoever finds it finds all of it. `false` when it exists.
     fn create(&self, name: &str, content: &impl Serialize) -> io::Result<bool> {
+        let fresh = self.write(content)?;
         let path = self.folder.join(name);
-        let bytes = serde_json::to_vec(content).map_err(io::Error::other)?;
-        let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        sync_folder(&path)?;
-        Ok(true)
+        match renameat_with(CWD, &fresh, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => sync_folder(&path).map(|()| true),
+            Err(error) => {
+                remove(&fresh)?;
+                if error == rustix::io::Errno::EXIST { Ok(false) } else { Err(error.into()) }
+            }
+        }
     }
 
     /// Puts a file in the place of another in one step: readers see the old one or the new one, whole.
     fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
+        let fresh = self.write(content)?;
+        let path = self.folder.join(name);
+        std::fs::rename(&fresh, &path)?;
+        sync_folder(&path)
+    }
+
+    /// Writes a file under a name of its own, all of it on the disk.
+    fn write(&self, content: &impl Serialize) -> io::Result<PathBuf> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let unique = format!(".new-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let fresh = self.folder.join(&unique);
         // Left behind by a process of the same id that crashed.
         remove(&fresh)?;
-        self.create(&unique, content)?;
-        let path = self.folder.join(name);
-        std::fs::rename(&fresh, &path)?;
-        sync_folder(&path)
+        let bytes = serde_json::to_vec(content).map_err(io::Error::other)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        Ok(fresh)
     }
 
     fn lock(&self) -> io::Result<File> {

@@ -12,10 +12,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::core::observation::KubeletSettings;
 use crate::core::text::bounded;
 use crate::node::proc::{self, Handle, RawProcess};
 
-mod settings;
+pub(super) mod settings;
 
 pub use settings::Settings;
 
@@ -158,9 +159,14 @@ impl Finder {
         }
         let args = handle.args().map_err(said)?;
         let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
+        let command = handle.stat().map_err(said)?.command;
+        let kind = kind(&command);
         if settings.runtime_endpoint.is_none() {
-            let command = handle.stat().map_err(said)?.command;
-            settings.runtime_endpoint = kind(&command).and_then(|kind| kind.runtime).map(ToOwned::to_owned);
+            settings.runtime_endpoint = kind.and_then(|kind| kind.runtime).map(ToOwned::to_owned);
+        }
+        if kind.is_some_and(|kind| kind.file != "kubelet") {
+            // What it hands on to the kubelet inside stands in flags and files of its own.
+            settings.kubelet = KubeletSettings::default();
         }
         settings.same_network = self.same_network(pid);
         Ok(settings)

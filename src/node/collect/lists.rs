@@ -78,10 +78,10 @@ impl Lists {
     ) -> Result<ListRound, CriError> {
         let lists = &asked.lists;
         at(ListCall::Sandboxes);
-        let sandboxes = lists.sandboxes(bound).await?;
+        let (sandboxes, bytes_of_sandboxes) = lists.sandboxes_sized(bound).await?;
         at(ListCall::Containers);
         let containers_sent = Instant::now();
-        let containers = lists.containers(bound).await?;
+        let (containers, bytes_of_containers) = lists.containers_sized(bound).await?;
         at(ListCall::SandboxesAgain);
         let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
         let known: BTreeSet<&str> =
@@ -103,8 +103,18 @@ impl Lists {
             }
         };
         let containers_before = containers_sent.elapsed();
+        let answer_bytes = bytes_of_sandboxes.max(bytes_of_containers);
         let round = self.round;
-        Ok(ListRound { sandboxes, containers, containers_before, sandboxes_again, rechecks, removals, round })
+        Ok(ListRound {
+            sandboxes,
+            containers,
+            containers_before,
+            sandboxes_again,
+            answer_bytes,
+            rechecks,
+            removals,
+            round,
+        })
     }
 
     async fn recheck(&mut self, status: &Client, odd: Vec<&ContainerSeen>) -> BTreeMap<String, OrphanRecheck> {

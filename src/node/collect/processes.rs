@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{MayBe, Part, ProcessSeen, ProcessTable, Unproven};
+use crate::core::observation::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::core::text::bounded;
 use crate::node::proc::role::{self, Proof, Prover};
-use crate::node::proc::{self, Handle, Lock, RawProcess};
+use crate::node::proc::{self, Handle, Lock, RawProcess, Waits};
 
 /// Most processes of interest in one look; more is an error, never a part of the truth.
 const MAX_SEEN: usize = 8192;
@@ -22,6 +22,14 @@ const YOUNG: Duration = Duration::from_secs(2);
 /// Shims of this containerd namespace are the kubelet's, where it uses containerd. Those of others (`moby`, `default`)
 /// belong to people who use the same containerd, and are in no list of ours.
 const SHIM_NAMESPACE: &str = "k8s.io";
+/// How `runc` calls itself at its steps from a process of the node to the first one of a container.
+const INIT: &str = "runc:[";
+/// A container is made in less than this.
+const INIT_YOUNG: Duration = Duration::from_secs(10);
+/// How far the first process of a container may be from its shim: `runc create` is between them at most.
+const INIT_ANCESTORS: usize = 2;
+/// Most of them in one look.
+const MAX_INITS: usize = 64;
 /// The namespace of Docker's shims: of the kubelet's containers where Docker is the runtime, and of people's on any node.
 const DOCKER_NAMESPACE: &str = "moby";
 
@@ -59,6 +67,7 @@ pub struct Processes {
     prover: Prover,
     /// What was proven, by pid and start time.
     proven: BTreeMap<(i32, u64), Proven>,
+    waits: Waits,
     round: u64,
 }
 
@@ -70,7 +79,7 @@ impl Processes {
 
     /// Looks with this prover, at its `/proc`.
     pub fn with(prover: Prover) -> Self {
-        Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), round: 0 }
+        Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), waits: Waits::default(), round: 0 }
     }
 
     /// One look. `with_docker` = the kubelet's shims are Docker's.
@@ -89,12 +98,12 @@ impl Processes {
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
                 Tried::Unproven => {
-                    unproven.push(candidate(process, uptime));
+                    unproven.push(Unproven { waited: self.waited(process, uptime), ..candidate(process, uptime) });
                     continue;
                 }
             };
             if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
-                processes.push(seen);
+                processes.push(ProcessSeen { waited: self.waited(process, uptime), ..seen });
             }
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
@@ -103,9 +112,41 @@ impl Processes {
             }
         }
         self.proven = still;
+        self.waits.over();
         self.lock_facts(&mut processes)?;
         self.round = self.round.saturating_add(1);
-        Ok(ProcessTable { processes, unproven, round: self.round })
+        let inits = self.inits(&table, uptime);
+        Ok(ProcessTable { processes, unproven, inits, round: self.round })
+    }
+
+    /// For how long a process in state D has been seen so. Where its switches cannot be read, it has just begun.
+    fn waited(&mut self, process: &RawProcess, uptime: Duration) -> Option<Duration> {
+        if process.state != 'D' {
+            return None;
+        }
+        let switches = self.handle(process).and_then(|handle| handle.switches().ok());
+        let id = (process.pid, process.start_ticks);
+        Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, uptime)))
+    }
+
+    /// First processes of containers that are being made for longer than a moment: called so, and below a shim of the
+    /// kubelet's. They live in the container's own PID namespace, where nothing else is proven.
+    fn inits(&self, table: &[RawProcess], uptime: Duration) -> Vec<InitSeen> {
+        let shim = |process: &RawProcess| match &self.proven.get(&(process.pid, process.start_ticks))?.proof {
+            Proof::Shim { id, namespace } if namespace == SHIM_NAMESPACE => Some(bounded(id, 128)),
+            _ => None,
+        };
+        let called = table.iter().filter(|process| process.command.starts_with(INIT) && !process.is_dead());
+        let old = called.filter(|process| proc::age(process.start_ticks, uptime) >= INIT_YOUNG);
+        let inits = old.filter_map(|process| {
+            Some(InitSeen {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                age: proc::age(process.start_ticks, uptime),
+                sandbox_id: proc::ancestors(table, process, INIT_ANCESTORS).find_map(shim)?,
+            })
+        });
+        inits.take(MAX_INITS).collect()
     }
 
     /// What this process is, from memory or anew.
@@ -141,6 +182,7 @@ impl Processes {
             state: process.state,
             command: bounded(&process.command, 64),
             wchan,
+            waited: None,
             part,
         })
     }
@@ -213,8 +255,10 @@ fn candidate(process: &RawProcess, uptime: Duration) -> Unproven {
     };
     Unproven {
         pid: process.pid,
+        start_ticks: process.start_ticks,
         age: proc::age(process.start_ticks, uptime),
         state: process.state,
+        waited: None,
         command: bounded(&process.command, 64),
         may_be,
     }

@@ -8,7 +8,7 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
-use crate::core::observation::{KubeletSeen, ProcessTable, RuntimeKind};
+use crate::core::observation::{KubeletSeen, KubeletSettings, ProcessTable, RuntimeKind};
 use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
@@ -122,9 +122,11 @@ impl Looker for KubeletLooker {
         self.learn_docker(local.docker);
         let found = local.kubelet?;
         self.round = self.round.saturating_add(1);
-        let mut seen = KubeletSeen { round: self.round, ..KubeletSeen::default() };
+        let version = lock(&self.shared.kubelet_version).clone();
+        let mut seen = KubeletSeen { round: self.round, version, ..KubeletSeen::default() };
         let Some(found) = found else { return Ok(seen) };
         seen.process = Some((found.pid, found.start_ticks, found.age));
+        seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
             Err(reason) => seen.note = Some(reason),
             Ok(address) => {

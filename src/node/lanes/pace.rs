@@ -48,6 +48,10 @@ pub struct Paces {
     pub processes: Pace,
     /// Kubelet.
     pub kubelet: Pace,
+    /// The kernel's limits and the daemons' threads. They change slowly, and many files are read for them.
+    pub host: Pace,
+    /// The node's disks.
+    pub disks: Pace,
 }
 
 const fn secs(seconds: u64) -> Duration {
@@ -59,6 +63,7 @@ impl Paces {
     pub const fn of(thresholds: &Thresholds) -> Self {
         let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120) };
         let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600) };
+        let seldom = Pace { rest: secs(60), urgent: secs(45), deadline: secs(15), bound: secs(600) };
         Self {
             version: slow,
             // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
@@ -67,6 +72,8 @@ impl Paces {
             inspect: Pace { rest: secs(300), urgent: secs(20), deadline: secs(5), bound: secs(3600) },
             processes: quick,
             kubelet: quick,
+            host: seldom,
+            disks: seldom,
         }
     }
 }

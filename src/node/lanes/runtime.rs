@@ -160,6 +160,7 @@ impl Looker for ListLooker {
         };
         let result = self.lists.round(&asked, self.bound, at).await;
         *lock(&self.shared.rechecks_out) = self.lists.outstanding();
+        *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
         if let Ok(round) = &result
             && (to.api, to.named_by) == (Api::Docker, NamedBy::Nobody)
             && round.sandboxes.is_empty()

@@ -81,6 +81,11 @@ impl<T> Slot<T> {
         self.sent.is_some()
     }
 
+    /// Whether no call has ever ended.
+    pub(super) const fn has_never_ended(&self) -> bool {
+        matches!(self.outcome, Outcome::Never)
+    }
+
     /// The last value, however old, unless a failure came after it.
     pub(super) const fn value(&self) -> Option<&T> {
         match &self.outcome {

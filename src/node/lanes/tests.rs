@@ -22,8 +22,18 @@ fn named(socket: PathBuf) -> Flags {
 /// The shipped rhythm, a hundred times as fast, with deadlines that leave room for a slow machine.
 fn quick() -> Paces {
     let pace = Pace { rest: ms(100), urgent: ms(50), deadline: ms(400), bound: ms(30_000) };
-    let processes = Pace { deadline: ms(5000), ..pace };
-    Paces { version: pace, lists: pace, tasks: pace, inspect: pace, processes, kubelet: pace }
+    let local = Pace { deadline: ms(5000), ..pace };
+    let inspect = pace;
+    Paces {
+        version: pace,
+        lists: pace,
+        tasks: pace,
+        inspect,
+        processes: local,
+        kubelet: pace,
+        host: local,
+        disks: local,
+    }
 }
 
 fn start(fake: &Fake, paces: &Paces) -> Lanes {
@@ -83,13 +93,17 @@ async fn a_healthy_node_is_seen_whole() {
     fake.say("Get", task(2));
     let lanes = start(&fake, &quick());
     let seen = until(&lanes, "all lanes", |seen| {
-        seen.tasks.len() == 2 && round(seen).is_some_and(|round| round >= 3) && seen.kubelet.value().is_some()
+        let local = seen.kubelet.value().is_some() && seen.host.value().is_some() && seen.disks.value().is_some();
+        seen.tasks.len() == 2 && round(seen).is_some_and(|round| round >= 3) && local
     })
     .await;
     let lists = seen.lists.value().unwrap();
     assert_eq!((lists.sandboxes.len(), lists.containers.len()), (2, 1));
     assert_eq!(lists.sandboxes_again, ["s1", "s2"]);
     assert!(lists.rechecks.is_empty());
+    // Two sandboxes of 64 bytes and more each, or one container: small, and not nothing.
+    assert!((10..1000).contains(&lists.answer_bytes), "{}", lists.answer_bytes);
+    assert!(seen.host.value().unwrap().pids.iter().any(|limit| limit.usage.is_ok()));
     // The sandbox in which nothing runs is asked for itself, the other one through its container.
     let asked: Vec<&String> = seen.tasks.keys().collect();
     assert_eq!(asked, ["c1", "s2"]);
@@ -114,9 +128,11 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
             let lanes = start(&fake, &quick());
             let seen = until(&lanes, "a failed list", |seen| matches!(seen.lists, Look::Failed { .. })).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
+            assert_eq!(seen.list_too_large, matches!(say, Say::Huge), "{list} {say:?}");
             others_go_on(&lanes, &fake).await;
             fake.lists(&["s1"], &[("c1", "s1")]);
-            until(&lanes, "the lists to come back", |seen| seen.lists.value().is_some()).await;
+            let seen = until(&lanes, "the lists to come back", |seen| seen.lists.value().is_some()).await;
+            assert!(!seen.list_too_large);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Byt
 }
 
 /// Reads a whole small file; a larger one is an error, not a cut text.
-pub(super) fn read_whole(path: &Path, most: usize) -> io::Result<String> {
+pub(in crate::node) fn read_whole(path: &Path, most: usize) -> io::Result<String> {
     let read = read_file(&mut File::open(path)?, most)?;
     if read.truncated {
         return Err(io::Error::other(format!("{} is larger than {most} bytes", path.display())));

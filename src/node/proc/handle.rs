@@ -105,10 +105,8 @@ impl Handle {
     /// The files whose locks it holds, by its own open files: exact also for a lock that was taken by a
     /// process that has ended and was inherited. At most 1,024 open files are looked at.
     pub fn locked_files(&self) -> io::Result<Vec<LockedFile>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(&self.dir, "fdinfo", flags, Mode::empty())?;
         let mut found = Vec::new();
-        for entry in rustix::fs::Dir::read_from(folder)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
+        for entry in rustix::fs::Dir::read_from(self.folder("fdinfo")?)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
             let entry = entry?;
             let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
             match self.locks_of(number) {
@@ -144,16 +142,28 @@ impl Handle {
         Ok(())
     }
 
-    fn file(&self, name: &str) -> io::Result<File> {
+    /// The root folder of the process, as it sees it.
+    pub fn root(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.dir, "root", flags, Mode::empty())?)
+    }
+
+    /// The folder of its open files, or of its threads.
+    pub(super) fn folder(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
+    }
+
+    pub(super) fn file(&self, name: &str) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(File::from(fd))
     }
 
-    fn read(&self, name: &str, most: usize) -> io::Result<Bytes> {
+    pub(super) fn read(&self, name: &str, most: usize) -> io::Result<Bytes> {
         bounded::read_file(&mut self.file(name)?, most)
     }
 
-    fn link(&self, name: &str) -> io::Result<String> {
+    pub(super) fn link(&self, name: &str) -> io::Result<String> {
         let target = rustix::fs::readlinkat(&self.dir, name, Vec::new())?;
         let target = std::ffi::OsString::from_vec(target.into_bytes());
         Ok(target.to_string_lossy().into_owned())

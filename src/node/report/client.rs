@@ -5,19 +5,27 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::Request;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{GetParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::plugin;
 use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::order::Order;
+use crate::core::text::bounded;
 
 /// End of every call.
 const DEADLINE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
+/// A credential that ends is renewed this long before.
+const RENEW: Duration = Duration::from_mins(1);
+/// Least time for which one is used.
+const LEAST_USE: Duration = Duration::from_secs(30);
 
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,41 +38,71 @@ pub enum Credentials {
 
 impl Credentials {
     /// A client that sends each request once: retries are the reporter's to decide.
-    pub async fn connect(&self) -> Result<Client, CallError> {
+    pub async fn connect(&self) -> Result<Connection, CallError> {
         let unusable = |error: String| CallError::Unusable { error };
+        let mut until = None;
         let mut config = match self {
             Self::InCluster => Config::incluster().map_err(|error| unusable(error.to_string()))?,
             Self::Kubeconfig(path) => {
                 let read = Kubeconfig::read_from(path)
                     .map_err(|error| unusable(format!("cannot read {}: {error}", path.display())))?;
-                if runs_programs(&read) {
+                let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                    .await
+                    .map_err(|error| unusable(format!("{}: {error}", path.display())))?;
+                if config.auth_info.auth_provider.is_some() {
                     return Err(unusable(format!(
-                        "{} names a credential plugin, which is a program to run, and the probe runs none: use a \
-                         kubeconfig with a client certificate or a token file",
+                        "{} names an auth-provider, which Kubernetes has not had since 1.26: use a client certificate, a \
+                         token file or a credential plugin (exec)",
                         path.display()
                     )));
                 }
-                Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-                    .await
-                    .map_err(|error| unusable(format!("{}: {error}", path.display())))?
+                // Run by us, not by the client: that would wait for it on the one thread that everything runs on.
+                if let Some(exec) = config.auth_info.exec.take() {
+                    let made = plugin::credential(&exec).await.map_err(unusable)?;
+                    until = made.expires.map(before);
+                    config.auth_info = AuthInfo {
+                        impersonate: config.auth_info.impersonate,
+                        impersonate_uid: config.auth_info.impersonate_uid,
+                        impersonate_groups: config.auth_info.impersonate_groups,
+                        ..made.auth
+                    };
+                }
+                config
             }
         };
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(DEADLINE);
         config.write_timeout = Some(DEADLINE);
-        Client::try_from(config).map_err(|error| unusable(error.to_string()))
+        let client = Client::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        Ok(Connection { client, until })
     }
 }
 
-/// Whether any user of this kubeconfig gets its credentials from another program.
-fn runs_programs(config: &Kubeconfig) -> bool {
-    let users = config.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
-    users.into_iter().any(|user| user.exec.is_some() || user.auth_provider.is_some())
+/// The moment shortly before a credential ends.
+fn before(expires: Timestamp) -> Instant {
+    let left = Duration::try_from(expires.duration_since(Timestamp::now())).unwrap_or_default();
+    // One that ends sooner than that must not make every call run the plugin: the API server says when it has ended.
+    Instant::now() + left.saturating_sub(RENEW).max(LEAST_USE)
+}
+
+/// A way to the API server, and for how long it is good.
+#[derive(Clone)]
+pub struct Connection {
+    /// The client.
+    pub client: Client,
+    /// When another one is to be made; `None` = when this one is refused.
+    pub until: Option<Instant>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("until", &self.until).finish_non_exhaustive()
+    }
 }
 
 /// Makes a client, again after each refusal.
-pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Client, CallError>> + Send + Sync>;
+pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Connection, CallError>> + Send + Sync>;
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +153,8 @@ pub struct Feedback {
     pub episode: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
+    /// The kubelet's version, which the controller reads off the Node.
+    pub kubelet_version: Option<String>,
 }
 
 /// The part of the object that the probe reads. Everything else is skipped, not kept.
@@ -125,8 +165,9 @@ struct OwnObject {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct OwnStatus {
+    kubelet_version: Option<String>,
     order: Option<Value>,
     remediation: Option<OwnRemediation>,
 }
@@ -155,6 +196,7 @@ impl From<OwnObject> for Feedback {
             order,
             look_requested: remediation.look_requested.unwrap_or_default(),
             episode: remediation.episode.is_some(),
+            kubelet_version: status.kubelet_version.map(|version| bounded(&version, 64)),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
     }
@@ -196,21 +238,35 @@ async fn call(
 mod tests {
     use super::*;
 
+    /// A kubeconfig with this user.
+    fn kubeconfig(folder: &std::path::Path, user: &Value) -> Credentials {
+        let path = folder.join("kubeconfig");
+        let config = json!({
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+            "users": [{"name": "u", "user": user}],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        Credentials::Kubeconfig(path)
+    }
+
     #[tokio::test]
-    async fn a_kubeconfig_that_names_a_program_is_refused_and_nothing_is_run() {
+    async fn a_credential_plugin_that_fails_is_told_and_an_auth_provider_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, ran) = (folder.path().join("kubeconfig"), folder.path().join("ran"));
-        let config = format!(
-            r#"{{"clusters": [{{"name": "c", "cluster": {{"server": "http://127.0.0.1:1"}}}}],
-                "contexts": [{{"name": "x", "context": {{"cluster": "c", "user": "u"}}}}],
-                "current-context": "x",
-                "users": [{{"name": "u", "user": {{"exec": {{
-                    "apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": ["{}"]}}}}}}]}}"#,
-            ran.display()
-        );
-        std::fs::write(&path, config).unwrap();
-        let error = Credentials::Kubeconfig(path).connect().await.err().unwrap();
-        assert!(error.to_string().contains("credential plugin"), "{error}");
-        assert!(!ran.exists());
+        let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such/plugin"}});
+        let error = kubeconfig(folder.path(), &user).connect().await.unwrap_err().to_string();
+        assert!(error.contains("credential plugin /no/such/plugin") && error.contains("cannot be run"), "{error}");
+        let user = json!({"auth-provider": {"name": "gcp", "config": {}}});
+        let error = kubeconfig(folder.path(), &user).connect().await.unwrap_err().to_string();
+        assert!(error.contains("auth-provider"), "{error}");
+    }
+
+    #[test]
+    fn a_credential_is_renewed_before_it_ends_and_not_at_every_call() {
+        let now = Instant::now();
+        let in_ten_minutes = before(Timestamp::now() + jiff::SignedDuration::from_mins(10));
+        assert!((535..=541).contains(&in_ten_minutes.saturating_duration_since(now).as_secs()));
+        assert!((25..=31).contains(&before(Timestamp::UNIX_EPOCH).saturating_duration_since(now).as_secs()));
     }
 }

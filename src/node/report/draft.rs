@@ -1,5 +1,6 @@
 //! A report before it is sent: what is known, when it was known, and which of it is a fact.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use tokio::time::Instant;
 
 use super::pace::Pulse;
 use crate::api::NodeRuntimeHealthStatus;
-use crate::core::fault::FaultState;
+use crate::core::fault::{FaultState, FaultType};
 
 /// The newest thing to say. An older one is never sent once this exists.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct Draft {
     pub suspected: Option<Instant>,
     /// The highest look request that this answers.
     pub answers: u64,
+    /// How many faults of each kind were confirmed since the probe began: counted, not reported.
+    pub confirmations: BTreeMap<FaultType, u64>,
     /// The part of the status whose change is reported at once.
     facts: NodeRuntimeHealthStatus,
 }
@@ -28,7 +31,7 @@ impl Draft {
     /// Of this status, as of now.
     pub fn new(status: NodeRuntimeHealthStatus, made: Instant, suspected: Option<Instant>, answers: u64) -> Self {
         let facts = facts(&status);
-        Self { status, made, suspected, answers, facts }
+        Self { status, made, suspected, answers, confirmations: BTreeMap::new(), facts }
     }
 
     /// Whether both say the same, apart from ages and figures that change by themselves.
@@ -50,18 +53,24 @@ impl Draft {
         }
     }
 
-    /// The status as it is sent: every age as of now, with the promise for the next one.
-    pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
+    /// The status with every age as of now.
+    pub fn as_of(&self, now: Instant) -> NodeRuntimeHealthStatus {
         let older = now.saturating_duration_since(self.made).as_secs();
         let mut status = self.status.clone();
         for fault in &mut status.faults {
             fault.look_age_seconds = fault.look_age_seconds.saturating_add(older);
             fault.for_seconds = fault.for_seconds.saturating_add(older);
         }
+        for lane in status.probe.iter_mut().flat_map(|probe| &mut probe.lanes) {
+            lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
+        }
+        status
+    }
+
+    /// The status as it is sent: as of now, with the promise for the next one.
+    pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
+        let mut status = self.as_of(now);
         if let Some(probe) = &mut status.probe {
-            for lane in &mut probe.lanes {
-                lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
-            }
             probe.sequence = sequence;
             probe.heartbeat_at = Some(wall);
             let seconds = interval.as_secs().saturating_add(u64::from(interval.subsec_nanos() > 0));

@@ -113,6 +113,7 @@ struct Bench {
     api: Api,
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
+    delivered: watch::Receiver<Delivery>,
     clients: Arc<Mutex<u32>>,
     suspected: Option<Instant>,
 }
@@ -127,12 +128,13 @@ impl Bench {
         let connect: Connect = Box::new(move || {
             *made.lock().unwrap() += 1;
             let client = server.client();
-            Box::pin(async move { Ok(client) })
+            Box::pin(async move { Ok(Connection { client, until: None }) })
         });
         let wall = || Timestamp::UNIX_EPOCH;
-        let reporter = Reporter { connect, name: "n1".into(), drafts: newest, feedback: sender, wall };
+        let (delivery, delivered) = watch::channel(Delivery::default());
+        let reporter = Reporter { connect, name: "n1".into(), drafts: newest, feedback: sender, delivery, wall };
         tokio::spawn(reporter.run());
-        Self { api, drafts, feedback, clients, suspected: None }
+        Self { api, drafts, feedback, delivered, clients, suspected: None }
     }
 
     fn say(&self, faults: Vec<Fault>) {
@@ -278,6 +280,13 @@ async fn failures_are_tried_again_ever_more_slowly_with_a_new_client_now_and_the
     assert!((20..=40).contains(&tries.len()), "{} tries in ten minutes", tries.len());
     assert!(gaps(&tries).iter().all(|gap| *gap <= 31), "{:?}", gaps(&tries));
     assert!(*bench.clients.lock().unwrap() > 3);
+    let said = bench.delivered.borrow().clone();
+    let (since, error) = said.failing.unwrap();
+    assert!(said.taken.is_none() && since.elapsed() >= Duration::from_secs(590) && error.contains("503"), "{error}");
+    bench.api.mood(Mood::Well);
+    seconds(40).await;
+    let said = bench.delivered.borrow().clone();
+    assert!(said.failing.is_none() && said.taken.is_some_and(|taken| taken.elapsed() <= Duration::from_secs(40)));
 }
 
 #[tokio::test(start_paused = true)]

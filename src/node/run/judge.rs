@@ -1,6 +1,6 @@
 //! From the lanes to the next report: diagnosis, tracker, conditions, in one place and with one memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,15 +13,16 @@ use crate::api::condition::condition;
 use crate::api::health::{KubeletStatus, RuntimeStatus};
 use crate::core::condition::of_probe;
 use crate::core::diagnose::{Findings, diagnose};
-use crate::core::fault::{Fault, FaultType, SubjectKind};
-use crate::core::observation::{ContainerState, Observations};
+use crate::core::fault::{Fault, FaultState, FaultType, SubjectKind};
+use crate::core::observation::{ContainerState, KubeletSettings, Observations};
 use crate::core::thresholds::Thresholds;
 use crate::core::tracker::{Tracked, Tracker};
+use crate::node::state::{KubeletProcess, Saved};
 
 /// Most ids handed to the task lane as suspects.
 const MAX_SUSPECTS: usize = 128;
-/// The start of a kubelet is reckoned back from its age: closer than this is the same start.
-const SAME_START: i64 = 3;
+/// The start of a kubelet is reckoned back from its age: closer than this is the same moment.
+const SAME_MOMENT: i64 = 3;
 
 /// The memory between looks.
 #[derive(Debug)]
@@ -31,10 +32,17 @@ pub(super) struct Judge {
     pub conditions: Vec<Condition>,
     /// Ids of the faults in the last judgement.
     known: BTreeSet<String>,
+    /// Ids of the confirmed faults in the last judgement; `None` before the first, which shows what an earlier probe
+    /// has confirmed.
+    confirmed: Option<BTreeSet<String>>,
+    /// How many faults of each kind were confirmed since this probe began.
+    pub confirmations: BTreeMap<FaultType, u64>,
     /// When something new was last suspected.
     pub suspected: Option<Instant>,
     runtime: Option<RuntimeStatus>,
     kubelet: KubeletStatus,
+    /// The kubelet's process as last seen.
+    pub process: Option<KubeletProcess>,
 }
 
 /// One judgement.
@@ -44,17 +52,20 @@ pub(super) struct Judged {
     pub status: NodeRuntimeHealthStatus,
     /// Ids of tasks worth asking at once.
     pub suspects: Vec<String>,
-    /// Whether anything is held against anything.
+    /// Whether anything is held against anything, that may change from one moment to the next.
     pub urgent: bool,
 }
 
 impl Judge {
-    pub(super) fn new(thresholds: Thresholds, tracker: Tracker, conditions: Vec<Condition>) -> Self {
+    pub(super) fn new(thresholds: Thresholds, saved: Saved) -> Self {
         Self {
             thresholds,
-            tracker,
-            conditions,
+            tracker: saved.tracker,
+            conditions: saved.conditions,
+            process: saved.kubelet,
             known: BTreeSet::new(),
+            confirmed: None,
+            confirmations: BTreeMap::new(),
             suspected: None,
             runtime: None,
             kubelet: KubeletStatus::default(),
@@ -63,8 +74,9 @@ impl Judge {
 
     /// Judges one set of observations.
     pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Judged {
-        let findings = diagnose(seen, self.tracker.known(), &self.thresholds);
-        let tracked = self.tracker.step(seen.now, wall, &findings, &self.thresholds);
+        let thresholds = self.beside_the_kubelet(seen);
+        let findings = diagnose(seen, self.tracker.known(), &thresholds);
+        let tracked = self.tracker.step(seen.now, wall, &findings, &thresholds);
         self.tell_changes(&tracked.faults, at);
         self.conditions = of_probe(&tracked.faults, tracked.left_out, &findings)
             .into_iter()
@@ -74,7 +86,7 @@ impl Judge {
         self.learn_kubelet(seen, &findings, wall);
         Judged {
             suspects: suspects(&tracked.faults, seen, &findings),
-            urgent: !tracked.faults.is_empty(),
+            urgent: tracked.faults.iter().any(|fault| !fault.kind.is_of_host()),
             status: self.status(seen, about, tracked),
         }
     }
@@ -103,24 +115,51 @@ impl Judge {
             tracing::info!(fault = id, "fault gone");
         }
         self.known = now;
+        let confirmed = || faults.iter().filter(|fault| fault.state != FaultState::Suspected);
+        if let Some(before) = &self.confirmed {
+            for fault in confirmed().filter(|fault| !before.contains(&fault.id)) {
+                let count = self.confirmations.entry(fault.kind).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        self.confirmed = Some(confirmed().map(|fault| fault.id.clone()).collect());
+    }
+
+    /// The thresholds for the kubelet that runs, or for the last one that did.
+    fn beside_the_kubelet(&self, seen: &Observations) -> Thresholds {
+        let now = seen.kubelet.value().and_then(|kubelet| kubelet.settings);
+        let settings = now.or_else(|| self.kubelet.settings.as_ref().map(KubeletSettings::from)).unwrap_or_default();
+        self.thresholds.beside(settings.request_timeout)
     }
 
     fn learn_kubelet(&mut self, seen: &Observations, findings: &Findings, wall: Timestamp) {
         self.kubelet.started = findings.kubelet.started;
         let Some(kubelet) = seen.kubelet.value() else { return };
-        if let Some(version) = &kubelet.version {
-            self.kubelet.version = Some(crate::core::text::bounded(version, 64));
+        if let Some(settings) = &kubelet.settings {
+            self.kubelet.settings = Some(settings.into());
         }
-        self.kubelet.started_at =
-            match kubelet.process {
-                None => None,
-                Some((_, _, age)) => begun(wall, status::age(&seen.kubelet).unwrap_or_default().saturating_add(age))
-                    .map(|begun| match self.kubelet.started_at {
-                        Some(known) if (begun.as_second() - known.as_second()).abs() <= SAME_START => known,
-                        _ => begun,
-                    }),
-            };
+        let age = |age| status::age(&seen.kubelet).unwrap_or_default().saturating_add(age);
+        self.process = kubelet.process.and_then(|(pid, start_ticks, since)| {
+            let known = self.process.filter(|known| (known.pid, known.start_ticks) == (pid, start_ticks));
+            let began = begun(wall, age(since))?;
+            Some(KubeletProcess {
+                pid,
+                start_ticks,
+                began: known.map_or(began, |known| earlier(known.began, began)),
+                // What was once so stays so: its pods may be gone again.
+                makes_pods: findings.kubelet.makes_pods || known.is_some_and(|known| known.makes_pods),
+            })
+        });
+        self.kubelet.started_at = self.process.map(|process| process.began);
+        self.kubelet.makes_pods = self.process.map(|process| process.makes_pods);
     }
+}
+
+/// Of two reckonings of one moment the one before holds, unless the wall clock was set back since: by a clock that was
+/// set forward, the process would seem to have begun after what it has written, and by one that was set back, before
+/// the next thing that it writes.
+fn earlier(known: Timestamp, now: Timestamp) -> Timestamp {
+    if known.as_second() - now.as_second() > SAME_MOMENT { now } else { known }
 }
 
 /// The second at which something of this age began.
@@ -164,7 +203,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_healthy_node_makes_a_whole_report() {
-        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let wall = Timestamp::from_second(1_700_000_000).unwrap();
         let judged = judge.judge(&at(&mut Node::healthy(), 1000), &About::default(), wall, Instant::now());
         let status = judged.status;
@@ -172,16 +211,16 @@ mod tests {
         assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
         let kubelet = status.kubelet.unwrap();
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
-        assert_eq!(status.conditions.len(), 6);
+        assert_eq!(status.conditions.len(), 9);
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
         let lanes = status.probe.unwrap().lanes;
-        assert_eq!(lanes.len(), 5);
+        assert_eq!(lanes.len(), 7);
         assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspicion_is_noted_once_and_its_tasks_are_wanted() {
-        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
         let first = Instant::now();
@@ -193,8 +232,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_confirmation_is_counted_once_and_not_again_by_the_next_probe() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        for second in (1000..1200).step_by(10) {
+            judge.judge(&at(&mut node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        }
+        assert_eq!(judge.confirmations, [(FaultType::HungContainer, 1)].into());
+        let saved = Saved { tracker: judge.tracker.clone(), ..Saved::default() };
+        let mut next = Judge::new(Thresholds::default(), saved);
+        let judged = next.judge(&at(&mut node, 1210), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!((judged.status.faults[0].state, next.confirmations.len()), (FaultState::Confirmed, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_node_itself_lacks_makes_no_lane_look_more_often() {
+        use crate::core::observation::Look;
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        let Look::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
+        disks.filesystems[0].bytes.left = 0;
+        let seen = at(&mut node, 1000);
+        let judged = judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judged.status.faults.first().map(|fault| fault.kind), Some(FaultType::DiskFull));
+        assert!(!judged.urgent);
+        node.freeze(SANDBOX);
+        let seen = at(&mut node, 1010);
+        assert!(judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).urgent);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn conditions_keep_the_time_of_their_transition() {
-        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         let wall = |second| Timestamp::from_second(second).unwrap();
         judge.judge(&at(&mut node, 1000), &About::default(), wall(5000), Instant::now());
@@ -204,11 +274,63 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_runtime_is_remembered_while_it_is_away() {
-        let mut judge = Judge::new(Thresholds::default(), Tracker::default(), Vec::new());
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         node.runtime = crate::core::observation::Look::Failed { error: "refused".into(), age: Duration::ZERO };
         let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_start_of_the_kubelet_is_never_moved_past_what_it_has_written() {
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let mut began = |judge: &mut Judge, up: u64, wall: i64, ticks: u64| {
+            node.kubelet().process = Some((60, ticks, Duration::from_secs(up - 400)));
+            let judged = judge.judge(&at(&mut node, up), &About::default(), second(wall), Instant::now());
+            judged.status.kubelet.unwrap().started_at.unwrap().as_second()
+        };
+        assert_eq!(began(&mut judge, 1000, 50_600, 6000), 50_000);
+        assert_eq!(began(&mut judge, 1010, 50_611, 6000), 50_000, "a second more or less is the same moment");
+        assert_eq!(began(&mut judge, 1020, 60_620, 6000), 50_000, "the clock was set forward");
+        // A probe that restarts keeps it.
+        let saved = Saved { kubelet: judge.process, ..Saved::default() };
+        let mut judge = Judge::new(Thresholds::default(), saved);
+        assert_eq!(began(&mut judge, 1030, 60_630, 6000), 50_000);
+        assert_eq!(began(&mut judge, 1040, 40_640, 6000), 40_000, "the clock was set back");
+        assert_eq!(began(&mut judge, 1050, 40_650, 6001), 40_000, "another process");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_has_once_made_a_pod_since_its_start_goes_on_having_done_so() {
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let makes = |judge: &mut Judge, node: &mut Node, second| {
+            let judged = judge.judge(&at(node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+            judged.status.kubelet.unwrap().makes_pods
+        };
+        assert_eq!(makes(&mut judge, &mut node, 1000), Some(true));
+        node.table().retain(|process| !matches!(process.part, crate::core::observation::Part::Shim { .. }));
+        assert_eq!(makes(&mut judge, &mut node, 1010), Some(true));
+        node.kubelet().process = Some((61, 90_000, Duration::from_secs(30)));
+        assert_eq!(makes(&mut judge, &mut node, 1020), Some(false), "another process");
+        node.kubelet_gone();
+        assert_eq!(makes(&mut judge, &mut node, 1030), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_patient_kubelet_is_waited_for_also_after_its_end() {
+        use crate::core::observation::{KubeletSettings, SettingsSource};
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        assert_eq!(judge.beside_the_kubelet(&node.seen()), Thresholds::default());
+        let request_timeout = Duration::from_mins(15);
+        let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };
+        node.kubelet().settings = Some(settings);
+        let status = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).status;
+        let told = status.kubelet.unwrap().settings.unwrap();
+        assert_eq!((told.source, told.request_timeout_seconds), (SettingsSource::Flags, 900));
+        node.kubelet_gone();
+        node.kubelet().settings = None;
+        assert_eq!(judge.beside_the_kubelet(&node.seen()).leaked_shim_age, Duration::from_mins(31));
     }
 }

@@ -1,6 +1,6 @@
 //! `/livez` and `/metrics`, where an address was given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,12 +12,15 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::sync::watch;
 
+use crate::core::fault::{FaultState, FaultType};
+use crate::core::node_condition::NodeCondition;
 use crate::node::lanes::{Lanes, Outstanding};
 use crate::node::report::draft::Draft;
 
 /// The probe judges far more often than this; when it does not, something in it is stuck.
 const STUCK: Duration = Duration::from_mins(2);
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Not `OpenMetrics`: that one wants `_total` at the end of every counter, and `problem_counter` is known without it.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Newest = watch::Receiver<Option<Arc<Draft>>>;
 
@@ -41,7 +44,7 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
     };
     let metrics = move || async move {
         let draft = newest.borrow().clone();
-        ([(header::CONTENT_TYPE, OPENMETRICS)], text(draft.as_deref(), &lanes.outstanding())).into_response()
+        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &lanes.outstanding())).into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
     if let Err(error) = axum::serve(listener, app).await {
@@ -63,10 +66,7 @@ fn text(draft: Option<&Draft>, calls: &Outstanding) -> String {
     for (lane, count) in &calls.out {
         line(&mut out, "nrh_probe_calls_out", &[("lane", lane)], *count);
     }
-    let _ = writeln!(
-        out,
-        "# HELP nrh_probe_calls_given_up Calls dropped without an answer.\n# TYPE nrh_probe_calls_given_up counter"
-    );
+    head(&mut out, "counter", "nrh_probe_calls_given_up_total", "Calls dropped without an answer.");
     for (lane, count) in &calls.given_up {
         line(&mut out, "nrh_probe_calls_given_up_total", &[("lane", lane)], *count);
     }
@@ -78,12 +78,36 @@ fn text(draft: Option<&Draft>, calls: &Outstanding) -> String {
     for ((kind, state), count) in &faults {
         line(&mut out, "nrh_probe_faults", &[("type", kind), ("state", state)], *count);
     }
-    out.push_str("# EOF\n");
+    if let Some(draft) = draft {
+        problems(&mut out, draft);
+    }
     out
 }
 
+/// The same under the names that users of node-problem-detector have in their alerts. Each series is there from the
+/// first judgement on.
+fn problems(out: &mut String, draft: &Draft) {
+    let confirmed: BTreeSet<FaultType> =
+        draft.status.faults.iter().filter(|fault| fault.state != FaultState::Suspected).map(|f| f.kind).collect();
+    let shown = FaultType::ALL.into_iter().filter_map(|kind| Some((kind, NodeCondition::showing(kind)?)));
+    gauge(out, "problem_gauge", "Whether a fault of this type is confirmed.");
+    for (kind, condition) in shown.clone() {
+        let labels = [("type", condition.as_str()), ("reason", kind.as_str())];
+        line(out, "problem_gauge", &labels, u8::from(confirmed.contains(&kind)));
+    }
+    head(out, "counter", "problem_counter", "How many faults of this type were confirmed since the probe began.");
+    for (kind, _) in shown {
+        let count = draft.confirmations.get(&kind).copied().unwrap_or_default();
+        line(out, "problem_counter", &[("reason", kind.as_str())], count);
+    }
+}
+
 fn gauge(out: &mut String, name: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+    head(out, "gauge", name, help);
+}
+
+fn head(out: &mut String, kind: &str, name: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
@@ -95,7 +119,6 @@ fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::
 mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
-    use crate::core::fault::FaultType;
     use crate::core::tracker::tests::fault;
 
     #[tokio::test]
@@ -104,12 +127,18 @@ mod tests {
             faults: vec![fault(FaultType::HungContainer), fault(FaultType::HungContainer)],
             ..NodeRuntimeHealthStatus::default()
         };
-        let draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
+        let mut status = status;
+        status.faults[1].state = FaultState::Confirmed;
+        let mut draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
+        draft.confirmations.insert(FaultType::HungContainer, 3);
         let calls = Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() };
         let text = text(Some(&draft), &calls);
-        assert!(text.contains("nrh_probe_faults{type=\"HungContainer\",state=\"Suspected\"} 2\n"), "{text}");
+        assert!(text.contains("nrh_probe_faults{type=\"HungContainer\",state=\"Suspected\"} 1\n"), "{text}");
+        let gauge = "problem_gauge{type=\"ContainersUnresponsive\",reason=\"HungContainer\"} 1\n";
+        assert!(text.contains(gauge) && text.contains("problem_counter{reason=\"HungContainer\"} 3\n"), "{text}");
+        assert!(text.contains("problem_gauge{type=\"KubeletUnhealthy\",reason=\"KubeletDown\"} 0\n"), "{text}");
+        assert!(!text.contains("ProbeSilent"), "what the controller finds is not the probe's to count: {text}");
         assert!(text.contains("nrh_probe_calls_out{lane=\"lists\"} 1\n"));
         assert!(text.contains("nrh_probe_calls_given_up_total{lane=\"tasks\"} 2\n"));
-        assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -76,6 +76,8 @@ pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
         tasks(seen),
         lane("processes", &seen.processes),
         lane("kubelet", &seen.kubelet),
+        lane("host", &seen.host),
+        lane("disks", &seen.disks),
     ]
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::{
-    Injection, await_gate_holder, freeze_shim, hang_cni_add, hang_cni_del, leaked_shim, lose_sandbox, set_cause,
-    stop_all_containers,
+    Injection, await_gate_holder, block_kubelet_start, freeze_kubelet, freeze_shim, hang_cni_add, hang_cni_del,
+    leaked_shim, lose_sandbox, set_cause, stop_all_containers,
 };
 use crate::Bed;
 use crate::view;
@@ -33,6 +33,13 @@ enum Sub {
         /// NAMESPACE/NAME
         pod: String,
     },
+    /// Stop the shim of a pod and restart the kubelet
+    BlockStart {
+        /// NAMESPACE/NAME
+        pod: String,
+    },
+    /// Stop (SIGSTOP) the kubelet
+    FreezeKubelet,
     /// Stop the kubelet, remove the sandbox under a running container, restart containerd
     LoseSandbox {
         /// NAMESPACE/NAME
@@ -78,6 +85,8 @@ pub fn run(bed: &Bed, args: &Args) -> Result<()> {
     let injection = match &args.fault {
         Sub::FreezeShim { pod } => freeze_shim(node, &uid(pod)?)?,
         Sub::LeakShim { pod } => leaked_shim(node, &uid(pod)?)?,
+        Sub::BlockStart { pod } => block_kubelet_start(node, &uid(pod)?)?,
+        Sub::FreezeKubelet => freeze_kubelet(node)?,
         Sub::LoseSandbox { pod } => lose_sandbox(node, &uid(pod)?)?,
         Sub::StopContainers => stop_all_containers(node)?,
         Sub::HangAdd { wait } => hang(hang_cni_add(node)?, *wait)?,

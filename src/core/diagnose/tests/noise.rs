@@ -2,6 +2,8 @@
 //! restarts and whatever the wall clock does; what is suspected for a while is named, so that a timeline that is not felt
 //! at all shows too.
 
+mod of_the_host;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
@@ -77,7 +79,15 @@ fn work(node: &mut Node, look: Look<TaskAnswer>) {
 }
 
 fn timelines() -> Vec<Timeline> {
-    let all = [of_the_runtime(), of_the_kubelet(), of_pods(), of_networks(), of_docker(), of_others()];
+    let all = [
+        of_the_runtime(),
+        of_the_kubelet(),
+        of_pods(),
+        of_networks(),
+        of_docker(),
+        of_others(),
+        of_the_host::timelines(),
+    ];
     all.into_iter().flatten().collect()
 }
 
@@ -142,6 +152,13 @@ fn of_the_kubelet() -> Vec<Timeline> {
         timeline("three restarts of the kubelet in a row", 180, &[F::KubeletDown], |node, t| {
             let since = if t < 120 { t % 40 } else { t - 80 };
             kubelet(node, since.checked_sub(5));
+        }),
+        timeline("a person restarts the kubelet five times in ten minutes", 1500, &[F::KubeletDown], |node, t| {
+            let since = if t < 400 { t % 100 } else { t - 400 };
+            kubelet(node, since.checked_sub(5));
+        }),
+        timeline("a kubelet that is restarted every five minutes", 3600, &[F::KubeletDown], |node, t| {
+            kubelet(node, (t % 400).checked_sub(5));
         }),
         timeline("the kubelet's health check fails for half a minute", 90, &[F::KubeletDown], |node, t| {
             if t < 30 {
@@ -433,11 +450,12 @@ fn over_healthy_noise_nothing_is_ever_confirmed() {
 #[test]
 fn what_stays_is_confirmed() {
     use FaultType as F;
-    let staying: [(F, u64, Change); 11] = [
+    let mut staying: Vec<(F, u64, Change)> = vec![
         (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
         (F::KubeletDown, 70, |node, _| kubelet(node, None)),
+        (F::KubeletCrashLoop, 500, |node, t| kubelet(node, (t % 60).checked_sub(10))),
         (F::HungContainer, 50, |node, _| node.freeze(SANDBOX)),
         (F::NetworkPluginHung, 90, |node, t| node.table().push(plugin(400, t, NEW, &["/l"], false))),
         (F::LostTask, 70, |node, _| {
@@ -460,6 +478,7 @@ fn what_stays_is_confirmed() {
             node.list().sandboxes_again.push(NEW.into());
         }),
     ];
+    staying.extend(of_the_host::staying());
     for (kind, seconds, change) in staying {
         let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
         for t in (0..=seconds).step_by(STEP) {

@@ -52,6 +52,8 @@ async fn a_restarted_lane_is_told_what_came_of_it() {
     let order = resume(&shim, &sandbox);
     let first = node.execute(&order).await;
     done(&first);
+    // A trap runs a moment after the signal: one that is stopped before has not run at all.
+    process::wait_until("the trap", || shim.resumed() == 1);
     shim.stop();
     assert_eq!(node.execute(&order).await, first);
     // Also when its time is over and a newer leader has come since.

@@ -1,17 +1,21 @@
 //! What a running kubelet was told: its flags, and the files they name, read as that process sees them.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
 
+use crate::core::go_duration;
+use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::text::bounded;
+use crate::core::thresholds::RUNTIME_REQUEST_TIMEOUT;
+use crate::node::proc::rooted;
 
 /// Largest configuration file that is read.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 /// Most drop-in files that are read.
 const MAX_DROP_INS: usize = 64;
 
@@ -26,6 +30,8 @@ pub struct Settings {
     pub runtime_endpoint: Option<String>,
     /// Whether the kubelet is in our own network namespace.
     pub same_network: bool,
+    /// What thresholds depend on.
+    pub kubelet: KubeletSettings,
 }
 
 impl Default for Settings {
@@ -35,6 +41,7 @@ impl Default for Settings {
             healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             runtime_endpoint: None,
             same_network: true,
+            kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },
         }
     }
 }
@@ -46,6 +53,8 @@ struct ConfigFile {
     healthz_port: Option<u16>,
     healthz_bind_address: Option<String>,
     container_runtime_endpoint: Option<String>,
+    runtime_request_timeout: Option<String>,
+    feature_gates: Option<BTreeMap<String, bool>>,
 }
 
 /// Reads the settings of the process whose `/proc` folder is `process`: its file, its drop-ins, then its flags.
@@ -71,7 +80,37 @@ pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> 
     if let Some(endpoint) = flag(args, "container-runtime-endpoint").filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
+    if let Some(timeout) = flag(args, "runtime-request-timeout") {
+        time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
+    }
+    // Each one adds to those before.
+    for (name, on) in flags(args, "feature-gates").flat_map(|gates| gates.split(',')).filter_map(gate) {
+        open_gate(&mut settings, name, on, SettingsSource::Flags);
+    }
     Ok(settings)
+}
+
+/// `Name=true`, as the kubelet takes it. What it would not start with is of no interest here.
+fn gate(text: &str) -> Option<(&str, bool)> {
+    let (name, on) = text.split_once('=')?;
+    Some((name.trim(), matches!(on.trim(), "1" | "t" | "T" | "true" | "True" | "TRUE")))
+}
+
+fn open_gate(settings: &mut Settings, name: &str, on: bool, source: SettingsSource) {
+    if name == "EventedPLEG" {
+        (settings.kubelet.evented_pleg, settings.kubelet.source) = (on, settings.kubelet.source.max(source));
+    }
+}
+
+/// Takes over how long a call to the runtime may take; nothing is what it ships with. What is not understood keeps nobody
+/// from asking after the kubelet's health: only a longer wait hangs on it.
+fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
+    let Some(limit) = go_duration::parse(text) else {
+        kubelet.source = SettingsSource::Assumed;
+        return;
+    };
+    kubelet.request_timeout = if limit.is_zero() { RUNTIME_REQUEST_TIMEOUT } else { limit };
+    kubelet.source = kubelet.source.max(source);
 }
 
 fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
@@ -83,6 +122,12 @@ fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
     }
     if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    if let Some(timeout) = file.runtime_request_timeout.as_deref().filter(|text| !text.is_empty()) {
+        time_out(&mut settings.kubelet, timeout, SettingsSource::File);
+    }
+    for (name, on) in file.feature_gates.iter().flatten() {
+        open_gate(settings, name, *on, SettingsSource::File);
     }
     Ok(())
 }
@@ -122,50 +167,34 @@ fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
     path.strip_prefix("/").map_or_else(|_| process.join("cwd").join(path), |rest| process.join("root").join(rest))
 }
 
-/// Reads a file as the process sees it. Absolute links inside are resolved in the process's root, not in ours.
+/// Reads a file as the process sees it.
 fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
-    // Not blocking: a pipe in its place must not hold this thread.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = match path.strip_prefix("/") {
-        Ok(rest) => {
-            let root_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let root = rustix::fs::openat(CWD, process.join("root"), root_flags, Mode::empty())?;
-            match rustix::fs::openat2(&root, rest, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
-                // Kernels before 5.6, and filters that do not know the call: links are not followed rightly then,
-                // but plain files are read.
-                Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-                    rustix::fs::openat(&root, rest, flags, Mode::empty())?
-                }
-                opened => opened?,
-            }
-        }
-        Err(_) => rustix::fs::openat(CWD, process.join("cwd").join(path), flags, Mode::empty())?,
+    let Ok(rest) = path.strip_prefix("/") else {
+        return rooted::text(openat(CWD, process.join("cwd").join(path), rooted::READ, Mode::empty())?, MAX_FILE);
     };
-    let file = File::from(file);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a plain file"));
-    }
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
-    }
-    Ok(text)
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rooted::read(openat(CWD, process.join("root"), flags, Mode::empty())?, rest, MAX_FILE)
 }
 
-/// The value of the last `--name value` or `--name=value`, as the kubelet's flag parser takes them.
-fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
-    let mut value = None;
+/// The last value of a flag: it is the one that holds.
+pub(in crate::node) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    flags(args, name).last()
+}
+
+/// The values of every `--name value` and `--name=value`, as the kubelet's flag parser takes them.
+fn flags<'a>(args: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
     let mut rest = args.iter().skip(1);
-    while let Some(arg) = rest.next() {
-        let Some(bare) = arg.strip_prefix("--") else { continue };
-        if bare == name {
-            value = rest.next().map(String::as_str);
-        } else if let Some(given) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
-            value = Some(given);
+    std::iter::from_fn(move || {
+        loop {
+            let Some(bare) = rest.next()?.strip_prefix("--") else { continue };
+            if bare == name {
+                return rest.next().map(String::as_str);
+            }
+            if let Some(given) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
+                return Some(given);
+            }
         }
-    }
-    value
+    })
 }
 
 #[cfg(test)]
@@ -212,6 +241,33 @@ mod tests {
         let flags = ["--config=/etc/k.yaml", "--healthz-port=0", "--container-runtime-endpoint", "unix:///c.sock"];
         let settings = read(&args(&flags), folder.path()).unwrap();
         assert_eq!((settings.healthz_port, settings.runtime_endpoint.as_deref()), (0, Some("unix:///c.sock")));
+    }
+
+    #[test]
+    fn settings_that_thresholds_depend_on_come_with_where_they_stand() {
+        use SettingsSource::{Assumed, Default, File, Flags};
+        let folder = process_with(&[
+            ("plain", "healthzPort: 1001\nfeatureGates:\nruntimeRequestTimeout: \"\"\n"),
+            ("slow", "runtimeRequestTimeout: 15m\nfeatureGates: {EventedPLEG: true, Other: true}\n"),
+            ("d/10.conf", "featureGates: {EventedPLEG: false}\n"),
+            ("zero", "runtimeRequestTimeout: 0s\n"),
+            ("odd", "runtimeRequestTimeout: soon\nhealthzPort: 1002\n"),
+        ]);
+        let read = |words: &[&str]| {
+            let kubelet = read(&args(words), folder.path()).unwrap().kubelet;
+            (kubelet.request_timeout.as_secs(), kubelet.evented_pleg, kubelet.source)
+        };
+        assert_eq!(read(&[]), (120, false, Default));
+        assert_eq!(read(&["--config=/plain"]), (120, false, Default));
+        assert_eq!(read(&["--config=/slow"]), (900, true, File));
+        assert_eq!(read(&["--config=/slow", "--config-dir=/d"]), (900, false, File));
+        assert_eq!(read(&["--config=/slow", "--runtime-request-timeout=4m0s"]), (240, true, Flags));
+        assert_eq!(
+            read(&["--feature-gates=A=false,EventedPLEG=true", "--feature-gates", "B=true"]),
+            (120, true, Flags)
+        );
+        assert_eq!(read(&["--config=/zero"]), (120, false, File));
+        assert_eq!(read(&["--config=/odd"]), (120, false, Assumed), "its port is asked all the same");
     }
 
     #[test]

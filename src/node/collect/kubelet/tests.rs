@@ -134,6 +134,7 @@ fn k3s_brings_its_own_kubelet_and_runtime() {
     root.with(40, "k3s-agent", "/var/lib/rancher/k3s/data/current/bin/k3s", "k3s agent", 900);
     let settings = Finder::new(root.0.path()).find().unwrap().unwrap().settings.unwrap();
     assert_eq!(settings.runtime_endpoint.as_deref(), Some("/run/k3s/containerd/containerd.sock"));
+    assert_eq!(settings.kubelet.source, crate::core::observation::SettingsSource::Assumed);
 }
 
 #[test]

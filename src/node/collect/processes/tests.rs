@@ -285,3 +285,66 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// A made-up process in state D, after so many switches.
+fn waiting(root: Proc, pid: i32, switches: u64) -> Proc {
+    let status = root.0.path().join(pid.to_string()).join("status");
+    let text =
+        format!("Name:\tx\nNSpid:\t{pid}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n");
+    fs::write(status, text).unwrap();
+    root
+}
+
+#[test]
+fn a_shim_that_waits_and_does_not_run_is_told_by_the_time_it_was_seen_so() {
+    let root = Proc::new().with(&SHIM);
+    let mut eye = root.eye();
+    assert_eq!(eye.look(false).unwrap().processes[0].waited, None);
+    let root = waiting(root.with(&Entry { state: 'D', ..SHIM }), 50, 7);
+    let mut at = |uptime: &str| {
+        fs::write(root.0.path().join("uptime"), format!("{uptime} 1.0\n")).unwrap();
+        eye.look(false).unwrap().processes[0].waited.map(|waited| waited.as_secs())
+    };
+    assert_eq!([at("1000.00"), at("1015.00"), at("1075.00")], [Some(0), Some(15), Some(75)]);
+    let root = waiting(root, 50, 8);
+    fs::write(root.0.path().join("uptime"), "1090.00 1.0\n").unwrap();
+    assert_eq!(eye.look(false).unwrap().processes[0].waited, Some(Duration::ZERO), "it has run");
+    // A probe that has just begun knows no more than that it waits now; nor what it is.
+    let table = root.eye().look(false).unwrap();
+    assert_eq!((table.unproven[0].waited, table.unproven[0].start_ticks), (Some(Duration::ZERO), 90_000));
+}
+
+#[test]
+fn the_first_process_of_a_container_is_known_by_its_shim() {
+    let init = |pid, parent, command: &'static [u8]| Entry {
+        pid,
+        parent,
+        state: 'S',
+        command,
+        exe: "/runc",
+        args: "runc init",
+        pids: "9 1",
+    };
+    let client = Entry {
+        pid: 60,
+        parent: 50,
+        state: 'S',
+        command: b"runc",
+        exe: "/usr/sbin/runc",
+        args: "runc --root /r create --bundle /b abc",
+        pids: "60",
+    };
+    let root = Proc::new()
+        .with(&SHIM)
+        .with(&client)
+        .with(&init(61, 60, b"runc:[2:INIT]"))
+        .with(&init(62, 50, b"runc:[1:CHILD]"))
+        .with(&init(63, 50, b"sleep"))
+        .with(&init(64, 1, b"runc:[2:INIT]"));
+    let found: Vec<(i32, String)> =
+        root.eye().look(false).unwrap().inits.into_iter().map(|init| (init.pid, init.sandbox_id)).collect();
+    assert_eq!(found, [(61, "abc".to_owned()), (62, "abc".to_owned())]);
+    // Younger than ten seconds.
+    fs::write(root.0.path().join("uptime"), "909.00 1.0\n").unwrap();
+    assert_eq!(root.eye().look(false).unwrap().inits, []);
+}

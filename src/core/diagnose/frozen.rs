@@ -1,0 +1,65 @@
+//! `FrozenCgroup`: a container that is being made, and is frozen in the middle of it.
+
+use std::collections::BTreeSet;
+
+use super::component::Component;
+use super::{Coverage, Findings, STALE, Verdict, answer, bounded_pod, of_pod, short};
+use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::core::observation::Observations;
+use crate::core::reason::ConditionReason;
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
+
+/// Containers whose first process is still the runtime's own (`runc init`), and whose control group is frozen. Of a container
+/// that runs, a freeze may be a person's pause; one that does not run yet is paused by nobody, and the call that makes it
+/// waits for ever.
+pub(super) fn containers(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::FrozenCgroup;
+    let (host, looked) = match answer(&seen.host, seen.now, "control groups", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let frozen = match &host.frozen {
+        Ok(frozen) => frozen,
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+    };
+    let mut coverage = Coverage::new(match &host.unseen {
+        None => Verdict::Clean { looked },
+        Some(why) => Verdict::unknown(ConditionReason::CannotLook, why),
+    });
+    let mut told = BTreeSet::new();
+    for one in frozen {
+        coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
+        if one.age < thresholds.frozen_init_age || !told.insert(one.sandbox_id.as_str()) {
+            continue;
+        }
+        let lists = seen.lists.value();
+        let pod = lists.and_then(|lists| lists.sandboxes.iter().find(|sandbox| sandbox.id == one.sandbox_id));
+        let pod = pod.map(|sandbox| bounded_pod(&sandbox.pod));
+        findings.sightings.push(
+            Component {
+                kind,
+                key: &one.sandbox_id,
+                severity: Severity::Medium,
+                message: format!(
+                    "a container{} in sandbox {} is frozen while it is being made",
+                    of_pod(pod.as_ref()),
+                    short(&one.sandbox_id)
+                ),
+                subject: Subject {
+                    sandbox_id: Some(bounded(&one.sandbox_id, 128)),
+                    id: Some(bounded(&one.sandbox_id, 128)),
+                    pod,
+                    ..Subject::of(SubjectKind::Sandbox)
+                },
+                impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
+                         once the control group is thawed",
+                evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.pid, one.group)],
+                looked,
+                confirm: thresholds.frozen_cgroup,
+            }
+            .into(),
+        );
+    }
+    findings.cover(kind, coverage);
+}

@@ -1,0 +1,186 @@
+//! A kubelet whose start does not come to an end, and one that cannot look at its pods: what the Node object says of it,
+//! joined with what the probe sees of its process.
+//!
+//! `Ready` alone proves little. Measured with kubelet 1.36 and a stopped shim: the start was blocked for 61 to 152 s, no
+//! pod was synced in that time, and the node stayed `Ready=True` with a fresh lease, since the lease is renewed by a loop
+//! of its own. What stood still were the times of the conditions: a kubelet writes them when it begins, and this one had
+//! not begun. (At rest it writes them every five minutes only, so that they are old says nothing; that they are older
+//! than its process does.) Kubelet 1.30 wrote `Ready=False`, and that its start is not complete.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::snapshot::{KubeletView, NodeView, Tri};
+use super::text::bounded;
+use super::thresholds::Thresholds;
+
+/// Times of conditions are whole seconds, and the start of a process is reckoned back from its age.
+const SLACK: i64 = 3;
+
+/// What a kubelet says in its Ready condition, of all that it may say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complaint {
+    /// It has not completed its start.
+    StartIncomplete,
+    /// It has not been able to list its pods for minutes (`PLEG is not healthy`).
+    PlegStalled,
+}
+
+/// Reads the reason and message of a Ready condition that is False. The sentences stand in the kubelet since 1.5.
+pub fn complaint(reason: &str, message: &str) -> Option<Complaint> {
+    let starting = ["container runtime status check may not have completed yet", "pleg has yet to be successful"];
+    if reason != "KubeletNotReady" {
+        None
+    } else if starting.iter().any(|sentence| message.contains(sentence)) {
+        Some(Complaint::StartIncomplete)
+    } else {
+        message.contains("PLEG is not healthy: pleg was last seen active").then_some(Complaint::PlegStalled)
+    }
+}
+
+/// How a start shows that has not come to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The kubelet has not written the node's status since it began.
+    Silent,
+    /// It says so itself.
+    Says,
+}
+
+/// Whether the kubelet's start has not come to an end yet, for however short a time. Everything that is missing or
+/// contradicts holds: a sandbox that was made since proves that it takes up pods, and a node that is not reported at all
+/// (Ready Unknown) has lost more than its start.
+pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> {
+    let (began, written) = (kubelet.began?.as_second(), view.status_at?.as_second());
+    if kubelet.makes_pods {
+        return None;
+    }
+    match view.ready {
+        Tri::True => (written.saturating_add(SLACK) < began).then_some(Unfinished::Silent),
+        Tri::False if view.complaint == Some(Complaint::StartIncomplete) => {
+            (written.saturating_add(SLACK) >= began).then_some(Unfinished::Says)
+        }
+        Tri::False | Tri::Unknown => None,
+    }
+}
+
+/// The start of a node's kubelet that is blocked, if it is. `faults` are what the probe reports, in whatever state.
+pub fn start_blocked(
+    node: &str,
+    view: &NodeView,
+    kubelet: &KubeletView,
+    faults: &[&Fault],
+    thresholds: &Thresholds,
+) -> Option<Fault> {
+    let (began, how) = (kubelet.began?, unfinished(view, kubelet)?);
+    if kubelet.age < thresholds.start_blocked_age || kubelet.unfinished? < thresholds.start_blocked_seen {
+        return None;
+    }
+    let (shows, ready) = match how {
+        Unfinished::Silent => (
+            "has not written its node's status since: its start is blocked, although the node is Ready",
+            "Ready is True all the same: the lease, which keeps it so, is renewed by another loop of the kubelet",
+        ),
+        Unfinished::Says => ("says that its start is not complete", "Ready is False: KubeletNotReady"),
+    };
+    let cause = cause(faults, |kind| match kind {
+        FaultType::HungContainer => Some(0),
+        FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => Some(1),
+        FaultType::RuntimeUnreachable => Some(2),
+        FaultType::LeakedShim => Some(3),
+        _ => None,
+    });
+    let message = format!("the kubelet that began at {began} {shows}{}", because(cause));
+    let mut evidence = vec![ready.to_owned()];
+    evidence.extend(view.status_at.map(|at| format!("the node's status was last written at {at}")));
+    evidence.extend(cause.map(|cause| cause.message.clone()));
+    Some(Fault {
+        severity: Severity::Critical,
+        impact:
+            "no pod of this node is started, stopped or watched; another restart of the kubelet begins the wait anew"
+                .to_owned(),
+        // By the node's own clock, and the same from pass to pass.
+        first_seen: began,
+        for_seconds: kubelet.age.as_secs(),
+        look_age_seconds: kubelet.looked.as_secs(),
+        ..fault(FaultType::KubeletStartBlocked, node, &message, &evidence)
+    })
+}
+
+/// That the node's kubelet cannot look at its pods, if it says so. It says so after three minutes (ten with events).
+pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, faults: &[&Fault]) -> Option<Fault> {
+    if view.ready != Tri::False || view.complaint != Some(Complaint::PlegStalled) {
+        return None;
+    }
+    let cause = cause(faults, |kind| match kind {
+        kind if kind.is_of_runtime() => Some(0),
+        FaultType::HungContainer => Some(1),
+        FaultType::NetworkPluginHung => Some(2),
+        _ => None,
+    });
+    let message = format!(
+        "the kubelet has not been able to look at its pods for minutes (PLEG is not healthy): the runtime's lists hang, \
+         or it waits for single objects one after another{}",
+        because(cause)
+    );
+    let mut evidence = vec!["Ready is False: KubeletNotReady".to_owned()];
+    if let Some(settings) = kubelet.and_then(|kubelet| kubelet.settings) {
+        let limit = settings.request_timeout.as_secs();
+        evidence.push(format!("it gives each call to its runtime {limit} s"));
+        if settings.evented_pleg {
+            evidence
+                .push("it takes changes from the runtime's events, and waits ten minutes before it says so".to_owned());
+        }
+    }
+    evidence.extend(cause.map(|cause| cause.message.clone()));
+    Some(Fault {
+        severity: Severity::High,
+        impact: "what becomes of the pods of this node is seen late or not at all; the node takes no new ones"
+            .to_owned(),
+        first_seen: view.ready_since.unwrap_or_default(),
+        ..fault(FaultType::PlegStalled, node, &message, &evidence)
+    })
+}
+
+/// The fault on the node that explains it: the lowest rank, then the most urgent.
+fn cause<'a>(faults: &[&'a Fault], rank: fn(FaultType) -> Option<u8>) -> Option<&'a Fault> {
+    let ranked = faults.iter().filter_map(|fault| Some((rank(fault.kind)?, *fault)));
+    ranked.min_by(|a, b| a.0.cmp(&b.0).then_with(|| Fault::by_urgency(a.1, b.1))).map(|(_, fault)| fault)
+}
+
+fn because(cause: Option<&Fault>) -> String {
+    let Some(cause) = cause else { return "; the probe names no cause on the node".to_owned() };
+    let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
+    format!("; likely cause: {}: {}{sure}", cause.kind, cause.subject)
+}
+
+fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fault {
+    Fault {
+        id: Fault::identity(kind, node),
+        kind,
+        severity: Severity::default(),
+        state: FaultState::Confirmed,
+        subject: Subject { name: Some("kubelet".to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+        target: Target::default(),
+        message: bounded(message, MAX_LINE),
+        impact: String::new(),
+        first_seen: Timestamp::UNIX_EPOCH,
+        for_seconds: 0,
+        confirmations: 1,
+        look_age_seconds: 0,
+        evidence: evidence.iter().map(|line| bounded(line, MAX_LINE)).collect(),
+    }
+}
+
+/// For how long the kubelet has been as it is: what a rule that waits is measured by.
+pub fn lasted(fault: &Fault, now: Timestamp) -> Duration {
+    match fault.kind {
+        FaultType::PlegStalled => Duration::try_from(now.duration_since(fault.first_seen)).unwrap_or_default(),
+        _ => Duration::from_secs(fault.for_seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests;

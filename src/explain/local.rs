@@ -1,0 +1,165 @@
+//! `nrh status`, on the node: what its probe sees, as the probe itself tells it. No API server is asked.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::text::seen;
+use crate::api::health::{LaneStatus, ProbeMode};
+use crate::cli::StatusArgs;
+use crate::node::local::{LocalStatus, ask};
+
+/// Runs `nrh status`.
+///
+/// # Errors
+/// A sentence about the probe, where it does not answer.
+pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
+    let told = ask(&args.state_dir).await?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&told)?);
+    } else {
+        print!("{}", text(&told));
+    }
+    Ok(())
+}
+
+/// The answer for people. Writing to a string cannot fail, so its results are not looked at.
+fn text(told: &LocalStatus) -> String {
+    let mut out = String::new();
+    let status = &told.status;
+    let _ = writeln!(out, "node {}, as its probe sees it", told.node);
+    match (&status.probe, told.judged_seconds) {
+        (Some(probe), Some(ago)) => {
+            let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
+            let can = if probe.can_act { "may act" } else { "only looks" };
+            let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
+        }
+        _ => {
+            let _ = writeln!(out, "  probe: has begun and not judged yet: ask again in a few seconds");
+        }
+    }
+    let _ = writeln!(out, "  API server: {}", delivery(told));
+    if let Some(runtime) = &status.runtime {
+        let version = if runtime.version.is_empty() { "has not answered yet" } else { &runtime.version };
+        let _ = writeln!(
+            out,
+            "  runtime: {version} at {}, {} sandboxes, {} containers",
+            runtime.endpoint, runtime.sandboxes, runtime.containers
+        );
+    }
+    if let Some(kubelet) = &status.kubelet {
+        let started = match kubelet.started {
+            Some(true) => "has completed its start",
+            Some(false) => "none has completed its start",
+            None => "starting, or nobody could look",
+        };
+        let since = kubelet.started_at.map_or_else(String::new, |at| format!(", its process began at {at}"));
+        let _ = writeln!(out, "  kubelet: {started}{since}");
+    }
+    lanes(&mut out, status.probe.as_ref().map(|probe| probe.lanes.as_slice()).unwrap_or_default());
+    counts(&mut out, "calls out now", &told.calls_out);
+    counts(&mut out, "calls given up since the probe began", &told.calls_given_up);
+    for line in status.probe.iter().flat_map(|probe| &probe.missing) {
+        let _ = writeln!(out, "  missing: {line}");
+    }
+    for condition in &status.conditions {
+        let (kind, standing, reason) = (&condition.type_, &condition.status, &condition.reason);
+        let _ = writeln!(out, "  {kind:<24} {standing:<8} {reason}: {}", condition.message);
+    }
+    for fault in &status.faults {
+        seen(&mut out, fault);
+    }
+    if told.judged_seconds.is_some() && status.faults.is_empty() {
+        let _ = writeln!(out, "  no fault is suspected");
+    }
+    if let Some(more) = status.faults_left_out {
+        let _ = writeln!(out, "  {more} more faults are left out");
+    }
+    if let Some(outcome) = &status.agent {
+        let _ = writeln!(out, "  last order {}: {:?}: {}", outcome.operation_id, outcome.state, outcome.message);
+    }
+    out
+}
+
+/// How the reports arrive, in one line.
+fn delivery(told: &LocalStatus) -> String {
+    let taken = told.report_taken_seconds.map_or_else(
+        || "has taken no report of this probe yet".to_owned(),
+        |ago| format!("took the last report {ago} s ago"),
+    );
+    match told.report_failing_seconds {
+        Some(seconds) => format!("{taken}; calls have failed for {seconds} s: {}", told.report_error),
+        None => taken,
+    }
+}
+
+fn lanes(out: &mut String, lanes: &[LaneStatus]) {
+    for lane in lanes {
+        let age = lane.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
+        let state = format!("{:?}", lane.state);
+        let line = format!("  lane {:<10} {state:<9} looked {age:<9} {}", lane.name, lane.message);
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {
+    let shown: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| **count != N::default())
+        .map(|(lane, count)| format!("{lane} {count}"))
+        .collect();
+    if !shown.is_empty() {
+        let _ = writeln!(out, "  {what}: {}", shown.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeRuntimeHealthStatus;
+    use crate::api::health::{LaneState, ProbeStatus, RuntimeStatus};
+    use crate::core::fault::FaultType;
+    use crate::core::tracker::tests::fault;
+
+    #[test]
+    fn a_node_that_has_lost_its_api_server_still_tells_what_is_wrong() {
+        let lane = LaneStatus {
+            name: "lists".into(),
+            state: LaneState::Hung,
+            age_seconds: None,
+            message: "a call has been out for 65 s".into(),
+        };
+        let told = LocalStatus {
+            node: "worker-1".into(),
+            judged_seconds: Some(3),
+            status: NodeRuntimeHealthStatus {
+                probe: Some(ProbeStatus { version: "0.1.0".into(), lanes: vec![lane], ..ProbeStatus::default() }),
+                runtime: Some(RuntimeStatus { version: "containerd://1.6.20".into(), ..RuntimeStatus::default() }),
+                faults: vec![fault(FaultType::HungContainer)],
+                ..NodeRuntimeHealthStatus::default()
+            },
+            calls_out: [("lists".into(), 1), ("version".into(), 0)].into(),
+            report_failing_seconds: Some(90),
+            report_error: "no answer within 10 s".into(),
+            ..LocalStatus::default()
+        };
+        let text = text(&told);
+        for part in [
+            "node worker-1",
+            "last judged 3 s ago",
+            "has taken no report of this probe yet; calls have failed for 90 s: no answer within 10 s",
+            "containerd://1.6.20",
+            "lane lists      Hung      looked never     a call has been out for 65 s",
+            "calls out now: lists 1\n",
+            "fault HungContainer (Suspected",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        assert!(!text.contains("given up") && !text.contains("no fault is suspected"), "{text}");
+    }
+
+    #[test]
+    fn a_probe_that_has_just_begun_says_so_and_calls_nothing_healthy() {
+        let text = text(&LocalStatus { node: "n".into(), ..LocalStatus::default() });
+        assert!(text.contains("not judged yet") && !text.contains("no fault"), "{text}");
+    }
+}

@@ -1,0 +1,262 @@
+//! What the kernel gives in numbers, what of it is used, and what the daemons' threads wait for: `/proc` and control groups
+//! only, nothing that lies on a disk.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
+use crate::core::text::bounded;
+use crate::node::proc::{self, Groups, Handle, Waits, groups};
+
+/// Longest file of numbers that is read.
+const MAX_NUMBERS: usize = 256;
+/// Share of a limit, in percent, from which it is made sure whose control group it is.
+const NEAR: u8 = 80;
+/// Names of the group in which the kubelet keeps all pods, by its two drivers and the two versions.
+const PODS: [&str; 4] = [
+    "sys/fs/cgroup/kubepods.slice",
+    "sys/fs/cgroup/kubepods",
+    "sys/fs/cgroup/pids/kubepods.slice",
+    "sys/fs/cgroup/pids/kubepods",
+];
+
+/// A daemon to look at, as another lane has found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Which.
+    pub owner: Owner,
+    /// Its process id.
+    pub pid: i32,
+    /// Its start in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// Whom to look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The kubelet and the runtime's daemons.
+    pub daemons: Vec<Daemon>,
+    /// First processes of containers that are being made.
+    pub inits: Vec<InitSeen>,
+    /// Which of the daemons is not there or not known, and why.
+    pub unseen: Option<String>,
+}
+
+impl Daemon {
+    /// The process, if it is still the same.
+    pub(super) fn handle(&self, proc: &Path) -> io::Result<Handle> {
+        of_start(Handle::open(proc, self.pid)?, self.start_ticks)
+    }
+}
+
+fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
+    if handle.stat()?.start_ticks == start_ticks {
+        return Ok(handle);
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", handle.pid())))
+}
+
+/// The host lane's eye.
+#[derive(Debug)]
+pub struct Host {
+    proc: PathBuf,
+    waits: Waits,
+}
+
+impl Host {
+    /// Looks at this `/proc`.
+    pub fn new(proc: &Path) -> Self {
+        Self { proc: proc.to_path_buf(), waits: Waits::default() }
+    }
+
+    /// One look.
+    ///
+    /// # Errors
+    /// When even the time since boot cannot be read. What else cannot be looked at is said in its place.
+    pub fn look(&mut self, who: &Who) -> io::Result<HostSeen> {
+        let uptime = proc::uptime(&self.proc)?;
+        let mut seen = HostSeen {
+            pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| said(&error)) }],
+            files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| said(&error)) }],
+            daemons: Vec::new(),
+            frozen: Ok(Vec::new()),
+            unseen: who.unseen.clone(),
+        };
+        // Control groups are found below the root of a process that sees all of them.
+        let mut root = None;
+        for daemon in &who.daemons {
+            match daemon.handle(&self.proc) {
+                Ok(handle) => {
+                    let own = handle.root();
+                    self.daemon(daemon, &handle, own.as_ref().ok(), uptime, &mut seen);
+                    root = root.or(own.ok());
+                }
+                Err(error) => {
+                    seen.unseen.get_or_insert(bounded(&format!("{} cannot be looked at: {error}", daemon.owner), 200));
+                }
+            }
+        }
+        self.waits.over();
+        if let Some(root) = &root {
+            seen.pids.extend(of_pods(root));
+            seen.frozen = self.frozen(root, &who.inits);
+        }
+        Ok(seen)
+    }
+
+    /// Threads of the node. Each takes a process id.
+    fn threads(&self) -> io::Result<Usage> {
+        let text = self.numbers("loadavg")?;
+        let used = text.split_ascii_whitespace().nth(3).and_then(|field| field.split_once('/')?.1.parse().ok());
+        let limit = |name| parse(&self.numbers(name)?);
+        let limit = limit("sys/kernel/pid_max")?.min(limit("sys/kernel/threads-max")?);
+        Ok(Usage { used: used.ok_or_else(|| odd(&text))?, limit })
+    }
+
+    /// Open files of the node.
+    fn files(&self) -> io::Result<Usage> {
+        let text = self.numbers("sys/fs/file-nr")?;
+        let mut fields = text.split_ascii_whitespace().map(str::parse);
+        match (fields.next(), fields.nth(1)) {
+            (Some(Ok(used)), Some(Ok(limit))) => Ok(Usage { used, limit }),
+            _ => Err(odd(&text)),
+        }
+    }
+
+    fn numbers(&self, name: &str) -> io::Result<String> {
+        proc::bounded::read_whole(&self.proc.join(name), MAX_NUMBERS)
+    }
+
+    fn daemon(
+        &mut self,
+        daemon: &Daemon,
+        handle: &Handle,
+        root: Option<&OwnedFd>,
+        uptime: Duration,
+        seen: &mut HostSeen,
+    ) {
+        let limit = |usage: io::Result<Option<Usage>>| {
+            let usage = usage.map_err(|error| said(&error)).transpose()?;
+            Some(LimitSeen { owner: daemon.owner.clone(), usage })
+        };
+        seen.files.extend(limit(handle.open_files().map(Some)));
+        // A process whose root cannot be entered shows nothing of its group; that it has none is no gap.
+        if let Some(root) = root {
+            seen.pids.extend(limit(of_group(root, handle)));
+        }
+        seen.daemons.push(DaemonSeen {
+            owner: daemon.owner.clone(),
+            pid: daemon.pid,
+            start_ticks: daemon.start_ticks,
+            waiting: self.waiting(handle, uptime).map_err(|error| said(&error)),
+        });
+    }
+
+    /// The thread that has waited uninterruptibly for the longest.
+    fn waiting(&mut self, handle: &Handle, uptime: Duration) -> io::Result<Option<ThreadWaiting>> {
+        let mut longest: Option<ThreadWaiting> = None;
+        for thread in handle.threads()?.into_iter().filter(|thread| thread.state == 'D') {
+            // It may have ended by now.
+            let Ok(switches) = handle.thread_switches(thread.id) else { continue };
+            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, uptime);
+            if longest.as_ref().is_none_or(|longest| waited > longest.waited) {
+                let wchan = handle.thread_wchan(thread.id).ok().flatten();
+                longest = Some(ThreadWaiting { thread: thread.id, waited, wchan });
+            }
+        }
+        Ok(longest)
+    }
+
+    fn frozen(&self, root: &OwnedFd, inits: &[InitSeen]) -> Result<Vec<FrozenSeen>, String> {
+        let mut found = Vec::new();
+        for init in inits {
+            let groups = Handle::open(&self.proc, init.pid)
+                .and_then(|handle| of_start(handle, init.start_ticks))
+                .and_then(|handle| handle.groups());
+            let frozen = match groups {
+                Err(error) if proc::is_gone(&error) => continue,
+                groups => groups.and_then(|groups| frozen_group(root, &groups)),
+            };
+            match frozen {
+                Ok(None) => {}
+                Ok(Some(group)) => found.push(FrozenSeen {
+                    pid: init.pid,
+                    age: init.age,
+                    sandbox_id: init.sandbox_id.clone(),
+                    group: bounded(&group.display().to_string(), 256),
+                }),
+                Err(error) => return Err(format!("the control group of process {}: {}", init.pid, said(&error))),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn said(error: &io::Error) -> String {
+    bounded(&error.to_string(), 160)
+}
+
+fn odd(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not of the form expected"))
+}
+
+fn parse(text: &str) -> io::Result<u64> {
+    text.trim().parse().map_err(|_| odd(text))
+}
+
+/// Processes and threads of one control group; `None` where nothing limits them.
+fn of_folder(group: impl AsFd) -> io::Result<Option<Usage>> {
+    let (Some(limit), Some(used)) = (groups::file(&group, "pids.max")?, groups::file(&group, "pids.current")?) else {
+        return Ok(None);
+    };
+    if limit.trim() == "max" {
+        return Ok(None);
+    }
+    Ok(Some(Usage { used: parse(&used)?, limit: parse(&limit)? }))
+}
+
+/// The group of all pods, where the kubelet keeps one.
+fn of_pods(root: &OwnedFd) -> Option<LimitSeen> {
+    let folder = PODS.iter().find_map(|path| groups::open(root, Path::new(path)).transpose())?;
+    let usage = folder.and_then(of_folder).map_err(|error| said(&error)).transpose()?;
+    Some(LimitSeen { owner: Owner::Pods, usage })
+}
+
+/// The group of one daemon. That it is its own is made sure before anything is held against it.
+fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
+    let own: Groups = handle.groups()?;
+    for folder in own.folders("pids") {
+        let Some(group) = groups::open(root, &folder)? else { continue };
+        let Some(usage) = of_folder(&group)? else { continue };
+        let is_near = usage.is_at_least(NEAR);
+        return Ok((!is_near || has(&group, handle.pid())?).then_some(usage));
+    }
+    Ok(None)
+}
+
+fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
+    let members = groups::file(group, "cgroup.procs")?.unwrap_or_default();
+    let members: BTreeSet<&str> = members.lines().collect();
+    Ok(members.contains(pid.to_string().as_str()))
+}
+
+/// The first of its groups that is frozen. What a process waits in does not tell: kernels freeze it where it is.
+fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
+    for folder in groups.folders("freezer") {
+        let Some(group) = groups::open(root, &folder)? else { continue };
+        let old = groups::file(&group, "freezer.state")?;
+        let new = groups::file(&group, "cgroup.events")?;
+        let is_frozen = old.is_some_and(|state| matches!(state.trim(), "FROZEN" | "FREEZING"))
+            || new.is_some_and(|events| events.lines().any(|line| line == "frozen 1"));
+        if is_frozen {
+            return Ok(Some(folder));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

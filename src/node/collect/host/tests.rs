@@ -1,0 +1,236 @@
+//! Made-up numbers, and real processes with real limits.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::time::Instant;
+
+use super::*;
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    fn daemon(&self) -> Daemon {
+        let pid = i32::try_from(self.0.id()).unwrap();
+        let stat = Handle::open(Path::new(proc::PROC), pid).unwrap().stat().unwrap();
+        Daemon { owner: Owner::Runtime("test".to_owned()), pid, start_ticks: stat.start_ticks }
+    }
+}
+
+/// A `/proc` with these numbers.
+fn made_up(loadavg: &str, pid_max: &str, threads_max: &str, file_nr: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("uptime", "1000.00 1.0\n"),
+        ("loadavg", loadavg),
+        ("sys/kernel/pid_max", pid_max),
+        ("sys/kernel/threads-max", threads_max),
+        ("sys/fs/file-nr", file_nr),
+    ] {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+fn of_node(folder: &Path) -> (Result<Usage, String>, Result<Usage, String>) {
+    let seen = Host::new(folder).look(&Who::default()).unwrap();
+    (seen.pids[0].usage.clone(), seen.files[0].usage.clone())
+}
+
+#[test]
+fn the_lower_of_both_limits_counts() {
+    let root = made_up("0.97 1.32 1.61 1/289 32163\n", "32768\n", "192730\n", "1289\t0\t9223372036854775807\n");
+    let files = Usage { used: 1289, limit: 9_223_372_036_854_775_807 };
+    assert_eq!(of_node(root.path()), (Ok(Usage { used: 289, limit: 32_768 }), Ok(files)));
+    let root = made_up("0.97 1.32 1.61 1/289 32163\n", "4194304\n", "7700\n", "1 0 2\n");
+    assert_eq!(of_node(root.path()).0, Ok(Usage { used: 289, limit: 7700 }));
+}
+
+#[test]
+fn odd_numbers_are_no_numbers() {
+    for (loadavg, pid_max, file_nr) in [("", "32768", "1 0"), ("1 2 3 4 5", "32768", "x 0 1"), ("1 2 3 4/5", "max", "")]
+    {
+        let root = made_up(loadavg, pid_max, "100", file_nr);
+        let (pids, files) = of_node(root.path());
+        assert!(pids.is_err() && files.is_err(), "{pids:?} {files:?}");
+    }
+    let root = made_up("1 2 3 4/5 6", &"9".repeat(4096), "100", "1 0 2");
+    assert!(of_node(root.path()).0.is_err(), "longer than any number");
+}
+
+#[test]
+fn the_real_numbers_of_this_machine_are_read() {
+    let (pids, files) = of_node(Path::new(proc::PROC));
+    let (pids, files) = (pids.unwrap(), files.unwrap());
+    assert!(pids.used > 10 && pids.used < pids.limit, "{pids:?}");
+    assert!(files.used > 10 && files.used < files.limit, "{files:?}");
+}
+
+/// Looks at one process until it has come so far.
+fn until(daemon: &Daemon, done: impl Fn(&HostSeen) -> bool) -> HostSeen {
+    let who = Who { daemons: vec![daemon.clone()], ..Who::default() };
+    let (mut host, began) = (Host::new(Path::new(proc::PROC)), Instant::now());
+    loop {
+        let seen = host.look(&who).unwrap();
+        if done(&seen) {
+            return seen;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{seen:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn of_daemon(seen: &HostSeen) -> Option<Result<Usage, String>> {
+    seen.files.get(1).map(|limit| limit.usage.clone())
+}
+
+#[test]
+fn open_files_are_counted_exactly_where_they_are_near_their_limit() {
+    let script = "ulimit -n 20; for f in 3 4 5 6 7 8 9; do eval \"exec $f</dev/null\"; done; exec sleep 60";
+    let shell = Running::start(Command::new("bash").args(["-c", script]));
+    // Seven, the first three, and what the tests themselves were given.
+    let open = || u64::try_from(fs::read_dir(format!("/proc/{}/fd", shell.0.id())).unwrap().count()).unwrap();
+    let exact = |seen: &HostSeen| {
+        let used = open();
+        used >= 10 && of_daemon(seen).is_some_and(|usage| usage == Ok(Usage { used, limit: 20 }))
+    };
+    let seen = until(&shell.daemon(), exact);
+    assert_eq!(seen.files[1].owner, Owner::Runtime("test".to_owned()));
+    assert_eq!(seen.unseen, None);
+    // Far from it, room is good enough: not less than what is open.
+    let sleep = Running::start(Command::new("bash").args(["-c", "ulimit -n 4096; exec sleep 60"]));
+    let seen = until(&sleep.daemon(), |seen| of_daemon(seen).is_some_and(|usage| usage.is_ok_and(|u| u.limit == 4096)));
+    let usage = of_daemon(&seen).unwrap().unwrap();
+    assert!(usage.used >= 3 && usage.used <= 256, "{usage:?}");
+}
+
+#[test]
+fn a_daemon_that_has_ended_is_not_seen_and_no_other_in_its_place() {
+    let sleep = Running::start(Command::new("sleep").arg("60"));
+    let other = Daemon { start_ticks: 1, ..sleep.daemon() };
+    let who = Who { daemons: vec![other], ..Who::default() };
+    let seen = Host::new(Path::new(proc::PROC)).look(&who).unwrap();
+    assert!(seen.unseen.as_ref().is_some_and(|why| why.contains("test cannot be looked at")), "{seen:?}");
+    assert!(seen.daemons.is_empty() && seen.files.len() == 1);
+}
+
+fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+/// A group of the `pids` or `freezer` controller (version 1), or of version 2, that ends with the test. `None` where this
+/// machine or this user cannot make one.
+struct Group {
+    path: PathBuf,
+    member: Option<Running>,
+}
+
+impl Group {
+    fn new(parent: &str, name: &str) -> Option<Self> {
+        let path = Path::new(parent).join(format!("nrh-test-{name}-{}", std::process::id()));
+        fs::create_dir(&path).ok().map(|()| Self { path, member: None })
+    }
+
+    fn set(&self, file: &str, text: &str) {
+        fs::write(self.path.join(file), text).unwrap();
+    }
+
+    /// Moves a new process into it, which ends with it.
+    fn join(&mut self) -> Daemon {
+        let sleep = Running::start(Command::new("sleep").arg("60"));
+        let daemon = sleep.daemon();
+        self.set("cgroup.procs", &daemon.pid.to_string());
+        self.member = Some(sleep);
+        daemon
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(self.path.join("freezer.state"), "THAWED");
+        let _ = fs::write(self.path.join("cgroup.freeze"), "0");
+        self.member = None;
+        let began = Instant::now();
+        while fs::remove_dir(&self.path).is_err() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn the_limit_of_a_daemons_own_group_is_found() {
+    let Some(mut group) = Group::new("/sys/fs/cgroup/pids", "limit") else {
+        return eprintln!("SKIP: no controller `pids` of version 1 to make a group in");
+    };
+    group.set("pids.max", "1");
+    let daemon = group.join();
+    let seen = until(&daemon, |seen| seen.pids.len() > 1);
+    assert_eq!(seen.pids.last().unwrap().usage, Ok(Usage { used: 1, limit: 1 }));
+}
+
+#[test]
+fn a_frozen_group_is_told_whatever_the_process_waits_in() {
+    let mut tried = 0;
+    for (parent, file, text) in [
+        ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN"),
+        ("/sys/fs/cgroup/unified", "cgroup.freeze", "1"),
+        ("/sys/fs/cgroup", "cgroup.freeze", "1"),
+    ] {
+        let Some(mut group) = Group::new(parent, "freeze") else { continue };
+        if !group.path.join(file).exists() {
+            continue;
+        }
+        let Daemon { pid, start_ticks, .. } = group.join();
+        let init = InitSeen { pid, start_ticks, age: Duration::from_mins(1), sandbox_id: "s".to_owned() };
+        let root = Handle::open(Path::new(proc::PROC), own_pid()).and_then(|handle| handle.root()).unwrap();
+        let host = Host::new(Path::new(proc::PROC));
+        assert_eq!(host.frozen(&root, std::slice::from_ref(&init)), Ok(Vec::new()), "{parent}");
+        group.set(file, text);
+        let began = Instant::now();
+        let found = loop {
+            let found = host.frozen(&root, std::slice::from_ref(&init)).unwrap();
+            if !found.is_empty() || began.elapsed() > Duration::from_secs(5) {
+                break found;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!((found.len(), found[0].pid, found[0].sandbox_id.as_str()), (1, pid, "s"), "{parent}");
+        assert!(found[0].group.contains("nrh-test-freeze"), "{found:?}");
+        tried += 1;
+    }
+    if tried == 0 {
+        eprintln!("SKIP: no freezer to make a group in");
+    }
+}
+
+/// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
+/// make and take back.
+#[test]
+fn a_thread_that_does_not_run_waits_for_longer_at_each_look() {
+    let Some(mut group) = Group::new("/sys/fs/cgroup/freezer", "wait") else {
+        return eprintln!("SKIP: no freezer of version 1 to make a group in");
+    };
+    let daemon = group.join();
+    group.set("freezer.state", "FROZEN");
+    let waited = |seen: &HostSeen| {
+        let waiting = seen.daemons.first().and_then(|daemon| daemon.waiting.as_ref().ok());
+        waiting.and_then(|waiting| waiting.as_ref()).map(|thread| thread.waited)
+    };
+    let seen = until(&daemon, |seen| waited(seen).is_some_and(|waited| waited >= Duration::from_millis(300)));
+    assert_eq!(seen.daemons[0].waiting.as_ref().unwrap().as_ref().unwrap().thread, daemon.pid);
+    group.set("freezer.state", "THAWED");
+    until(&daemon, |seen| waited(seen).is_none());
+}

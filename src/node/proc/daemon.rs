@@ -1,0 +1,154 @@
+//! What a daemon uses of what it may have, and what its threads wait for.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::Dir;
+
+use super::handle::Handle;
+use super::is_gone;
+use super::stat;
+use crate::core::observation::Usage;
+use crate::core::text::bounded;
+
+/// Longest `status` or `limits` that is read.
+const MAX_STATUS: usize = 16 << 10;
+/// Most threads that are looked at. Daemons have some dozens.
+const MAX_THREADS: usize = 512;
+/// Most open files that are counted one by one, where the kernel does not tell their number (before 6.2).
+const MAX_COUNTED: u64 = 65_536;
+/// Most open files whose paths are looked at: what a daemon opens at its start has the lowest numbers.
+const MAX_LINKS: usize = 256;
+/// Share of a limit, in percent, below which a number that is surely not exceeded is good enough.
+const FAR: u8 = 80;
+
+/// One thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id.
+    pub id: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Scheduler state letter.
+    pub state: char,
+}
+
+impl Handle {
+    /// How often it was switched away from, of itself and by force: as long as this stands still it has not run.
+    pub fn switches(&self) -> io::Result<u64> {
+        parse_switches(&self.text("status")?).ok_or_else(|| missing("the number of switches"))
+    }
+
+    /// The same of one of its threads.
+    pub fn thread_switches(&self, thread: i32) -> io::Result<u64> {
+        parse_switches(&self.text(&format!("task/{thread}/status"))?).ok_or_else(|| missing("the number of switches"))
+    }
+
+    /// Kernel function in which a thread of it waits.
+    pub fn thread_wchan(&self, thread: i32) -> io::Result<Option<String>> {
+        let text = self.read(&format!("task/{thread}/wchan"), 128)?.bytes;
+        let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
+        Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
+    }
+
+    /// Its threads. An error where there are more than 512: a part of them would say nothing of the others.
+    pub fn threads(&self) -> io::Result<Vec<Thread>> {
+        let mut threads = Vec::new();
+        for entry in Dir::read_from(self.folder("task")?)? {
+            let Some(id) = entry?.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            if threads.len() >= MAX_THREADS {
+                return Err(io::Error::other(format!("more than {MAX_THREADS} threads")));
+            }
+            match self.file(&format!("task/{id}/stat")).and_then(|mut file| stat::from_file(&mut file, id)) {
+                Ok(stat) => threads.push(Thread { id, start_ticks: stat.start_ticks, state: stat.state }),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Its open files, of those it may have. Counted only where they may be near that.
+    pub fn open_files(&self) -> io::Result<Usage> {
+        let limit = parse_limit(&self.text("limits")?, "Max open files");
+        let limit = limit.ok_or_else(|| missing("the limit of open files"))?;
+        // Room for open files is never less than there are.
+        let room = number_of(&self.text("status")?, "FDSize:").ok_or_else(|| missing("the room for open files"))?;
+        let room = Usage { used: room, limit };
+        if !room.is_at_least(FAR) {
+            return Ok(room);
+        }
+        let folder = self.folder("fd")?;
+        let told = u64::try_from(rustix::fs::fstat(&folder)?.st_size).unwrap_or_default();
+        if told > 0 {
+            return Ok(Usage { used: told, limit });
+        }
+        let mut used = 0_u64;
+        for entry in Dir::read_from(folder)? {
+            entry?;
+            used = used.saturating_add(1);
+            // Two entries are the folder and the one above it.
+            if used >= MAX_COUNTED.saturating_add(2) {
+                return Err(io::Error::other(format!("more than {MAX_COUNTED} open files, which are not counted")));
+            }
+        }
+        Ok(Usage { used: used.saturating_sub(2), limit })
+    }
+
+    /// The first of its open files whose path ends like this.
+    pub fn open_file(&self, end: &str) -> io::Result<Option<PathBuf>> {
+        for entry in Dir::read_from(self.folder("fd")?)?.take(MAX_LINKS) {
+            let Ok(name) = entry?.file_name().to_str().map(ToOwned::to_owned) else { continue };
+            if name.parse::<u32>().is_err() {
+                continue;
+            }
+            match self.link(&format!("fd/{name}")) {
+                Ok(path) if path.ends_with(end) => return Ok(Some(PathBuf::from(OsStr::from_bytes(path.as_bytes())))),
+                Err(error) if !is_gone(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn text(&self, name: &str) -> io::Result<String> {
+        Ok(String::from_utf8_lossy(&self.read(name, MAX_STATUS)?.bytes).into_owned())
+    }
+}
+
+fn missing(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not tell {what}"))
+}
+
+fn number_of(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}
+
+fn parse_switches(status: &str) -> Option<u64> {
+    let of = |name| number_of(status, name);
+    Some(of("voluntary_ctxt_switches:")?.saturating_add(of("nonvoluntary_ctxt_switches:")?))
+}
+
+/// The soft limit of this name.
+fn parse_limit(limits: &str, name: &str) -> Option<u64> {
+    let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?;
+    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_and_limits_are_read_by_name() {
+        let status = "FDSize:\t256\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t5\n";
+        assert_eq!((parse_switches(status), number_of(status, "FDSize:")), (Some(12), Some(256)));
+        assert_eq!(parse_switches("voluntary_ctxt_switches:\t7\n"), None);
+        let limits = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files     \n";
+        assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
+        assert_eq!(parse_limit("Max open files   unlimited unlimited files\n", "Max open files"), Some(u64::MAX));
+        assert_eq!(parse_limit("", "Max open files"), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! The control groups of a process, found below the root of a process that sees the node's.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use super::handle::Handle;
+use super::{bounded::read_file, rooted};
+
+/// Longest list of groups that is read.
+const MAX_GROUPS: usize = 16 << 10;
+/// Longest file of a group that is read: one line, but for the list of its processes.
+const MAX_FILE: usize = 256 << 10;
+/// Where every distribution mounts them.
+const MOUNT: &str = "sys/fs/cgroup";
+
+/// The groups of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups(String);
+
+impl Handle {
+    /// Its control groups.
+    pub fn groups(&self) -> io::Result<Groups> {
+        let read = read_file(&mut self.file("cgroup")?, MAX_GROUPS)?;
+        if read.truncated {
+            return Err(io::Error::other("a list of control groups that is too long"));
+        }
+        Ok(Groups(String::from_utf8_lossy(&read.bytes).into_owned()))
+    }
+}
+
+impl Groups {
+    /// The folders in which files of this controller may be, version 1 before version 2. Where both are in use, that of
+    /// version 2 has a place of its own.
+    pub fn folders(&self, controller: &str) -> impl Iterator<Item = PathBuf> + '_ {
+        let line = |wanted: &dyn Fn(&str, &str) -> bool| {
+            self.0.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':');
+                let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+                wanted(number, controllers).then(|| below(path))
+            })
+        };
+        let old = line(&|_, controllers| controllers.split(',').any(|one| one == controller));
+        let new = line(&|number, controllers| number == "0" && controllers.is_empty());
+        let old = old.map(|path| Path::new(MOUNT).join(controller).join(path));
+        let beside = new.as_ref().map(|path| Path::new(MOUNT).join("unified").join(path));
+        old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path))).chain(beside)
+    }
+}
+
+/// A path as the kernel writes it for us. Out of a control-group namespace it leads up first (`/../../system.slice/x`): what
+/// we have in common with the other is the top of what the other's root shows.
+fn below(path: &str) -> PathBuf {
+    Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}
+
+/// The folder of a group; `None` where there is none.
+pub(in crate::node) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option<OwnedFd>> {
+    use rustix::fs::OFlags;
+    match rooted::open(root, folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file of a group; `None` where the group has none of that name.
+pub(in crate::node) fn file(group: impl AsFd, name: &str) -> io::Result<Option<String>> {
+    match rooted::read(group, Path::new(name), MAX_FILE) {
+        Ok(text) => Ok(Some(text)),
+        // ENODEV: the group was removed meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(19) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folders(text: &str, controller: &str) -> Vec<String> {
+        Groups(text.to_owned()).folders(controller).map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn folders_of_both_versions() {
+        let both = "9:pids:/system.slice/containerd.service\n3:cpu,cpuacct:/x\n0::/init.scope\n";
+        let places = ["pids/system.slice/containerd.service", "init.scope", "unified/init.scope"];
+        assert_eq!(folders(both, "pids"), places.map(|place| format!("sys/fs/cgroup/{place}")));
+        for new in ["0::/system.slice/a:b.service\n", "0::/../../../system.slice/a:b.service\n"] {
+            assert_eq!(folders(new, "pids").first().unwrap(), "sys/fs/cgroup/system.slice/a:b.service");
+        }
+        assert!(folders("no groups here", "pids").is_empty());
+    }
+}

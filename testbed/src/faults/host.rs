@@ -1,0 +1,126 @@
+//! Faults of the node itself: its disks, its open files, its waits in the kernel, its kubelet's certificate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Resource, Rlimit};
+
+use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
+use crate::node::{KUBELET_KUBECONFIG, Node};
+use crate::pki;
+use crate::process::{self, wait_until};
+
+/// containerd's data, over which a full file system is laid.
+const DATA: &str = "/var/lib/containerd";
+const FREEZER: &str = "/sys/fs/cgroup/freezer";
+
+/// Lays a small file system without room over containerd's data. What is open already stays as it is.
+pub fn full_disk(node: &Node) -> Result<Injection> {
+    let injection = Injection::now(Fault::FullDisk, node, Victim { path: Some(DATA.into()), ..Victim::default() });
+    let script = r#"mount -t tmpfs -o size=1m nrh-full "$1"; mount --make-private "$1"; dd if=/dev/zero of="$1/x" bs=64k 2>/dev/null || true"#;
+    node.realm.script(script, &[DATA])?;
+    Ok(injection)
+}
+
+/// Makes `/run` read-only for all processes of a node that came before. Sockets can be connected to as before.
+pub fn read_only_run(node: &Node) -> Result<Injection> {
+    let injection = Injection::now(Fault::ReadOnlyRun, node, Victim { path: Some("/run".into()), ..Victim::default() });
+    let script = r#"mount --bind "$1" "$1"; mount --make-private "$1"; mount -o remount,bind,ro "$1""#;
+    node.realm.script(script, &["/run"])?;
+    Ok(injection)
+}
+
+/// Takes back what was laid over a folder.
+pub(super) fn uncover(node: &Node, path: &Path) -> Result<()> {
+    node.realm.script(r#"umount -l "$1""#, &[&path.display().to_string()]).map(drop)
+}
+
+/// Lowers the number of files that containerd may open until nine tenths are in use.
+pub fn few_files(node: &Node) -> Result<Injection> {
+    let containerd = node.daemon("containerd").context("no containerd runs")?;
+    let victim = Victim { process: Some(containerd), ..Victim::default() };
+    let injection = Injection::now(Fault::FewFiles, node, victim);
+    let open = fs::read_dir(format!("/proc/{}/fd", containerd.pid))?.count();
+    limit_files(containerd.pid, Some(u64::try_from(open)?.saturating_mul(10) / 9))?;
+    Ok(injection)
+}
+
+/// Sets the soft limit of open files; without one, to the hard limit.
+pub(super) fn limit_files(pid: i32, soft: Option<u64>) -> Result<()> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).context("no limit of open files")?;
+    let hard: u64 = line.split_ascii_whitespace().nth(4).context("no hard limit")?.parse()?;
+    let limit = Rlimit { current: Some(soft.unwrap_or(hard)), maximum: Some(hard) };
+    rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
+    Ok(())
+}
+
+/// Puts a pod's shim, alone, into a control group of version 1 and freezes it: it waits uninterruptibly and does not run, as
+/// behind a dead disk.
+pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let frozen = freeze_shim(node, pod_uid)?;
+    let shim = frozen.victim.process.context("the pod has no shim")?;
+    frozen.lift(node)?;
+    let groups = fs::read_to_string(format!("/proc/{}/cgroup", shim.pid))?;
+    let own = groups.lines().find_map(|line| line.split_once(":freezer:")).context("no freezer of version 1")?.1;
+    let own = PathBuf::from(FREEZER).join(own.trim_start_matches('/'));
+    let victim = Victim { path: Some(own), ..frozen.victim };
+    let injection = Injection::now(Fault::WaitingShim, node, victim);
+    let group = group_of(shim.pid);
+    fs::create_dir(&group)?;
+    fs::write(group.join("cgroup.procs"), shim.pid.to_string())?;
+    fs::write(group.join("freezer.state"), "FROZEN")?;
+    ensure!(wait_until(SETTLE, || process::state(shim.pid) == Some('D')), "shim {} does not wait", shim.pid);
+    Ok(injection)
+}
+
+fn group_of(pid: i32) -> PathBuf {
+    PathBuf::from(FREEZER).join(format!("nrh-waiting-{pid}"))
+}
+
+/// Lets the shim go on where it was.
+pub(super) fn thaw(victim: &Victim) -> Result<()> {
+    let (Some(shim), Some(own)) = (victim.process, &victim.path) else { return Ok(()) };
+    let group = group_of(shim.pid);
+    if !group.exists() {
+        return Ok(());
+    }
+    fs::write(group.join("freezer.state"), "THAWED")?;
+    if shim.alive() {
+        fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;
+    }
+    ensure!(wait_until(SETTLE, || fs::remove_dir(&group).is_ok()), "{} cannot be removed", group.display());
+    Ok(())
+}
+
+/// Puts a certificate that has expired into the kubelet's kubeconfig. A running kubelet has read its own at its start.
+pub fn expired_certificate(node: &Node) -> Result<Injection> {
+    let path = node.root_path(KUBELET_KUBECONFIG);
+    let before = fs::read_to_string(&path)?;
+    let mut config: serde_json::Value = serde_json::from_str(&before)?;
+    let user = config.pointer_mut("/users/0/user").context("a user in the kubeconfig")?;
+    user["client-certificate-data"] = pki::expired_certificate(&node.name)?.into();
+    fs::write(kept(&path), &before)?;
+    let injection = Injection::now(Fault::ExpiredCertificate, node, Victim::default());
+    fs::write(&path, serde_json::to_string_pretty(&config)?)?;
+    Ok(injection)
+}
+
+fn kept(path: &Path) -> PathBuf {
+    path.with_extension("conf.kept")
+}
+
+/// Puts the kubelet's own certificate back.
+pub(super) fn renew(node: &Node) -> Result<()> {
+    let path = node.root_path(KUBELET_KUBECONFIG);
+    match fs::rename(kept(&path), &path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("the kubelet's kubeconfig"),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this machine has what [`waiting_shim`] needs.
+pub fn has_freezer() -> bool {
+    Path::new(FREEZER).join("cgroup.procs").exists()
+}
