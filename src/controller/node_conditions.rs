@@ -1,16 +1,17 @@
 //! The opt-in mirror: what is known of a node, as conditions of the Node object, for tools that read those.
 //!
-//! It applies its own conditions and no other, without force: where another tool already writes a condition of the same
-//! type the API server says so, and that Node is left to the other tool. What was written and is not wanted any more is
+//! It applies its own conditions and no other, without force: a condition of the same type that another tool has put
+//! there, by the API server's own account, is left to that tool. What was written and is not wanted any more is
 //! taken away again, so the list of types is all there is to set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -45,8 +46,19 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 pub struct Standing {
     /// Status, reason and transition time, by type, whoever wrote it.
     pub conditions: BTreeMap<&'static str, (String, String, Option<Timestamp>)>,
-    /// Whether any of it, or anything that once was there, is under our name.
-    pub ours: bool,
+    /// The types that are under our name; `None` where our name is not on the object.
+    pub ours: Option<BTreeSet<&'static str>>,
+}
+
+impl Standing {
+    fn is_ours(&self, kind: &str) -> bool {
+        self.ours.as_ref().is_some_and(|ours| ours.contains(kind))
+    }
+
+    /// Whether somebody else has put a condition of this type there.
+    fn is_foreign(&self, kind: &str) -> bool {
+        self.conditions.contains_key(kind) && !self.is_ours(kind)
+    }
 }
 
 /// Reads it off a Node; `None` where there is nothing.
@@ -62,9 +74,19 @@ pub fn standing(node: &Node) -> Option<Standing> {
                 Some((known(&one.type_)?.as_str(), (one.status.clone(), one.reason.clone().unwrap_or_default(), since)))
             })
             .collect(),
-        ours: managers.iter().any(|entry| entry.manager.as_deref() == Some(MANAGER)),
+        ours: managers.iter().find(|entry| entry.manager.as_deref() == Some(MANAGER)).map(owned),
     };
-    (standing.ours || !standing.conditions.is_empty()).then_some(standing)
+    (standing.ours.is_some() || !standing.conditions.is_empty()).then_some(standing)
+}
+
+/// The types of conditions that an entry of the managed fields owns.
+fn owned(entry: &ManagedFieldsEntry) -> BTreeSet<&'static str> {
+    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]["f:conditions"]);
+    let keys = fields.and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
+    let is_named = |key: &str, kind: NodeCondition| key == format!(r#"k:{{"type":"{}"}}"#, kind.as_str());
+    keys.filter_map(|key| NodeCondition::ALL.into_iter().find(|kind| is_named(key, *kind)))
+        .map(NodeCondition::as_str)
+        .collect()
 }
 
 /// One Node's conditions, to be applied as a whole.
@@ -142,7 +164,8 @@ impl Mirror {
 
     fn failed(&mut self, node: String, error: &CallError) {
         let line = error.line();
-        let wait = if error.code() == Some(403) {
+        // A right that is missing is missing for every Node; any other refusal is about this one.
+        let wait = if error.code() == Some(403) && line.contains("cannot patch resource") {
             if self.paused.is_none_or(|until| until <= Instant::now()) {
                 tracing::warn!(
                     node,
@@ -159,6 +182,9 @@ impl Mirror {
                 "another tool writes a condition of this type on the Node: it is left to it"
             );
             AFTER_REFUSAL
+        } else if error.is_refusal() {
+            tracing::warn!(node, error = line, "conditions of the Node are refused");
+            AFTER_REFUSAL
         } else {
             tracing::warn!(node, error = line, "conditions of the Node not written");
             AFTER_FAILURE
@@ -173,17 +199,17 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
     let mut writes = Vec::new();
     for (node, view) in &state.snapshot.nodes {
         let stands = state.node_conditions.get(node).unwrap_or(&none);
-        if view.deleting || not_before.contains_key(node) || (wanted.0.is_empty() && !stands.ours) {
+        if view.deleting || not_before.contains_key(node) || (wanted.0.is_empty() && stands.ours.is_none()) {
             continue;
         }
-        let want = want(state, node, &view.uid, wanted);
+        let mut want = want(state, node, &view.uid, wanted);
+        want.retain(|one| !stands.is_foreign(one.kind.as_str()));
         let same = want.iter().all(|one| {
             let there = stands.conditions.get(one.kind.as_str());
             there.is_some_and(|(status, reason, _)| status == text(one.status) && reason == one.reason)
         });
-        let spare =
-            stands.ours && stands.conditions.keys().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
-        let bare = stands.ours && want.is_empty();
+        let spare = stands.ours.iter().flatten().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
+        let bare = stands.ours.is_some() && want.is_empty();
         if !same || spare || bare {
             let conditions = want.iter().map(|one| condition(one, stands, wall)).collect();
             writes.push(Write { node: node.clone(), uid: view.uid.clone(), conditions });
@@ -250,4 +276,64 @@ async fn apply(calls: &Calls, write: &Write) -> Result<(), CallError> {
     let patch = Patch::Apply(object);
     let what = || format!("writing conditions of Node {}", write.node);
     bounded(what, api.patch_status(&write.node, &PatchParams::apply(MANAGER), &patch)).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::cache::report;
+
+    /// A Node with the kubelet's condition of another tool, and ours of these types.
+    fn node(ours: &[&str]) -> Node {
+        let all = ours.iter().chain(&["KubeletUnhealthy", "Ready"]);
+        let conditions: Vec<Value> =
+            all.map(|kind| json!({"type": kind, "status": "False", "reason": "NoFaultConfirmed"})).collect();
+        let owned: serde_json::Map<String, Value> =
+            ours.iter().map(|kind| (format!(r#"k:{{"type":"{kind}"}}"#), json!({"f:status": {}}))).collect();
+        let entry =
+            json!({"manager": MANAGER, "operation": "Apply", "fieldsV1": {"f:status": {"f:conditions": owned}}});
+        let managed = if ours.is_empty() { json!([]) } else { json!([entry]) };
+        serde_json::from_value(json!({"metadata": {"name": "w1", "uid": "u", "managedFields": managed},
+            "status": {"conditions": conditions}}))
+        .unwrap()
+    }
+
+    fn written(node: &Node, wanted: &str) -> Option<Vec<String>> {
+        let cache = Cache::new();
+        let mut state = cache.lock();
+        let view = crate::controller::cache::node::view(node);
+        state.snapshot.nodes.insert("w1".into(), view);
+        state.node_conditions.extend(standing(node).map(|standing| ("w1".to_owned(), standing)));
+        let condition = |kind: NodeCondition| {
+            json!({"type": kind.of().as_str(), "status": "True", "reason": "Clean",
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let conditions = NodeCondition::ALL.map(condition);
+        let conditions = serde_json::from_value(json!(conditions)).unwrap();
+        let row = report::Standing { owner: Some("u".into()), conditions, ..report::Standing::default() };
+        state.standing.insert("w1".into(), row);
+        let writes = due(&state, &wanted.parse().unwrap(), &BTreeMap::new(), Timestamp::UNIX_EPOCH);
+        let types = |write: &Write| {
+            write.conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        writes.first().map(types)
+    }
+
+    #[test]
+    fn beside_the_condition_of_another_tool_ours_is_written_once_and_then_left_alone() {
+        assert_eq!(written(&node(&[]), "HostUnhealthy").unwrap(), ["HostUnhealthy"]);
+        assert_eq!(written(&node(&["HostUnhealthy"]), "HostUnhealthy"), None);
+        // Its type is left to it, whatever is wanted; the others are written.
+        assert_eq!(written(&node(&["HostUnhealthy"]), "HostUnhealthy,KubeletUnhealthy"), None);
+        let all = written(&node(&[]), "all").unwrap();
+        assert!(all.len() == NodeCondition::ALL.len() - 1 && !all.contains(&"KubeletUnhealthy".to_owned()), "{all:?}");
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_taken_away_and_nothing_of_others() {
+        let some = node(&["HostUnhealthy", "RestartUnsafe"]);
+        assert_eq!(written(&some, "RestartUnsafe").unwrap(), ["RestartUnsafe"]);
+        assert_eq!(written(&some, "").unwrap(), Vec::<String>::new());
+        assert_eq!(written(&node(&[]), ""), None);
+    }
 }

@@ -150,7 +150,7 @@ impl Default for Thresholds {
             fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
             disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
             read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
-            uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(120) },
+            uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(600) },
             uninterruptible_age: secs(60),
             frozen_cgroup: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
             frozen_init_age: secs(60),

@@ -233,7 +233,7 @@ fn lacking_node(bed: &Bed, node: &Node) {
         (faults::expired_certificate(node).unwrap(), "ClientCertificateExpiring", false),
     ];
     if faults::has_freezer() {
-        made.push((faults::waiting_shim(node, &uid).unwrap(), "UninterruptibleProcess", true));
+        made.push((faults::waiting_shim(node, &uid).unwrap(), "UninterruptibleProcess", false));
     } else {
         eprintln!("SKIP: no freezer of version 1 to make a shim wait");
     }

@@ -71,7 +71,11 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
                 Verdict::unknown(ConditionReason::CannotLook, &detail)
             }
         };
-        coverage.named.insert(owner.key().to_owned(), verdict);
+        // Two daemons may have one name: the better verdict hides nothing of the other.
+        let is_clean = matches!(verdict, Verdict::Clean { .. });
+        if !is_clean || !coverage.named.contains_key(owner.key()) {
+            coverage.named.insert(owner.key().to_owned(), verdict);
+        }
     }
     findings.cover(limit.kind, coverage);
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::evidence::{NodeFacts, Probe};
 use super::{HoldReason, PolicyOutlook};
 use crate::core::budget::{Bounds, Slots};
-use crate::core::fault::FaultState;
-use crate::core::policy::{Mode, Policy};
+use crate::core::fault::{Fault, FaultState};
+use crate::core::policy::{ActionType, Mode, Policy, Rule};
 use crate::core::snapshot::Tri;
 
 /// A policy with what it covers now.
@@ -104,14 +104,20 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A confirmed fault that a rule is for, a node that is not Ready, an open episode, or a probe that went silent.
+/// A confirmed fault that a rule is for, a node that is not Ready, an open episode, or a probe that went silent. What the
+/// node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
+/// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe.
 fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != Tri::True)
         || facts.probe == Probe::Silent
         || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
-        || facts
-            .seen
-            .iter()
-            .any(|seen| seen.fault.state == FaultState::Confirmed && policy.rule_for(&seen.fault).is_some())
+        || facts.seen.iter().any(|seen| {
+            seen.fault.state == FaultState::Confirmed
+                && policy.rule_for(&seen.fault).is_some_and(|rule| counts(rule, &seen.fault))
+        })
+}
+
+fn counts(rule: &Rule, fault: &Fault) -> bool {
+    !fault.kind.is_of_host() || rule.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
 }

@@ -19,8 +19,16 @@ use crate::node::proc::{Handle, bounded::read_whole, rooted};
 
 mod credential;
 
-/// Where runtimes keep what lives as long as the boot: sockets, bundles, locks.
-const RUN: &str = "/run";
+/// Where a runtime keeps what lives as long as the boot (sockets, bundles, locks). Not all of `/run`: a unit may be given
+/// that to read, and its own folder to write.
+const fn run_of(runtime: &str) -> Option<&'static str> {
+    match runtime.as_bytes() {
+        b"containerd" => Some("/run/containerd"),
+        b"dockerd" => Some("/run/docker"),
+        b"crio" => Some("/run/crio"),
+        _ => None,
+    }
+}
 const KUBELET: &str = "/var/lib/kubelet";
 /// Longest list of options of a file system.
 const MAX_OPTIONS: usize = 16 << 10;
@@ -33,6 +41,8 @@ const STOPPED: [&str; 2] = ["emergency_ro", "shutdown"];
 struct Places {
     daemon: Daemon,
     folders: Vec<PathBuf>,
+    /// Its folder below `/run`, where that is at its usual place.
+    run: Option<PathBuf>,
     /// The flags of a kubelet; none of other daemons, and none where they cannot be read.
     args: Option<Vec<String>>,
     /// Whether this is the last word: a daemon that has just begun may not have opened its data yet.
@@ -89,12 +99,12 @@ impl Disks {
             );
         }
         let mut found = 0_usize;
-        for folder in &places.folders {
+        for folder in places.folders.iter().chain(&places.run) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             match rooted::open(&root, folder, flags) {
                 Ok(open) => {
                     self.add(folder, &open, &mut seen.filesystems)?;
-                    found += 1;
+                    found += usize::from(places.folders.contains(folder));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -176,10 +186,12 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
         },
         Owner::Node | Owner::Pods => None,
     };
-    // A kubelet in a container of its own may see another `/run`, or none that is anybody's.
-    let run = (daemon.owner != Owner::Kubelet).then(|| PathBuf::from(RUN));
-    let folders = data.into_iter().chain(run).collect();
-    Ok(Places { daemon: daemon.clone(), folders, args, settled })
+    let run = match &daemon.owner {
+        Owner::Runtime(name) => run_of(name).map(PathBuf::from),
+        _ => None,
+    };
+    let folders = data.into_iter().collect();
+    Ok(Places { daemon: daemon.clone(), folders, run, args, settled })
 }
 
 #[cfg(test)]

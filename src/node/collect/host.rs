@@ -103,6 +103,10 @@ impl Host {
         if let Some(root) = &root {
             seen.pids.extend(of_pods(root));
             seen.frozen = self.frozen(root, &who.inits);
+        } else {
+            let why = "no root of a kubelet or a runtime can be entered to find control groups";
+            seen.unseen.get_or_insert(why.to_owned());
+            seen.frozen = Err(why.to_owned());
         }
         Ok(seen)
     }

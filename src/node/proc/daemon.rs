@@ -53,11 +53,15 @@ impl Handle {
         Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
     }
 
-    /// Its threads. An error where there are more than 512: a part of them would say nothing of the others.
+    /// Its threads. An error where there are more than 512 and none of those waits in the kernel: they would say nothing of
+    /// the others.
     pub fn threads(&self) -> io::Result<Vec<Thread>> {
         let mut threads = Vec::new();
         for entry in Dir::read_from(self.folder("task")?)? {
             let Some(id) = entry?.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            if threads.len() >= MAX_THREADS && threads.iter().any(|thread: &Thread| thread.state == 'D') {
+                return Ok(threads);
+            }
             if threads.len() >= MAX_THREADS {
                 return Err(io::Error::other(format!("more than {MAX_THREADS} threads")));
             }

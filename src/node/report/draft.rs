@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::pace::Pulse;
 use crate::api::NodeRuntimeHealthStatus;
-use crate::core::fault::{FaultState, FaultType};
+use crate::core::fault::{Fault, FaultState, FaultType};
 
 /// The newest thing to say. An older one is never sent once this exists.
 #[derive(Clone, Debug)]
@@ -39,16 +39,22 @@ impl Draft {
         self.facts == other.facts
     }
 
-    /// Whether an order may come: something is confirmed.
+    /// Whether an order may come: something is confirmed that orders are about.
     pub fn awaits_orders(&self) -> bool {
-        self.status.faults.iter().any(|fault| fault.state == FaultState::Confirmed)
+        self.acute().any(|fault| fault.state == FaultState::Confirmed)
+    }
+
+    /// Faults that are healed, or pass. Those of the node itself may stand for weeks on all nodes at once: for them the
+    /// rhythm of rest will do.
+    fn acute(&self) -> impl Iterator<Item = &Fault> {
+        self.status.faults.iter().filter(|fault| !fault.kind.is_of_host())
     }
 
     /// What the rhythm of reports depends on.
     pub fn pulse(&self, now: Instant, episode: bool) -> Pulse {
         Pulse {
             suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
-            faults: !self.status.faults.is_empty(),
+            faults: self.acute().next().is_some(),
             episode,
         }
     }

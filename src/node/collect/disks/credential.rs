@@ -66,10 +66,36 @@ pub(super) fn look(root: &OwnedFd, args: &[String], now: SystemTime) -> Credenti
     let found = find(root, Path::new(kubeconfig)).and_then(|found| {
         let Some((place, pem)) = found else { return Ok(Credential::Other) };
         let (begin, end) = dates(&pem).ok_or_else(|| format!("no certificate can be read in {place}"))?;
+        // One in the kubeconfig may only have been there to begin with: what the kubelet has got since is in a file of its
+        // own, and the one that ends later is the one it uses.
+        let (place, begin, end) = match renewed(root, args)? {
+            Some(newer) if newer.2 > end => newer,
+            _ => (place, begin, end),
+        };
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Credential::Certificate { place, lifetime: end.saturating_sub(begin), left: end.saturating_sub(now) })
     });
     found.unwrap_or_else(|why| Credential::Unknown(bounded(&format!("the kubelet's certificate: {why}"), 300)))
+}
+
+/// Where the kubelet keeps the certificates that it gets for itself, unless it was told otherwise.
+const CERT_DIR: &str = "/var/lib/kubelet/pki";
+/// The newest of them.
+const CURRENT: &str = "kubelet-client-current.pem";
+
+/// The certificate that the kubelet has got for itself, with its place and its dates; `None` where there is none.
+fn renewed(root: &OwnedFd, args: &[String]) -> Result<Option<(String, Duration, Duration)>, String> {
+    let folder = flag(args, "cert-dir").filter(|path| path.starts_with('/')).unwrap_or(CERT_DIR);
+    let file = Path::new(folder).join(CURRENT);
+    let place = file.display().to_string();
+    match rooted::read(root, &file, MAX_FILE) {
+        Ok(pem) => {
+            let (begin, end) = dates(pem.as_bytes()).ok_or_else(|| format!("no certificate can be read in {place}"))?;
+            Ok(Some((place, begin, end)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{place}: {error}")),
+    }
 }
 
 /// The certificate and where it is; `None` where the kubelet proves itself by something else.

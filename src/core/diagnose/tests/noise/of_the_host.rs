@@ -48,6 +48,12 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 thread_waits(node, t);
             }
         }),
+        timeline("a slow disk flushes what a large pull has left", 700, &[F::UninterruptibleProcess], |node, t| {
+            if t < 400 {
+                waits(node, t);
+                thread_waits(node, t);
+            }
+        }),
         timeline("a storm of forks", 300, &[F::PidExhaustion], |node, t| {
             if t < 100 {
                 node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768);
@@ -116,8 +122,8 @@ pub(super) fn timelines() -> Vec<Timeline> {
 /// The same signs, had they stayed.
 pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
     vec![
-        (F::UninterruptibleProcess, 200, waits),
-        (F::UninterruptibleProcess, 200, thread_waits),
+        (F::UninterruptibleProcess, 700, waits),
+        (F::UninterruptibleProcess, 700, thread_waits),
         (F::PidExhaustion, 140, |node, _| node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768)),
         (F::FdExhaustion, 140, |node, _| node.host().files[KEY] = limit(Owner::Node, 99, 100)),
         (F::DiskFull, 620, |node, _| node.disks().filesystems[0].bytes.left = 0),

@@ -77,6 +77,25 @@ fn a_certificate_in_the_kubeconfig_itself_is_read_and_one_that_has_expired_has_n
 }
 
 #[test]
+fn one_that_was_only_to_begin_with_does_not_count_beside_the_one_that_was_got_since() {
+    let data = serde_json::to_string(&ByteString(pem(2024).into_bytes())).unwrap();
+    let config = kubeconfig(&format!("{{client-certificate-data: {data}}}"));
+    let conf = ("etc/kubernetes/kubelet.conf", config.as_str());
+    let place = |root: &OwnedFd, args: &[&str]| match looked(root, args) {
+        Credential::Certificate { place, .. } => place,
+        other => panic!("{other:?}"),
+    };
+    let newer = pem(2026);
+    let (_folder, open) = root(&[conf, ("var/lib/kubelet/pki/kubelet-client-current.pem", &newer)]);
+    assert_eq!(place(&open, &ARGS), "/var/lib/kubelet/pki/kubelet-client-current.pem");
+    let (_folder, open) = root(&[conf, ("certs/kubelet-client-current.pem", &newer)]);
+    assert_eq!(place(&open, &ARGS), "/etc/kubernetes/kubelet.conf");
+    assert_eq!(place(&open, &[ARGS[0], ARGS[1], "--cert-dir=/certs"]), "/certs/kubelet-client-current.pem");
+    let (_folder, open) = root(&[conf, ("var/lib/kubelet/pki/kubelet-client-current.pem", "cut off")]);
+    assert!(matches!(looked(&open, &ARGS), Credential::Unknown(_)));
+}
+
+#[test]
 fn years_after_2049_are_written_in_another_form() {
     let config = kubeconfig("{client-certificate: c.pem}");
     let (_folder, open) = root(&[("etc/kubernetes/kubelet.conf", &config), ("etc/kubernetes/c.pem", &pem(2124))]);
