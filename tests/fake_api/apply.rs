@@ -48,3 +48,17 @@ pub fn apply_status(status: &mut Value, before: &Value, now: &Value) {
         }
     }
 }
+
+/// Notes in the managed fields which conditions a manager has applied; one that has applied nothing is not in them.
+pub fn record_owner(fields: &mut Value, manager: &str, applied: &Value) {
+    let mut entries = fields.as_array().cloned().unwrap_or_default();
+    entries.retain(|entry| entry["manager"] != manager);
+    if !applied.is_null() {
+        let key = |condition: &Value| format!(r#"k:{{"type":{}}}"#, condition["type"]);
+        let owned: Map<String, Value> =
+            applied["conditions"].as_array().into_iter().flatten().map(|one| (key(one), json!({}))).collect();
+        entries.push(json!({"manager": manager, "operation": "Apply", "subresource": "status",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {"f:conditions": owned}}}));
+    }
+    *fields = Value::Array(entries);
+}

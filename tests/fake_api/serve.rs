@@ -9,7 +9,7 @@ use http::{Method, Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use super::apply::{apply_status, merge};
+use super::apply::{apply_status, merge, record_owner};
 use super::path::{Target, of_path};
 use super::{Call, FakeApi, Fault, Store};
 
@@ -177,6 +177,7 @@ impl Store {
                 let manager = call.query.get("fieldManager").cloned().unwrap_or_default();
                 let before = self.applied.get(&(target.clone(), manager.clone())).cloned().unwrap_or(Value::Null);
                 apply_status(&mut object["status"], &before, &call.body["status"]);
+                record_owner(&mut object["metadata"]["managedFields"], &manager, &call.body["status"]);
                 self.applied.insert((target.clone(), manager), call.body["status"].clone());
             }
             other => panic!("patch of type {other} on {:?}", call.target),
