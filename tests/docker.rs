@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -22,6 +23,18 @@ use rustix::process::Signal;
 
 /// A threshold of a minute, and what a busy machine adds.
 const NAMED: Duration = Duration::from_mins(4);
+
+/// How a client ends that waits for a container.
+async fn ended(client: &mut Child) -> ExitStatus {
+    for _ in 0..600 {
+        if let Some(status) = client.try_wait().unwrap() {
+            return status;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    client.kill().unwrap();
+    panic!("Docker's client still waits after a minute");
+}
 
 /// Lanes, diagnosis and tracker, as the probe has them.
 struct Probe {
@@ -168,7 +181,7 @@ async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is
     // Resumed: the stop that waited ends, and the fault goes.
     let outcome = act(&docker, "resume", NodeAction::ReleaseCont, hung, fault.target.clone());
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
-    assert!(stop.wait().unwrap().success());
+    assert!(ended(&mut stop).await.success());
     probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &app).starts_with("exited"));
 
@@ -181,7 +194,7 @@ async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
     let outcome = act(&docker, "kill", NodeAction::ReleaseKill, hung, target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
-    stop.wait().unwrap();
+    ended(&mut stop).await;
     probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &sidecar).starts_with("exited"));
     let mut left = running(&docker);

@@ -18,6 +18,8 @@ use crate::{cgroup, images, packages, state};
 pub const SOCKET: &str = "/run/docker.sock";
 /// The distribution's own client: another one in front of it may be too new for its daemon.
 const CLIENT: &str = "/usr/bin/docker";
+/// Seconds until a client that is waited for is ended.
+const CLIENT_LIMIT: &str = "120";
 /// How long the daemon may take to answer: it waits for containers that it had before.
 const READY: Duration = Duration::from_secs(90);
 
@@ -110,7 +112,8 @@ impl Docker {
 
     /// Runs a command of Docker's client to its end and returns what it prints.
     pub fn docker(&self, args: &[&str]) -> Result<String> {
-        self.realm.run(CLIENT, args)
+        // A client waits for ever for a container that hangs, which is what is tested.
+        self.realm.run("timeout", &[&["--kill-after=5", CLIENT_LIMIT, CLIENT], args].concat())
     }
 
     /// Starts a command of Docker's client that is not waited for.

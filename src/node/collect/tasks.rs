@@ -46,11 +46,11 @@ pub async fn inspect(docker: &Docker, proc: &Path, id: &str, bound: Duration) ->
     }
 }
 
-/// Whether there is surely no such process, or only what is left of it until somebody takes its exit status. Only `stat`
-/// is read, which no process can hold up.
+/// Whether there is surely no such process. One that has ended and is still there (Z) proves nothing: its other threads
+/// may work on. Only `stat` is read, which no process can hold up.
 fn is_gone(root: &Path, pid: i32) -> bool {
     match Handle::open(root, pid).and_then(|handle| handle.stat()) {
-        Ok(stat) => proc::is_dead(stat.state),
+        Ok(stat) => stat.state != 'Z' && proc::is_dead(stat.state),
         Err(error) => proc::is_gone(&error),
     }
 }

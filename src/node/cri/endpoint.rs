@@ -99,19 +99,23 @@ pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<En
         // A person who names a path means it as this process sees it.
         return Some(Endpoint::cri(path.clone(), NamedBy::Flag));
     }
-    if let Some(path) = kubelet.and_then(socket_path) {
-        if path.file_name() == Path::new(DOCKERSHIM).file_name() {
-            return Some(Endpoint::docker(docker(flags, host), NamedBy::Kubelet));
-        }
-        return Some(Endpoint::cri(host.socket(&path), NamedBy::Kubelet));
-    }
-    if let Some(path) = &flags.docker {
-        return Some(Endpoint::docker(path.clone(), NamedBy::Flag));
-    }
     let there = |path: &str| Some(host.socket(Path::new(path))).filter(|path| path.exists());
-    let docker = || there(DOCKER).map(|socket| Endpoint::docker(socket, NamedBy::Nobody));
+    let docker = || match &flags.docker {
+        Some(path) => Some(Endpoint::docker(path.clone(), NamedBy::Flag)),
+        None => there(DOCKER).map(|socket| Endpoint::docker(socket, NamedBy::Nobody)),
+    };
+    // Some distributions have containerd listen at this very path, others link it to containerd's.
+    let is_dockershim =
+        |path: &Path| host.socket(path).symlink_metadata().is_ok_and(|meta| !meta.file_type().is_symlink());
+    if let Some(path) = kubelet.and_then(socket_path) {
+        let named = Path::new(DOCKERSHIM).file_name() == path.file_name() && is_dockershim(&path);
+        return Some(match docker().filter(|_| named) {
+            Some(found) => Endpoint { named_by: NamedBy::Kubelet, ..found },
+            None => Endpoint::cri(host.socket(&path), NamedBy::Kubelet),
+        });
+    }
     // Docker brings containerd along: its socket says nothing then.
-    if there(DOCKERSHIM).is_some()
+    if is_dockershim(Path::new(DOCKERSHIM))
         && let Some(found) = docker()
     {
         return Some(found);
@@ -197,6 +201,27 @@ mod tests {
         let flags = Flags { docker: Some(PathBuf::from("/d.sock")), ..flags };
         assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(PathBuf::from("/d.sock"), NamedBy::Flag)));
         assert_eq!(find(&flags, Some("/run/crio/crio.sock"), &host).unwrap().api, Api::Cri);
+    }
+
+    #[test]
+    fn a_containerd_at_the_place_of_dockershim_is_spoken_to_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostPaths { root: folder.path().to_path_buf(), ..HostPaths::default() };
+        let run = folder.path().join("run");
+        std::fs::create_dir_all(run.join("containerd")).unwrap();
+        let named = || find(&Flags::default(), Some("unix:///run/dockershim.sock"), &host).unwrap();
+        // It listens there itself, and no Docker is on the node.
+        std::fs::write(run.join("dockershim.sock"), "").unwrap();
+        assert_eq!(named(), Endpoint::cri(run.join("dockershim.sock"), NamedBy::Kubelet));
+        // It is a link to containerd's socket, and a Docker is there for people.
+        std::fs::remove_file(run.join("dockershim.sock")).unwrap();
+        for file in ["containerd/containerd.sock", "docker.sock"] {
+            std::fs::write(run.join(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink(run.join("containerd/containerd.sock"), run.join("dockershim.sock")).unwrap();
+        assert_eq!(named().api, Api::Cri);
+        let guess = find(&Flags::default(), None, &host);
+        assert_eq!(guess, Some(Endpoint::cri(run.join("containerd/containerd.sock"), NamedBy::Nobody)));
     }
 
     #[test]

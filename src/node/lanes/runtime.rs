@@ -162,11 +162,11 @@ impl Looker for ListLooker {
         *lock(&self.shared.rechecks_out) = self.lists.outstanding();
         *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
         if let Ok(round) = &result
-            && (to.api, to.named_by) == (Api::Docker, NamedBy::Nobody)
+            && to.api == Api::Docker
             && round.sandboxes.is_empty()
             && round.containers.is_empty()
         {
-            let reason = "nobody named the runtime's socket, and the Docker of this node has no container of a kubelet";
+            let reason = "the Docker of this node has no container of a kubelet: it is hardly the kubelet's runtime";
             return Err(Failure::Blind(reason.to_owned()));
         }
         // Kept only after a whole round: a connection that erred is not trusted with the next one.

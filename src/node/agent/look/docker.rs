@@ -41,8 +41,17 @@ impl Looker {
         self.runtime_is_docker(held.process.pid).await?;
         let docker = Docker::at(&self.docker);
         self.is_of_the_ordered_pod(&docker, target, id).await?;
-        if signal == Signal::Cont && self.state(held).await? == Some('T') {
-            return Ok(());
+        let state = self.state(held).await?;
+        match (signal, state) {
+            (Signal::Cont, Some('T')) => return Ok(()),
+            // A copy out of a container holds Docker's lock of it for as long as it takes: its shim is well then.
+            (Signal::Kill, state) if !matches!(state, Some('T' | 'D')) => {
+                let pid = held.process.pid;
+                return Err(recovered(format!(
+                    "shim {pid} is neither stopped nor stuck in the kernel: it holds nothing up"
+                )));
+            }
+            _ => {}
         }
         match docker.inspect(id, self.bounds.inspect).await {
             // Its silence says nothing of the container while Docker answers nobody.
