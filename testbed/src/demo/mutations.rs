@@ -14,7 +14,7 @@ use super::act::{Act, enforced};
 use super::acts::{HungContainer, Orphan};
 use super::judge::{ActRecord, judge};
 use super::report::{Report, StageKind};
-use super::stage::{Stage, thresholds};
+use super::stage::{Stage, open, reserve, thresholds};
 use super::tell::Teller;
 use super::workloads;
 use crate::stand_in::mutant::{self, Mutation};
@@ -22,9 +22,6 @@ use crate::{Bed, BedOptions, Node, operator, state};
 
 /// How often each bed looks; they share the machine.
 const LOOK: Duration = Duration::from_secs(2);
-/// Taint that keeps the controllers off nodes that will be sick: Kubernetes would move them when one of these is lost, on
-/// to a node of another variant.
-const RESERVED: &str = "demo/reserved";
 /// Label that binds a node to the policies of its variant.
 const LABEL: &str = "demo/variant";
 /// What runs on each node, to be hit or left alone.
@@ -61,7 +58,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     let (well, sick) = bed.nodes().split_last().context("no nodes")?;
     for (number, (node, variant)) in sick.iter().zip(variants).enumerate() {
         bed.kubectl(&["label", "node", &node.name, &format!("{LABEL}=v{number}")])?;
-        bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}=:NoSchedule")])?;
+        reserve(&bed, node)?;
         if let Some(mutation) = variant.mutation {
             node.set_image(operator::IMAGE, mutation.image(&nrh, &node.dir.join("bin")))?;
             start_mutant(node, mutation)?;
@@ -75,7 +72,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     }
     operator::wait(&bed)?;
     for node in sick {
-        bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}-")])?;
+        open(&bed, node)?;
     }
     bed.kubectl_input(&["apply", "-f", "-"], &workloads::some_workloads(&WORKLOADS))?;
     for name in WORKLOADS {

@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<bool> {
         tidy_up_when_told(bed.name());
     }
     bed.add_kwok_nodes(options.kwok)?;
-    let stage = Stage::set(bed, tell, nrh).context("install the operator")?;
+    let stage = Stage::set(bed, tell, nrh, options.no_controls).context("install the operator")?;
     let mut plot = Plot { stage: &stage, options, records: Vec::new() };
     let told = plot.tell_all();
     if let Err(error) = &told {

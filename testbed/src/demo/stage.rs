@@ -38,14 +38,30 @@ pub(super) struct Stage {
     pub(super) shared: bool,
 }
 
+/// Taint that keeps the controllers off nodes that will be sick: Kubernetes would move them when one of these is lost for
+/// more than a minute, which is no act of ours.
+const RESERVED: &str = "demo/reserved";
+
+/// Keeps what is scheduled from now on off a node.
+pub(super) fn reserve(bed: &Bed, node: &Node) -> Result<()> {
+    bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}=:NoSchedule")]).map(drop)
+}
+
+/// Takes that back.
+pub(super) fn open(bed: &Bed, node: &Node) -> Result<()> {
+    bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}-")]).map(drop)
+}
+
 impl Stage {
     /// Takes a bed, installs the operator and the workloads, and waits until all runs.
-    pub(super) fn set(bed: Bed, tell: Teller, nrh: PathBuf) -> Result<Self> {
+    ///
+    /// With `apart` the controllers are kept off the node that will be sick.
+    pub(super) fn set(bed: Bed, tell: Teller, nrh: PathBuf, apart: bool) -> Result<Self> {
         let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two nodes") };
         let (sick, well) = (sick.clone(), well.clone());
         let thresholds = thresholds(&nrh)?;
         let stage = Self { bed, tell, sick, well, nrh, thresholds, look: LOOK, limit: None, shared: false };
-        stage.install()?;
+        stage.install(apart)?;
         Ok(stage)
     }
 
@@ -54,13 +70,20 @@ impl Stage {
         node == Some(self.sick.name.as_str()) || node == Some(self.well.name.as_str())
     }
 
-    fn install(&self) -> Result<()> {
+    fn install(&self, apart: bool) -> Result<()> {
         if !self.sick.is_stand_in() {
             self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
         }
         operator::load_image(&self.bed, &self.nrh)?;
+        if apart {
+            reserve(&self.bed, &self.sick)?;
+        }
         self.tell.say("kubectl apply -k config/default");
         operator::apply_folder(&self.bed, "config/default")?;
+        if apart {
+            operator::wait(&self.bed)?;
+            open(&self.bed, &self.sick)?;
+        }
         self.bed.kubectl_input(&["apply", "-f", "-"], &super::workloads::workloads(&self.sick.name))?;
         self.tell.say("waiting for the controller, the probes and the workloads");
         operator::wait(&self.bed)?;
