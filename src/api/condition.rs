@@ -15,11 +15,7 @@ pub fn condition(
     message: &str,
     now: Timestamp,
 ) -> Condition {
-    let status = match status {
-        Tri::True => "True",
-        Tri::False => "False",
-        Tri::Unknown => "Unknown",
-    };
+    let status = status.as_str();
     let since = before
         .iter()
         .find(|old| old.type_ == kind.as_str() && old.status == status)

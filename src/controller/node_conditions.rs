@@ -26,7 +26,6 @@ use super::status::Outlook;
 use crate::api::condition::standing_of;
 use crate::core::fault::Fault;
 use crate::core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
-use crate::core::snapshot::Tri;
 
 /// Who owns the mirrored conditions of a Node: nobody else's writes are under this name.
 pub const MANAGER: &str = "nrh-node-conditions";
@@ -65,13 +64,15 @@ impl Standing {
 pub fn standing(node: &Node) -> Option<Standing> {
     let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let known = |kind: &str| NodeCondition::ALL.into_iter().find(|known| known.as_str() == kind);
     let standing = Standing {
         conditions: conditions
             .iter()
             .filter_map(|one| {
                 let since = one.last_transition_time.as_ref().map(|time| time.0);
-                Some((known(&one.type_)?.as_str(), (one.status.clone(), one.reason.clone().unwrap_or_default(), since)))
+                Some((
+                    NodeCondition::named(&one.type_)?.as_str(),
+                    (one.status.clone(), one.reason.clone().unwrap_or_default(), since),
+                ))
             })
             .collect(),
         ours: managers.iter().find(|entry| entry.manager.as_deref() == Some(MANAGER)).map(owned),
@@ -83,10 +84,8 @@ pub fn standing(node: &Node) -> Option<Standing> {
 fn owned(entry: &ManagedFieldsEntry) -> BTreeSet<&'static str> {
     let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]["f:conditions"]);
     let keys = fields.and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
-    let is_named = |key: &str, kind: NodeCondition| key == format!(r#"k:{{"type":"{}"}}"#, kind.as_str());
-    keys.filter_map(|key| NodeCondition::ALL.into_iter().find(|kind| is_named(key, *kind)))
-        .map(NodeCondition::as_str)
-        .collect()
+    let kinds = keys.filter_map(|key| key.strip_prefix(r#"k:{"type":""#)?.strip_suffix(r#""}"#));
+    kinds.filter_map(NodeCondition::named).map(NodeCondition::as_str).collect()
 }
 
 /// One Node's conditions, to be applied as a whole.
@@ -206,7 +205,7 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
         want.retain(|one| !stands.is_foreign(one.kind.as_str()));
         let same = want.iter().all(|one| {
             let there = stands.conditions.get(one.kind.as_str());
-            there.is_some_and(|(status, reason, _)| status == text(one.status) && reason == one.reason)
+            there.is_some_and(|(status, reason, _)| status == one.status.as_str() && reason == one.reason)
         });
         let spare = stands.ours.iter().flatten().any(|kind| want.iter().all(|one| one.kind.as_str() != *kind));
         let bare = stands.ours.is_some() && want.is_empty();
@@ -242,16 +241,8 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
     wanted.0.iter().filter_map(one).collect()
 }
 
-const fn text(status: Tri) -> &'static str {
-    match status {
-        Tri::True => "True",
-        Tri::False => "False",
-        Tri::Unknown => "Unknown",
-    }
-}
-
 fn condition(one: &Mirrored, stands: &Standing, wall: Timestamp) -> Value {
-    let (kind, status) = (one.kind.as_str(), text(one.status));
+    let (kind, status) = (one.kind.as_str(), one.status.as_str());
     let since = match stands.conditions.get(kind) {
         Some((before, _, Some(since))) if before == status => *since,
         _ => wall,

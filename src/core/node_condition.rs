@@ -50,6 +50,11 @@ impl NodeCondition {
         Self::RestartUnsafe,
     ];
 
+    /// The one of this name, as it stands on the Node.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// The type as it stands on the Node.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -99,7 +104,7 @@ impl FromStr for NodeConditions {
             return Ok(Self(NodeCondition::ALL.into()));
         }
         let named = |name: &str| {
-            NodeCondition::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| {
+            NodeCondition::named(name).ok_or_else(|| {
                 let known = NodeCondition::ALL.map(NodeCondition::as_str).join(", ");
                 format!("expected `all` or some of {known}; found {name:?}")
             })

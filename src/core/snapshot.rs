@@ -25,6 +25,17 @@ pub enum Tri {
     Unknown,
 }
 
+impl Tri {
+    /// The status of a condition, as Kubernetes spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
 /// A Node as far as a decision needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {

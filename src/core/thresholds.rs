@@ -92,8 +92,8 @@ pub struct Thresholds {
     pub disk_full: Confirmation,
     /// A file system that has turned read-only stays so; people remount one for a moment.
     pub read_only_filesystem: Confirmation,
-    /// Three looks at a wait that is already longer than `uninterruptible_age`. A disk under load, or frozen for a snapshot,
-    /// holds a process up for seconds, rarely for a minute.
+    /// Three looks at a wait that is already longer than `uninterruptible_age`. A disk frozen for a snapshot holds a process
+    /// up for seconds, a flush to a disk under load for minutes.
     pub uninterruptible_process: Confirmation,
     /// Time from which a process counts that waits uninterruptibly and has not run in between. The kernel's own detector of
     /// hung tasks takes the same evidence, over 120 s.

@@ -30,7 +30,8 @@ struct Waiting {
 }
 
 /// Processes that have waited uninterruptibly for long, and have not run in between: not at all, by the kernel's count. On
-/// a slow disk a process waits long too, but it runs between one request and the next.
+/// a slow disk a process that reads waits long too, but runs between one request and the next; one that flushes may wait
+/// for minutes, which is why the fault is confirmed late.
 pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::UninterruptibleProcess;
     let (table, looked) = match processes(seen) {
