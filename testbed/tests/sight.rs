@@ -66,6 +66,15 @@ enum Shows {
     On(&'static str),
 }
 
+/// Waits until nothing of this kind is told of a node that nobody has harmed: a kubelet that began a moment ago is
+/// suspected until it has completed its start.
+fn healthy(bed: &Bed, node: &Node, kind: &str) {
+    until(&format!("nothing tells of {kind} before it is injected"), CLEARED, || {
+        health(bed, node).is_some_and(|health| health["status"]["probe"]["heartbeatAt"].is_string())
+            && fault(bed, node, kind).is_none()
+    });
+}
+
 /// Injects, waits until the fault is named, then lifts and waits until it is gone.
 fn sees(
     bed: &Bed,
@@ -76,7 +85,7 @@ fn sees(
     inject: fn(&Node, &str) -> anyhow::Result<Injection>,
 ) -> Value {
     let uid = victim(bed, node);
-    assert_eq!(fault(bed, node, kind), None, "before anything is injected");
+    healthy(bed, node, kind);
     let injection = inject(node, &uid).unwrap();
     let mut seen = Value::Null;
     until(&format!("{kind} is named"), NAMED, || {
@@ -178,13 +187,14 @@ fn duplicate_sandbox(bed: &Bed, nrh: &Path, node: &Node) {
 
 /// Twice 15 s for each container behind the stopped shim: five minutes, of which no one else says anything.
 fn blocked_start(bed: &Bed, nrh: &Path, node: &Node) {
-    until("the controller tells the kubelet's version", RUNS, || {
-        health(bed, node).is_some_and(|health| health["status"]["kubeletVersion"].as_str().is_some())
+    until("the kubelet's version is told, and that it has started the probe's pod", RUNS, || {
+        health(bed, node).is_some_and(|health| {
+            health["status"]["kubeletVersion"].is_string() && health["status"]["kubelet"]["makesPods"] == true
+        })
     });
     let kubelet = health(bed, node).unwrap()["status"]["kubelet"].clone();
     let settings = &kubelet["settings"];
     assert_eq!((&settings["source"], &settings["requestTimeoutSeconds"]), (&json!("Default"), &json!(120)));
-    assert_eq!(kubelet["makesPods"], true, "it has started the probe's pod");
     let shows = Shows::ToTheController;
     let seen = sees(bed, nrh, node, "KubeletStartBlocked", shows, faults::block_kubelet_start);
     let message = seen["message"].as_str().unwrap();
@@ -201,7 +211,7 @@ fn frozen_kubelet(bed: &Bed, nrh: &Path, node: &Node) {
 
 /// A kubelet dies for the sixth time after three minutes, and the loop is confirmed a minute later.
 fn crash_loop(bed: &Bed, node: &Node) {
-    assert_eq!(fault(bed, node, "KubeletCrashLoop"), None, "before anything is injected");
+    healthy(bed, node, "KubeletCrashLoop");
     for _ in 0..7 {
         faults::kill_kubelet(node).unwrap();
         // The next one is there after 5 s, and counts as started after 20 s more; the probe looks every 30 s.
