@@ -24,6 +24,9 @@ use rustix::process::Signal;
 /// A threshold of a minute, and what a busy machine adds.
 const NAMED: Duration = Duration::from_mins(4);
 
+/// Five minutes of age, a confirmation, and what a busy machine adds.
+const OLD_CLIENT: Duration = Duration::from_mins(9);
+
 /// How a client ends that waits for a container.
 async fn ended(client: &mut Child) -> ExitStatus {
     for _ in 0..600 {
@@ -58,8 +61,8 @@ impl Probe {
         let seen = self.lanes.observations(Duration::from_secs(1000) + self.began.elapsed());
         let findings = diagnose(&seen, self.tracker.known(), &thresholds);
         self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
-        // There is no kubelet in this test.
-        self.faults.retain(|fault| fault.kind != FaultType::KubeletDown);
+        // There is no kubelet in this test, to look at or to look through.
+        self.faults.retain(|fault| !matches!(fault.kind, FaultType::KubeletDown | FaultType::ProbeBlind));
         let mut ids = findings.ask;
         ids.extend(self.faults.iter().filter_map(|fault| fault.target.container_id.clone()));
         self.lanes.suspects(ids);
@@ -241,6 +244,53 @@ async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
     let leaked: Vec<_> = probe.faults.iter().filter(|fault| fault.kind == FaultType::LeakedShim).collect();
     assert_eq!(leaked.iter().map(|fault| fault.subject.id.as_deref()).collect::<Vec<_>>(), [Some(app.as_str())]);
     assert!(probe.fault(FaultType::HungContainer).is_none(), "{:#?}", probe.faults);
+}
+
+/// A start that hangs in `runc create`: Docker waits for it for ever. Its process is named, ended on Docker's word, and the
+/// engine goes on.
+#[tokio::test]
+async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
+        return;
+    }
+    let docker = Docker::up().unwrap();
+    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
+    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let stuck = docker.create(Kind::Work(&sandbox), "stuck", "web-0").unwrap();
+    docker.hang_clients().unwrap();
+    let mut start = docker.begin(&["start", &stuck]).unwrap();
+    let mut probe = Probe::start(&docker);
+    probe.until("runc to be called", NAMED, |_| docker.clients(&stuck).len() == 1).await;
+    docker.release_clients().unwrap();
+
+    let kind = FaultType::RuntimeClientHung;
+    probe.until("the hung client", OLD_CLIENT, |probe| probe.is_confirmed(kind)).await;
+    let fault = probe.fault(kind).unwrap().clone();
+    assert!(
+        fault.message.starts_with("`create` of container stuck of shop/web-0 has been at work"),
+        "{}",
+        fault.message
+    );
+    let process = fault.target.process.clone().unwrap();
+    assert_eq!(vec![process.pid], docker.clients(&stuck));
+    assert_eq!(fault.target.container_id.as_deref(), Some(stuck.as_str()));
+
+    // Under the name of another container nothing is done.
+    let other = Target { container_id: Some(app.clone()), ..fault.target.clone() };
+    let outcome = act(&docker, "other", NodeAction::ReleaseKill, kind, other);
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetChanged), "{outcome:?}");
+    assert_eq!(docker.clients(&stuck).len(), 1);
+
+    let outcome = act(&docker, "end", NodeAction::ReleaseKill, kind, fault.target);
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    assert!(!ended(&mut start).await.success());
+    probe.until("no client that hangs", NAMED, |probe| probe.fault(kind).is_none()).await;
+    assert_eq!(state(&docker, &app), "running");
+    // Docker starts it at the next try.
+    docker.docker(&["start", &stuck]).unwrap();
+    probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
+    assert_eq!(running(&docker).len(), 3);
 }
 
 /// Makes a file of a container immutable for as long as this lives.

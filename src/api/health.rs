@@ -100,9 +100,9 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
-    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, KubeletReady,
-    /// HostHealthy, StorageReady, ClientCertificateValid and RestartSafe are the probe's; ProbeReporting,
-    /// NodeStable, PodsProgressing and SelfHealing the controller's.
+    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
+    /// KubeletReady, HostHealthy, StorageReady, ClientCertificateValid, ProbeSighted and RestartSafe are the
+    /// probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -174,7 +174,7 @@ pub enum LaneState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneStatus {
-    /// Name of the lane: runtime, lists, tasks, processes or kubelet.
+    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host or disks.
     #[schemars(length(max = 32))]
     pub name: String,
     /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in

@@ -20,15 +20,17 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 9] = [
+const OF_PROBE: [ConditionType; 11] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
     ConditionType::NetworkPluginResponsive,
+    ConditionType::NetworkReady,
     ConditionType::KubeletReady,
     ConditionType::HostHealthy,
     ConditionType::StorageReady,
     ConditionType::ClientCertificateValid,
+    ConditionType::ProbeSighted,
     ConditionType::RestartSafe,
 ];
 

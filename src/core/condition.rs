@@ -22,6 +22,8 @@ pub enum ConditionType {
     SandboxesConsistent,
     /// No CNI plugin process is older than its bound.
     NetworkPluginResponsive,
+    /// The runtime says that it has a network for pods.
+    NetworkReady,
     /// A kubelet has completed its start, and goes on running.
     KubeletReady,
     /// The node's kernel gives its runtime and its kubelet what they need.
@@ -30,6 +32,8 @@ pub enum ConditionType {
     StorageReady,
     /// The kubelet's client certificate is renewed in time.
     ClientCertificateValid,
+    /// Every lane of the probe can look.
+    ProbeSighted,
     /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
     /// The node does not flap (controller).
@@ -57,10 +61,12 @@ impl ConditionType {
             Self::ContainersResponsive => "ContainersResponsive",
             Self::SandboxesConsistent => "SandboxesConsistent",
             Self::NetworkPluginResponsive => "NetworkPluginResponsive",
+            Self::NetworkReady => "NetworkReady",
             Self::KubeletReady => "KubeletReady",
             Self::HostHealthy => "HostHealthy",
             Self::StorageReady => "StorageReady",
             Self::ClientCertificateValid => "ClientCertificateValid",
+            Self::ProbeSighted => "ProbeSighted",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
@@ -87,7 +93,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -95,25 +101,29 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
     ),
     (
         ConditionType::ContainersResponsive,
-        &[FaultType::HungContainer, FaultType::LostTask],
-        "every container that was asked answers, and what is listed as running runs",
+        &[FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::LostTask],
+        "every container that was asked answers, what is listed as running runs, and no client of the runtime hangs",
     ),
     (
         ConditionType::SandboxesConsistent,
         &[
             FaultType::OrphanContainer,
+            FaultType::DeafShim,
             FaultType::LeakedShim,
             FaultType::DuplicateSandbox,
+            FaultType::GhostSandbox,
             FaultType::ContainerStuck,
             FaultType::ExitedContainerPileUp,
         ],
-        "every container has its sandbox, no pod has two, no shim is left over, no removal has failed, and ended containers do not pile up",
+        "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, no container \
+         neither starts nor goes, and ended ones do not pile up",
     ),
     (
         ConditionType::NetworkPluginResponsive,
         &[FaultType::NetworkPluginHung],
         "no network plugin is older than its bound",
     ),
+    (ConditionType::NetworkReady, &[FaultType::NetworkNotReady], "the runtime says that its network is ready"),
     (
         ConditionType::KubeletReady,
         &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
@@ -140,6 +150,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 8] = [
         &[FaultType::ClientCertificateExpiring],
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
+    (ConditionType::ProbeSighted, &[FaultType::ProbeBlind], "every lane of the probe can look"),
 ];
 
 /// The kinds of fault that one of the probe's conditions is about; none for the others.
@@ -239,7 +250,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 9);
+        assert_eq!(judged.len(), 11);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

@@ -4,20 +4,25 @@
 //! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
+mod blind;
 mod certificate;
+pub(crate) mod clients;
 mod component;
 mod containers;
+mod deaf_shims;
 mod exhaustion;
 mod filesystems;
 mod frozen;
 mod kubelet;
 mod leftovers;
 mod lost_tasks;
+mod naming;
 mod network;
+mod network_ready;
 mod pile_up;
-mod removals;
 mod runtime;
 mod sandboxes;
+mod stuck_containers;
 #[cfg(test)]
 pub(crate) mod tests;
 mod uninterruptible;
@@ -25,15 +30,12 @@ mod uninterruptible;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::fault::{
-    FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
-};
-use super::observation::{
-    ContainerSeen, ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven,
-};
+use super::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
+use super::observation::{ListRound, Look, Observations, Part, ProcessTable, RuntimeKind};
 use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds};
+use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
 
 /// An answer older than this proves nothing about now: its lane looks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
@@ -115,6 +117,11 @@ pub enum Verdict {
 impl Verdict {
     fn unknown(reason: ConditionReason, detail: &str) -> Self {
         Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
+    }
+
+    /// Clean at this look, unless something was left unseen in it.
+    fn clean_unless(unseen: Option<&str>, looked: Duration) -> Self {
+        unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CannotLook, why))
     }
 
     /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
@@ -240,6 +247,7 @@ impl Findings {
 /// let nothing = Observations {
 ///     now: Duration::from_secs(100),
 ///     runtime: Look::Never,
+///     status: Look::Never,
 ///     kind: RuntimeKind::Unknown,
 ///     lists: Look::Never,
 ///     sandbox_list_hung: false,
@@ -267,9 +275,13 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     containers::hung(seen, known, thresholds, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
+    deaf_shims::deaf(seen, thresholds, &mut findings);
     network::plugins(seen, thresholds, &mut findings);
+    clients::hung(seen, thresholds, &mut findings);
+    network_ready::not_ready(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);
+    sandboxes::ghosts(seen, thresholds, &mut findings);
     pile_up::exited(seen, thresholds, &mut findings);
     exhaustion::pids(seen, thresholds, &mut findings);
     exhaustion::files(seen, thresholds, &mut findings);
@@ -278,7 +290,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     uninterruptible::waiting(seen, thresholds, &mut findings);
     frozen::containers(seen, thresholds, &mut findings);
     certificate::expiring(seen, thresholds, &mut findings);
-    removals::failed(seen, thresholds, &mut findings);
+    stuck_containers::stuck(seen, thresholds, &mut findings);
+    blind::lanes(seen, thresholds, &mut findings);
     findings
 }
 
@@ -340,65 +353,4 @@ fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> 
 
 fn is_of_host(part: &Part) -> bool {
     matches!(part, Part::Runtime | Part::Shim { .. } | Part::Kubelet)
-}
-
-/// The process as a fault names it.
-fn process_ref(process: &ProcessSeen, role: Role) -> ProcessRef {
-    ProcessRef {
-        role,
-        pid: process.pid,
-        start_ticks: process.start_ticks,
-        state: process.state.to_string(),
-        wchan: process.wchan.as_deref().map(|text| bounded(text, 64)),
-        command: bounded(&process.command, 64),
-    }
-}
-
-/// `process 4711 (containerd-shim), state T, waits in do_signal_stop`.
-fn describe(process: &ProcessSeen) -> String {
-    let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
-    let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
-    format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
-}
-
-/// Where a process may be what is looked for, nobody knows whether there is one.
-fn unproven(process: &Unproven) -> Verdict {
-    let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
-    let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
-    Verdict::unknown(ConditionReason::CannotLook, &detail)
-}
-
-fn evidence(lines: Vec<String>) -> Vec<String> {
-    lines.into_iter().take(MAX_EVIDENCE).map(|line| bounded(&line, MAX_LINE)).collect()
-}
-
-fn short(id: &str) -> String {
-    bounded(id, 12)
-}
-
-fn of_pod(pod: Option<&PodRef>) -> String {
-    pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
-}
-
-/// A container as a fault names it, and as an act would touch it. Every text is bounded.
-fn container_of(container: &ContainerSeen) -> (Subject, Target) {
-    let subject = Subject {
-        id: Some(bounded(&container.id, 128)),
-        name: Some(bounded(&container.name, 253)),
-        pod: container.pod.as_ref().map(bounded_pod),
-        sandbox_id: Some(bounded(&container.sandbox_id, 128)),
-        ..Subject::of(SubjectKind::Container)
-    };
-    let target = Target {
-        container_id: subject.id.clone(),
-        sandbox_id: subject.sandbox_id.clone(),
-        pod: subject.pod.clone(),
-        ..Target::default()
-    };
-    (subject, target)
-}
-
-/// A pod with every text bounded: names come from the runtime and may be anything.
-fn bounded_pod(pod: &PodRef) -> PodRef {
-    PodRef { namespace: bounded(&pod.namespace, 63), name: bounded(&pod.name, 253), uid: bounded(&pod.uid, 64) }
 }

@@ -7,6 +7,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod subject;
+
+pub use subject::{PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
+
 /// The kinds of fault this version knows how to name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum FaultType {
@@ -14,10 +18,17 @@ pub enum FaultType {
     OrphanContainer,
     /// A shim process that belongs to no ready sandbox and no running container.
     LeakedShim,
+    /// A stopped shim without anything alive below it, beside a runtime that does not answer: it may be what keeps the
+    /// runtime from coming up.
+    DeafShim,
     /// One container whose task does not answer while the runtime itself does.
     HungContainer,
     /// A CNI plugin process older than its bound.
     NetworkPluginHung,
+    /// `runc create` or its kin at work for longer than anybody waits for it.
+    RuntimeClientHung,
+    /// The runtime says that its network is not ready.
+    NetworkNotReady,
     /// The runtime's socket cannot be connected to, or does not answer a version call.
     RuntimeUnreachable,
     /// The runtime answers, but its list of sandboxes does not.
@@ -28,7 +39,9 @@ pub enum FaultType {
     LostTask,
     /// More than one ready sandbox of one pod.
     DuplicateSandbox,
-    /// A container whose removal has failed and that stays (Docker).
+    /// A sandbox that is listed and that the runtime does not know when asked for it (Docker).
+    GhostSandbox,
+    /// A container whose removal has failed (Docker), or that neither starts nor goes.
     ContainerStuck,
     /// No kubelet process completes its start on this node.
     KubeletDown,
@@ -57,23 +70,29 @@ pub enum FaultType {
     ClientCertificateExpiring,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
+    /// A lane of the probe cannot look.
+    ProbeBlind,
     /// The probe has missed its promised heartbeats (found by the controller).
     ProbeSilent,
 }
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 29] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
+        Self::RuntimeClientHung,
+        Self::DeafShim,
         Self::LeakedShim,
         Self::LostTask,
         Self::DuplicateSandbox,
+        Self::GhostSandbox,
         Self::ContainerStuck,
         Self::RuntimeUpdateBlocked,
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
+        Self::NetworkNotReady,
         Self::KubeletDown,
         Self::KubeletStartBlocked,
         Self::KubeletCrashLoop,
@@ -87,6 +106,7 @@ impl FaultType {
         Self::ExitedContainerPileUp,
         Self::ClientCertificateExpiring,
         Self::StuckDaemonSetPod,
+        Self::ProbeBlind,
         Self::ProbeSilent,
     ];
 
@@ -116,6 +136,11 @@ impl FaultType {
             Self::ExitedContainerPileUp => "ExitedContainerPileUp",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
+            Self::RuntimeClientHung => "RuntimeClientHung",
+            Self::NetworkNotReady => "NetworkNotReady",
+            Self::DeafShim => "DeafShim",
+            Self::GhostSandbox => "GhostSandbox",
+            Self::ProbeBlind => "ProbeBlind",
             Self::ProbeSilent => "ProbeSilent",
         }
     }
@@ -125,12 +150,14 @@ impl FaultType {
         matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
     }
 
-    /// Whether it is about the node itself. Such a thing comes and goes slowly, or stands for days: nothing is looked at
-    /// more often because of it.
-    pub const fn is_of_host(self) -> bool {
+    /// Whether it comes and goes slowly, or stands for days: nothing is looked at more often because of it.
+    pub const fn is_lasting(self) -> bool {
         matches!(
             self,
-            Self::ReadOnlyFilesystem
+            Self::GhostSandbox
+                | Self::NetworkNotReady
+                | Self::ProbeBlind
+                | Self::ReadOnlyFilesystem
                 | Self::DiskFull
                 | Self::PidExhaustion
                 | Self::FdExhaustion
@@ -188,182 +215,6 @@ pub enum FaultState {
     Confirmed,
     /// A clean look after a confirmation; gone when the next clean look agrees.
     Clearing,
-}
-
-/// A pod, by the three things that identify it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PodRef {
-    /// Namespace of the pod.
-    #[schemars(length(max = 63))]
-    pub namespace: String,
-    /// Name of the pod.
-    #[schemars(length(max = 253))]
-    pub name: String,
-    /// Uid of the pod: a pod of the same name with another uid is another pod.
-    #[schemars(length(max = 64))]
-    pub uid: String,
-}
-
-impl fmt::Display for PodRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// What kind of object a fault is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum SubjectKind {
-    /// A container of a pod.
-    Container,
-    /// A pod sandbox.
-    Sandbox,
-    /// A shim process that belongs to no living object.
-    Shim,
-    /// A CNI plugin process.
-    NetworkPlugin,
-    /// The container runtime of the node.
-    Runtime,
-    /// The kubelet of the node.
-    Kubelet,
-    /// A pod as the API shows it.
-    Pod,
-    /// The probe of the node.
-    Probe,
-    /// A file system, by the folders that lie in it.
-    Filesystem,
-    /// A process that plays a part in the runtime's or the kubelet's work.
-    Process,
-    /// The node itself.
-    Host,
-}
-
-/// The object a fault is about. Identity lives here, never in a pid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Subject {
-    /// What kind of object it is, as a word from a closed set.
-    pub kind: SubjectKind,
-    /// Full id under the runtime (64 hex digits), where it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub id: Option<String>,
-    /// Name of the container in its pod, or of the plugin, unit or runtime.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub name: Option<String>,
-    /// The pod it belongs to, where it belongs to one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<PodRef>,
-    /// Id of the sandbox it belongs to (or belonged to: an orphan's is missing from the runtime).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub sandbox_id: Option<String>,
-    /// Path of the file whose lock it holds, where it holds one that others wait for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub lock: Option<String>,
-}
-
-impl Subject {
-    /// A subject of this kind with nothing else known yet.
-    pub const fn of(kind: SubjectKind) -> Self {
-        Self { kind, id: None, name: None, pod: None, sandbox_id: None, lock: None }
-    }
-}
-
-impl fmt::Display for Subject {
-    /// One short phrase for tables and events: `container log of kube-system/fluentd-x7k2p`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            SubjectKind::Container => "container",
-            SubjectKind::Sandbox => "sandbox",
-            SubjectKind::Shim => "shim",
-            SubjectKind::NetworkPlugin => "network plugin",
-            SubjectKind::Runtime => "runtime",
-            SubjectKind::Kubelet => "kubelet",
-            SubjectKind::Pod => "pod",
-            SubjectKind::Probe => "probe",
-            SubjectKind::Filesystem => "file system of",
-            SubjectKind::Process => "process",
-            SubjectKind::Host => "host",
-        };
-        f.write_str(kind)?;
-        match (&self.name, &self.id) {
-            (Some(name), _) => write!(f, " {name}")?,
-            (None, Some(id)) => write!(f, " {}", id.get(..12).unwrap_or(id))?,
-            (None, None) => {}
-        }
-        if let Some(pod) = &self.pod {
-            if self.kind == SubjectKind::Pod {
-                write!(f, " {pod}")?;
-            } else {
-                write!(f, " of {pod}")?;
-            }
-        }
-        if let Some(lock) = &self.lock {
-            write!(f, " holding {lock}")?;
-        }
-        Ok(())
-    }
-}
-
-/// The part a process plays, proven from its executable, arguments and parent, never from its name alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Role {
-    /// `containerd-shim-runc-v2` or its kin.
-    Shim,
-    /// `runc create` and its kin, a child of a shim or of the runtime.
-    RuntimeClient,
-    /// A plugin binary from the CNI directory, a child of the runtime.
-    NetworkPlugin,
-}
-
-/// One process at one moment: a pid means nothing without the start time beside it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ProcessRef {
-    /// The part it plays: `Shim`, `RuntimeClient` (`runc create` and its kin) or `NetworkPlugin`.
-    pub role: Role,
-    /// Process id in the node's own PID namespace.
-    #[schemars(range(min = 2, max = 4_194_304))]
-    pub pid: i32,
-    /// Start time in clock ticks since boot (field 22 of /proc/PID/stat).
-    pub start_ticks: u64,
-    /// Scheduler state letter (R, S, D, T, Z …) when last looked at.
-    #[schemars(length(max = 1))]
-    pub state: String,
-    /// Kernel function it waits in, where the kernel tells.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub wchan: Option<String>,
-    /// Command name (at most 15 bytes, as the kernel keeps it).
-    #[schemars(length(max = 64))]
-    pub command: String,
-}
-
-/// What an act would touch: resolved again by the executor on the node, which has the last word.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Target {
-    /// The one process that holds everything up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process: Option<ProcessRef>,
-    /// Full id of the container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub container_id: Option<String>,
-    /// Full id of the sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub sandbox_id: Option<String>,
-    /// The pod, by namespace, name and uid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<PodRef>,
-    /// Path of the file whose lock the process holds: one that let go of it since is left alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub lock: Option<String>,
 }
 
 /// Most evidence lines a fault carries.

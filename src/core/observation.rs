@@ -117,6 +117,11 @@ pub struct ListRound {
     pub answer_bytes: usize,
     /// Per suspect container (no listed sandbox): what a direct question said.
     pub rechecks: BTreeMap<String, OrphanRecheck>,
+    /// Per container that is created or of an unknown state: for how long it has been listed so.
+    pub unfinished: BTreeMap<String, Duration>,
+    /// Per sandbox that is not ready and that was asked for in this round (Docker): whether the runtime knows it when
+    /// asked by id; `None` = no answer.
+    pub asked_sandboxes: BTreeMap<String, Option<bool>>,
     /// Containers of the kubelet whose removal was begun and has not ended. `None` where that could not be asked, or the
     /// runtime knows no such state.
     pub removals: Option<Vec<RemovalSeen>>,
@@ -191,6 +196,24 @@ pub struct RuntimeSeen {
     pub version: String,
 }
 
+/// What the runtime says of its own readiness.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusSeen {
+    /// Its network; `None` = this runtime does not say.
+    pub network: Option<NetworkSeen>,
+}
+
+/// What the runtime says of its network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSeen {
+    /// Whether it calls it ready.
+    pub ready: bool,
+    /// Why not, as a word, bounded.
+    pub reason: String,
+    /// Why not, in its own words, bounded.
+    pub message: String,
+}
+
 /// Answer of one task: containerd's native `Tasks/Get`, or Docker's `inspect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskAnswer {
@@ -261,6 +284,8 @@ pub enum Part {
     RuntimeClient {
         /// Its verb (`create`, `delete`, `kill` …).
         verb: String,
+        /// The container (or sandbox) it works on, from its arguments.
+        container_id: Option<String>,
     },
     /// The runtime daemon.
     Runtime,
@@ -295,6 +320,8 @@ pub enum MayBe {
     Shim,
     /// A network plugin, since the runtime has called it.
     NetworkPlugin,
+    /// `runc` or its kin, by its name.
+    RuntimeClient,
     /// Something that no fault is about.
     Other,
 }
@@ -380,6 +407,8 @@ pub struct Observations {
     pub now: Duration,
     /// Version call on a fresh connection.
     pub runtime: Look<RuntimeSeen>,
+    /// What the runtime says of its readiness: a call of its own, since it may wait for network plugins.
+    pub status: Look<StatusSeen>,
     /// What kind of runtime has answered last, also while it does not answer now.
     pub kind: RuntimeKind,
     /// The list round.

@@ -77,7 +77,9 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         FaultType::RuntimeUnreachable => (true, false),
         // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
         FaultType::LeakedShim
+        | FaultType::DeafShim
         | FaultType::NetworkPluginHung
+        | FaultType::RuntimeClientHung
         | FaultType::DiskFull
         | FaultType::UninterruptibleProcess
         | FaultType::FrozenCgroup => (false, true),
@@ -94,13 +96,16 @@ fn forbids(fault: &Fault) -> (bool, bool) {
             (fault.severity >= Severity::High, false)
         }
         FaultType::DuplicateSandbox
+        | FaultType::GhostSandbox
         | FaultType::ContainerStuck
+        | FaultType::NetworkNotReady
         | FaultType::LostTask
         | FaultType::KubeletDown
         | FaultType::KubeletCrashLoop
         | FaultType::KubeletStartBlocked
         | FaultType::PlegStalled
         | FaultType::StuckDaemonSetPod
+        | FaultType::ProbeBlind
         | FaultType::ProbeSilent => (false, false),
     }
 }

@@ -102,9 +102,13 @@ fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
     let rank = |fault: &Fault| {
         let own = fault.is_about_pod(&pod.pod.uid);
         match fault.kind {
-            FaultType::HungContainer | FaultType::NetworkPluginHung if own => Some(0),
-            FaultType::LostTask | FaultType::LeakedShim | FaultType::OrphanContainer if own => Some(1),
-            FaultType::NetworkPluginHung if waits_for_the_node(pod) => Some(2),
+            FaultType::HungContainer | FaultType::NetworkPluginHung | FaultType::RuntimeClientHung if own => Some(0),
+            FaultType::ContainerStuck | FaultType::LostTask | FaultType::LeakedShim | FaultType::OrphanContainer
+                if own =>
+            {
+                Some(1)
+            }
+            FaultType::NetworkPluginHung | FaultType::NetworkNotReady if waits_for_the_node(pod) => Some(2),
             kind if kind.is_of_runtime() || kind == FaultType::KubeletDown => Some(3),
             _ => None,
         }

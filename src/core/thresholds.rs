@@ -27,6 +27,8 @@ pub struct Thresholds {
     pub hung_container: Confirmation,
     /// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
     pub leaked_shim: Confirmation,
+    /// Three looks 20 s apart: a start of the runtime asks each shim in turn, for 5 s each where it has a limit.
+    pub deaf_shim: Confirmation,
     /// Age from which a shim that runs and whose task containerd does not know counts as left over. Kubelets wait
     /// up to four minutes for a sandbox to be made, and that of a VM may have no child for long. A stopped shim
     /// is no start under way, whatever its age.
@@ -41,6 +43,13 @@ pub struct Thresholds {
     /// Age from which a CNI plugin process counts as hung. Ordinary ones take well under a second; the
     /// runtime itself gives up only after minutes.
     pub network_plugin_age: Duration,
+    /// Three looks 10 s apart at a client that is already older than `runtime_client_age`.
+    pub runtime_client_hung: Confirmation,
+    /// Age from which `runc` or its kin counts as hung. Ordinary ones take well under a second, those with hooks of drivers
+    /// up to a minute; kubelets wait up to four minutes for what such a client does, and containerd ends it with them.
+    pub runtime_client_age: Duration,
+    /// A node that has just joined waits for the pod that installs its network plugin, and that for its image.
+    pub network_not_ready: Confirmation,
     /// The socket refuses or does not answer a version call: three in a row; a restart takes about 10 s.
     pub runtime_unreachable: Confirmation,
     /// A list call out for longer than `list_deadline`, of sandboxes or of containers.
@@ -49,6 +58,9 @@ pub struct Thresholds {
     pub lost_task: Confirmation,
     /// The kubelet itself ends one of two ready sandboxes at its next sync of the pod; ten minutes are many of those.
     pub duplicate_sandbox: Confirmation,
+    /// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, a minute apart.
+    pub ghost_sandbox: Confirmation,
+    /// A kubelet starts a container that it has made within seconds, or makes another one within minutes.
     /// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
     /// is busy may be let go of within those.
     pub container_stuck: Confirmation,
@@ -108,6 +120,8 @@ pub struct Thresholds {
     pub exited_container_pile_up: Confirmation,
     /// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
     pub client_certificate_expiring: Confirmation,
+    /// A node that boots has its runtime and its kubelet within minutes, and one that is upgraded too.
+    pub probe_blind: Confirmation,
     /// Clean looks in a row that clear a confirmed fault.
     pub clean_looks: u32,
     /// Least time between two clean looks that both count.
@@ -123,15 +137,20 @@ impl Default for Thresholds {
         Self {
             hung_container: Confirmation { looks: 3, apart: secs(20), grace: secs(40) },
             leaked_shim: Confirmation { looks: 3, apart: secs(30), grace: secs(60) },
+            deaf_shim: Confirmation { looks: 3, apart: secs(20), grace: secs(120) },
             leaked_shim_age: secs(300),
             orphan_kubelet_up: Confirmation { looks: 3, apart: secs(30), grace: secs(300) },
             orphan_kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             network_plugin_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             network_plugin_age: secs(60),
+            runtime_client_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            runtime_client_age: secs(300),
+            network_not_ready: Confirmation { looks: 3, apart: secs(45), grace: secs(300) },
             runtime_unreachable: Confirmation { looks: 3, apart: secs(10), grace: secs(30) },
             runtime_list_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             lost_task: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
             duplicate_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
+            ghost_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             container_stuck: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             list_deadline: secs(60),
             kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
@@ -156,6 +175,7 @@ impl Default for Thresholds {
             frozen_init_age: secs(60),
             exited_container_pile_up: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
             client_certificate_expiring: Confirmation { looks: 3, apart: secs(45), grace: secs(1800) },
+            probe_blind: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
             clean_looks: 2,
             clean_apart: secs(3),
         }
@@ -179,6 +199,7 @@ impl Thresholds {
         let longer = |of: Confirmation| Confirmation { grace: of.grace.max(least), ..of };
         Self {
             leaked_shim_age: self.leaked_shim_age.max(least),
+            runtime_client_age: self.runtime_client_age.max(least),
             orphan_kubelet_up: longer(self.orphan_kubelet_up),
             duplicate_sandbox: longer(self.duplicate_sandbox),
             ..self.clone()
@@ -196,9 +217,15 @@ impl Thresholds {
                 self.nominal(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
             }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
+            FaultType::RuntimeClientHung => self.runtime_client_age.saturating_add(of(&self.runtime_client_hung)),
+            FaultType::NetworkNotReady => of(&self.network_not_ready),
+            FaultType::DeafShim => of(&self.deaf_shim),
+            FaultType::GhostSandbox => of(&self.ghost_sandbox),
+            FaultType::ProbeBlind => of(&self.probe_blind),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::LostTask => of(&self.lost_task),
             FaultType::DuplicateSandbox => of(&self.duplicate_sandbox),
+            // A failed removal; one that is not started is seen a minute later.
             FaultType::ContainerStuck => of(&self.container_stuck),
             FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => {
                 self.list_deadline.saturating_add(of(&self.runtime_list_hung))
@@ -235,7 +262,7 @@ mod tests {
         }
         let patient = shipped.beside(secs(15 * 60));
         let (least, hours) = (secs(31 * 60), shipped.beside(Duration::MAX));
-        assert_eq!(patient.leaked_shim_age, least);
+        assert_eq!((patient.leaked_shim_age, patient.runtime_client_age), (least, least));
         assert_eq!((patient.orphan_kubelet_up.grace, patient.duplicate_sandbox.grace), (least, least));
         assert_eq!(patient.orphan_kubelet_up.looks, shipped.orphan_kubelet_up.looks);
         // A plugin that is at work for a minute is hung, however long the kubelet would wait for it.

@@ -73,6 +73,12 @@ struct Said {
     orphan_kubelet_down: Option<ConfirmationFile>,
     network_plugin_hung: Option<ConfirmationFile>,
     network_plugin_age: Option<HumanDuration>,
+    runtime_client_hung: Option<ConfirmationFile>,
+    runtime_client_age: Option<HumanDuration>,
+    network_not_ready: Option<ConfirmationFile>,
+    deaf_shim: Option<ConfirmationFile>,
+    ghost_sandbox: Option<ConfirmationFile>,
+    probe_blind: Option<ConfirmationFile>,
     runtime_unreachable: Option<ConfirmationFile>,
     runtime_list_hung: Option<ConfirmationFile>,
     list_deadline: Option<HumanDuration>,
@@ -147,6 +153,11 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("orphanKubeletUp", &file.orphan_kubelet_up, &mut to.orphan_kubelet_up);
     confirmation("orphanKubeletDown", &file.orphan_kubelet_down, &mut to.orphan_kubelet_down);
     confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
+    confirmation("runtimeClientHung", &file.runtime_client_hung, &mut to.runtime_client_hung);
+    confirmation("networkNotReady", &file.network_not_ready, &mut to.network_not_ready);
+    confirmation("deafShim", &file.deaf_shim, &mut to.deaf_shim);
+    confirmation("ghostSandbox", &file.ghost_sandbox, &mut to.ghost_sandbox);
+    confirmation("probeBlind", &file.probe_blind, &mut to.probe_blind);
     confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
     confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
     confirmation("lostTask", &file.lost_task, &mut to.lost_task);
@@ -164,6 +175,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
+    time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
     time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
     time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
@@ -231,7 +243,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (27, 20), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (33, 25), "a key of `Said` is not in the file");
     }
 
     #[test]

@@ -13,14 +13,15 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
     ContainerStatusRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxStatusRequest,
-    RemoveContainerRequest, RemovePodSandboxRequest, StopContainerRequest, StopPodSandboxRequest, VersionRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, StatusRequest, StopContainerRequest, StopPodSandboxRequest,
+    VersionRequest,
 };
 use prost::Message;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
-use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
+use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen, StatusSeen};
 use crate::core::text::{bounded, is_full_id};
 
 pub mod endpoint;
@@ -136,6 +137,13 @@ impl Cri {
         let mut client = self.client.clone();
         let answer = ask(deadline, "", client.version(VersionRequest { version: "v1".to_owned() })).await?;
         Ok(seen::runtime(&answer))
+    }
+
+    /// What it says of its own readiness. It may wait for its network plugins.
+    pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
+        let mut client = self.client.clone();
+        let answer = ask(deadline, "", client.status(StatusRequest { verbose: false })).await?;
+        Ok(seen::status(answer))
     }
 
     /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides its ghosts.

@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · tasks (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
+//! version · lists · status · tasks (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::core::observation::{
     DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
+    StatusSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -83,6 +84,7 @@ struct Tempo {
 struct Shared {
     version: Mutex<Slot<RuntimeSeen>>,
     lists: Mutex<Slot<ListRound>>,
+    status: Mutex<Slot<StatusSeen>>,
     list_call: Mutex<ListCall>,
     /// Whether the last round failed since a list was too large.
     list_too_large: Mutex<bool>,
@@ -120,6 +122,7 @@ impl Lanes {
         let running = vec![
             tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
             tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
+            tokio::spawn(runtime::status(Arc::clone(&shared), settings.paces.status)),
             tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
             tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
@@ -138,6 +141,7 @@ impl Lanes {
             && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
         // One lock at a time: a guard in a struct expression would live until its end.
         let runtime = lock(&shared.version).look(at);
+        let status = lock(&shared.status).look(at);
         let kind = *lock(&shared.kind);
         let tasks = lock(&shared.tasks).looks(at);
         let processes = lock(&shared.processes).look(at);
@@ -148,6 +152,7 @@ impl Lanes {
         Observations {
             now,
             runtime,
+            status,
             kind,
             lists,
             sandbox_list_hung,
@@ -209,6 +214,7 @@ impl Lanes {
         let mut out = BTreeMap::new();
         out.insert("version", usize::from(lock(&shared.version).is_out()));
         out.insert("lists", usize::from(lock(&shared.lists).is_out()));
+        out.insert("status", usize::from(lock(&shared.status).is_out()));
         out.insert("rechecks", *lock(&shared.rechecks_out));
         out.insert("processes", usize::from(lock(&shared.processes).is_out()));
         out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
@@ -235,6 +241,7 @@ impl Shared {
         Self {
             version: Mutex::new(Slot::new(paces.version.deadline)),
             lists: Mutex::new(Slot::new(paces.lists.deadline)),
+            status: Mutex::new(Slot::new(paces.status.deadline)),
             list_call: Mutex::new(ListCall::Sandboxes),
             list_too_large: Mutex::new(false),
             rechecks_out: Mutex::new(0),

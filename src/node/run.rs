@@ -338,6 +338,7 @@ fn all_have_looked(seen: &Observations) -> bool {
     }
     looked(&seen.runtime)
         && looked(&seen.lists)
+        && looked(&seen.status)
         && looked(&seen.processes)
         && looked(&seen.kubelet)
         && looked(&seen.host)
@@ -355,6 +356,7 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
     }
     looked(&seen.runtime, since)
         && looked(&seen.lists, since)
+        && looked(&seen.status, since)
         && looked(&seen.processes, since)
         && looked(&seen.kubelet, since)
         && looked(&seen.host, since)

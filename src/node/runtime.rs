@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen, TaskAnswer};
+use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen, StatusSeen, TaskAnswer};
 use crate::node::collect;
 use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::cri::tasks::Tasks;
@@ -41,6 +41,14 @@ impl Client {
         match self {
             Self::Cri(cri) => cri.version(deadline).await,
             Self::Docker(docker) => docker.version(deadline).await,
+        }
+    }
+
+    /// What it says of its own readiness. Docker itself says nothing of a network of pods.
+    pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
+        match self {
+            Self::Cri(cri) => cri.status(deadline).await,
+            Self::Docker(_) => Ok(StatusSeen::default()),
         }
     }
 

@@ -123,12 +123,45 @@ impl Docker {
         command.spawn().context("start Docker's client")
     }
 
+    /// Makes every call of `runc` hang that begins from now on, until [`Docker::release_clients`].
+    pub fn hang_clients(&self) -> Result<()> {
+        let stand_in = self.root_path("/run/nrh-runc");
+        fs::copy(images::workload_binary(&state::workspace())?, &stand_in)?;
+        self.realm.script(r#"mount --bind /run/nrh-runc "$(command -v runc)""#, &[]).map(drop)
+    }
+
+    /// New calls of `runc` are the real one's again. Those that hang stay.
+    pub fn release_clients(&self) -> Result<()> {
+        self.realm.script(r#"umount -l "$(command -v runc)""#, &[]).map(drop)
+    }
+
+    /// The pids, inside the engine, of calls of `runc` for a container.
+    pub fn clients(&self, id: &str) -> Vec<i32> {
+        let is_client = |pid: &i32| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            process::comm(*pid).is_some_and(|comm| comm == "runc")
+                && arguments.split(|byte| *byte == 0).any(|word| word == id.as_bytes())
+        };
+        let found = process::all().into_iter().filter(is_client);
+        found.filter_map(|pid| process::host_to_namespace(self.realm.init.pid, pid)).collect()
+    }
+
     /// Runs a container under a pod's labels and returns its id.
     pub fn run(&self, kind: Kind<'_>, name: &str, pod: &str) -> Result<String> {
+        self.make(&["run", "-d"], kind, name, pod)
+    }
+
+    /// Makes a container under a pod's labels and returns its id; it is not started.
+    pub fn create(&self, kind: Kind<'_>, name: &str, pod: &str) -> Result<String> {
+        self.make(&["create"], kind, name, pod)
+    }
+
+    fn make(&self, how: &[&str], kind: Kind<'_>, name: &str, pod: &str) -> Result<String> {
         let image = if matches!(kind, Kind::Sandbox) { images::PAUSE_IMAGE } else { images::WORK_IMAGE };
         let (role, sandbox) = match kind {
             Kind::Foreign => {
-                return Ok(self.docker(&["run", "-d", "--network=none", "--name", name, image])?.trim().to_owned());
+                let args = [how, &["--network=none", "--name", name, image]].concat();
+                return Ok(self.docker(&args)?.trim().to_owned());
             }
             Kind::Sandbox => ("podsandbox", ""),
             Kind::Work(sandbox) => ("container", sandbox),
@@ -145,7 +178,7 @@ impl Docker {
             labels.push(format!("io.kubernetes.sandbox.id={sandbox}"));
         }
         let full = format!("k8s_{name}_{pod}_shop_{uid}_0");
-        let mut args = vec!["run", "-d", "--network=none", "--name", &full];
+        let mut args = [how, &["--network=none", "--name", &full]].concat();
         args.extend(labels.iter().flat_map(|label| ["--label", label.as_str()]));
         args.push(image);
         Ok(self.docker(&args)?.trim().to_owned())

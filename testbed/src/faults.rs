@@ -22,7 +22,7 @@ pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, waiting_shim};
 pub use kubelet::{block_kubelet_start, freeze_kubelet, kill_kubelet};
-pub use runtime::{block_update, duplicate_sandbox};
+pub use runtime::{block_update, deaf_shim, duplicate_sandbox, take_network};
 
 use crate::node::Node;
 use crate::process::{self, Identity, wait_until};
@@ -68,6 +68,10 @@ pub enum Fault {
     BlockedStart,
     /// The kubelet is stopped
     FrozenKubelet,
+    /// The configuration of the network plugins is gone
+    MissingNetwork,
+    /// A stopped shim with nothing alive below it, beside a containerd that does not answer
+    DeafShim,
 }
 
 /// What an injection hit.
@@ -123,6 +127,11 @@ impl Injection {
                 self.signal(Signal::CONT)
             }
             Fault::LeakedShim => self.signal(Signal::KILL),
+            Fault::DeafShim => {
+                self.signal(Signal::KILL)?;
+                node.daemon("containerd").map_or(Ok(()), |process| process.signal(Signal::CONT).map(drop))
+            }
+            Fault::MissingNetwork => runtime::bring_network(node),
             Fault::LostSandbox => {
                 let socket = view::socket(node);
                 let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, self.victim.pod_uid.as_deref());

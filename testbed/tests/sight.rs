@@ -60,6 +60,8 @@ fn on_node(bed: &Bed, node: &Node, kind: &str) -> Option<String> {
 enum Shows {
     /// To be named is enough: to confirm it takes too long.
     Suspected,
+    /// Confirmed, and in no condition of the Node.
+    Confirmed,
     /// Confirmed by the controller alone.
     ToTheController,
     /// Confirmed by the probe, and in this condition of the Node.
@@ -90,7 +92,9 @@ fn sees(
     let mut seen = Value::Null;
     until(&format!("{kind} is named"), NAMED, || {
         seen = fault(bed, node, kind).unwrap_or_default();
-        seen["state"] == "Confirmed" || (shows == Shows::Suspected && seen["subject"]["pod"]["uid"] == uid)
+        let pod = &seen["subject"]["pod"];
+        seen["state"] == "Confirmed"
+            || (shows == Shows::Suspected && !seen.is_null() && (pod.is_null() || pod["uid"] == uid))
     });
     if let Shows::On(condition) = shows {
         until("it stands on the Node", CLEARED, || on_node(bed, node, condition).as_deref() == Some("True"));
@@ -160,7 +164,11 @@ fn what_is_injected_into_real_nodes_is_named_and_taken_back() {
     // Side by side: it is thresholds that take the time.
     thread::scope(|scope| {
         scope.spawn(|| blocked_update(&bed, &nrh, blocked));
-        scope.spawn(|| duplicate_sandbox(&bed, &nrh, doubled));
+        scope.spawn(|| {
+            missing_network(&bed, &nrh, doubled);
+            deaf_shim(&bed, &nrh, doubled);
+            duplicate_sandbox(&bed, &nrh, doubled);
+        });
         scope.spawn(|| blocked_start(&bed, &nrh, starting));
         scope.spawn(|| {
             frozen_kubelet(&bed, &nrh, dying);
@@ -176,6 +184,17 @@ fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
     let seen = sees(bed, nrh, node, "RuntimeUpdateBlocked", shows, faults::block_update);
     assert!(seen["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{seen}");
     assert!(seen["evidence"].to_string().contains("a stopped shim"), "{seen}");
+}
+
+/// Its grace is five minutes.
+fn missing_network(bed: &Bed, nrh: &Path, node: &Node) {
+    let seen = sees(bed, nrh, node, "NetworkNotReady", Shows::Suspected, |node, _| faults::take_network(node));
+    assert!(seen["message"].as_str().unwrap().contains("NetworkPluginNotReady"), "{seen}");
+}
+
+fn deaf_shim(bed: &Bed, nrh: &Path, node: &Node) {
+    let seen = sees(bed, nrh, node, "DeafShim", Shows::Confirmed, faults::deaf_shim);
+    assert!(seen["target"]["process"]["state"] == "T" && seen["subject"]["kind"] == "Shim", "{seen}");
 }
 
 /// Its grace is ten minutes: that it is seen is what only a real runtime can show.

@@ -225,15 +225,17 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 8] = [
+const LOOKED_AT: [&str; 10] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
     "NetworkPluginResponsive",
+    "NetworkReady",
     "KubeletReady",
     "HostHealthy",
     "StorageReady",
     "ClientCertificateValid",
+    "ProbeSighted",
 ];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.

@@ -65,6 +65,22 @@ fn what_the_probe_has_lost_sight_of_is_not_healed() {
 }
 
 #[test]
+fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
+    let release = [kill(false), notify()];
+    let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), Cure::Nothing, &release).plan();
+    assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseKill".to_owned())]);
+    let clean_up = [step(Action::CleanupOrphans), notify()];
+    let plan = World::sick(fault(FaultType::DeafShim, "shim"), Cure::Nothing, &clean_up).plan();
+    assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
+    // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
+    let mut world = World::sick(fault(FaultType::DeafShim, "shim"), Cure::Nothing, &clean_up);
+    world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), Cure::Nothing);
+    let plan = world.plan();
+    let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
+    assert_eq!(did, ["order CleanupOrphans"]);
+}
+
+#[test]
 fn the_lane_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
         (Tri::True, Tri::True, "job ReleaseCont"),

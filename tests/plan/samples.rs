@@ -20,14 +20,18 @@ pub fn pod(name: &str) -> PodRef {
 pub fn fault(kind: FaultType, key: &str) -> Fault {
     let subject_kind = match kind {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
-        FaultType::LeakedShim => SubjectKind::Shim,
+        FaultType::LeakedShim | FaultType::DeafShim => SubjectKind::Shim,
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => SubjectKind::Kubelet,
         kind if kind.is_of_runtime() => SubjectKind::Runtime,
-        kind if kind.is_of_host() => SubjectKind::Host,
+        kind if kind.is_lasting() => SubjectKind::Host,
         _ => SubjectKind::Container,
     };
     let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);
-    let role = if kind == FaultType::NetworkPluginHung { Role::NetworkPlugin } else { Role::Shim };
+    let role = match kind {
+        FaultType::NetworkPluginHung => Role::NetworkPlugin,
+        FaultType::RuntimeClientHung => Role::RuntimeClient,
+        _ => Role::Shim,
+    };
     let process = ProcessRef {
         role,
         pid: 4242,

@@ -52,10 +52,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
         Err(verdict) => return findings.blind(limit.kind, verdict),
     };
     let clean = Verdict::Clean { looked };
-    let mut coverage = Coverage::new(match &host.unseen {
-        None => clean.clone(),
-        Some(why) => Verdict::unknown(ConditionReason::CannotLook, why),
-    });
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
     for LimitSeen { owner, usage } in (limit.of)(host) {
         let verdict = match usage {
             Ok(usage) if usage.is_at_least(SICK) => {

@@ -6,7 +6,6 @@ use super::component::Component;
 use super::{Coverage, Findings, STALE, Verdict, answer};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::{DisksSeen, FilesystemSeen, Observations, Space};
-use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -105,10 +104,7 @@ pub(super) fn read_only(seen: &Observations, thresholds: &Thresholds, findings: 
 
 /// What is not in sight any more is clean only where everything was in sight.
 fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
-    match &disks.unseen {
-        None => Verdict::Clean { looked },
-        Some(why) => Verdict::unknown(ConditionReason::CannotLook, why),
-    }
+    Verdict::clean_unless(disks.unseen.as_deref(), looked)
 }
 
 fn subject(filesystem: &FilesystemSeen) -> Subject {

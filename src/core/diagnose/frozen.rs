@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::component::Component;
-use super::{Coverage, Findings, STALE, Verdict, answer, bounded_pod, of_pod, short};
+use super::{Coverage, Findings, STALE, Verdict, answer, of_pod, pod_of, short};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::Observations;
 use crate::core::reason::ConditionReason;
@@ -23,19 +23,14 @@ pub(super) fn containers(seen: &Observations, thresholds: &Thresholds, findings:
         Ok(frozen) => frozen,
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
     };
-    let mut coverage = Coverage::new(match &host.unseen {
-        None => Verdict::Clean { looked },
-        Some(why) => Verdict::unknown(ConditionReason::CannotLook, why),
-    });
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
     let mut told = BTreeSet::new();
     for one in frozen {
         coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
         if one.age < thresholds.frozen_init_age || !told.insert(one.sandbox_id.as_str()) {
             continue;
         }
-        let lists = seen.lists.value();
-        let pod = lists.and_then(|lists| lists.sandboxes.iter().find(|sandbox| sandbox.id == one.sandbox_id));
-        let pod = pod.map(|sandbox| bounded_pod(&sandbox.pod));
+        let pod = pod_of(&one.sandbox_id, seen);
         findings.sightings.push(
             Component {
                 kind,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, describe, evidence, of_pod, process_ref, processes,
-    short, unproven,
+    Coverage, Findings, Harm, Sighting, Verdict, describe, evidence, of_pod, pod_of, process_ref, processes, short,
+    unproven,
 };
-use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
@@ -115,7 +115,7 @@ fn tell(
     };
     let message = format!(
         "network plugin {plugin}{} has been at work for more than {} s{blame}: {}",
-        of_pod(pod),
+        of_pod(pod.as_ref()),
         thresholds.network_plugin_age.as_secs(),
         describe(culprit.process)
     );
@@ -130,7 +130,6 @@ fn tell(
     }
     // The one that only waits is not to be touched: ending it frees nobody.
     let process = (!victim).then(|| process_ref(culprit.process, Role::NetworkPlugin));
-    let pod = pod.map(bounded_pod);
     let sandbox_id = culprit.sandbox_id.map(|id| bounded(id, 128));
     Sighting {
         kind: FaultType::NetworkPluginHung,
@@ -154,9 +153,4 @@ fn tell(
         confirm: thresholds.network_plugin_hung,
         without_kubelet: None,
     }
-}
-
-fn pod_of<'a>(sandbox_id: &str, seen: &'a Observations) -> Option<&'a PodRef> {
-    let lists = seen.lists.value()?;
-    lists.sandboxes.iter().find(|sandbox| sandbox.id == sandbox_id).map(|sandbox| &sandbox.pod)
 }

@@ -126,7 +126,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
 pub(super) fn in_flight(seen: &Observations, findings: &mut Findings) {
     let Some(table) = seen.processes.value() else { return };
     let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
-        let Part::RuntimeClient { verb } = &process.part else { return None };
+        let Part::RuntimeClient { verb, .. } = &process.part else { return None };
         Some(format!(
             "`{}` has been at work for more than {} s: {}",
             bounded(verb, 32),

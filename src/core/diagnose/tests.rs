@@ -1,6 +1,9 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
+mod blind;
+mod clients;
 mod components;
+mod deaf_shims;
 mod docker;
 mod duplicate_sandbox;
 mod host;
@@ -9,19 +12,22 @@ mod kubelet;
 mod leaked_shim;
 mod lost_task;
 mod network_plugin;
+mod network_ready;
 mod noise;
 mod orphan;
 mod properties;
+mod stuck_containers;
 mod waits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
+use crate::core::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
 use crate::core::observation::{
     ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
-    KubeletSettings, LimitSeen, ListRound, MayBe, OrphanRecheck, Owner, Part, ProcessTable, RuntimeKind, RuntimeSeen,
-    SandboxSeen, SettingsSource, Space, TaskAnswer, Usage,
+    KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, ProcessSeen, ProcessTable,
+    RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -35,6 +41,7 @@ const OTHER_WORK: &str = "bbbb1";
 pub(crate) struct Node {
     pub now: Duration,
     pub runtime: Look<RuntimeSeen>,
+    pub status: Look<StatusSeen>,
     pub kind: RuntimeKind,
     pub lists: Look<ListRound>,
     pub sandbox_list_hung: bool,
@@ -157,6 +164,8 @@ impl Node {
             containers_before: Duration::ZERO,
             answer_bytes: 3000,
             rechecks: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
+            asked_sandboxes: BTreeMap::new(),
             removals: None,
             round: 1,
         };
@@ -183,6 +192,9 @@ impl Node {
         Self {
             now: Duration::from_secs(1000),
             runtime: done(RuntimeSeen { name: "containerd".into(), version: "1.6.20".into() }),
+            status: done(StatusSeen {
+                network: Some(NetworkSeen { ready: true, reason: String::new(), message: String::new() }),
+            }),
             kind: RuntimeKind::Containerd,
             lists: done(lists),
             sandbox_list_hung: false,
@@ -202,6 +214,7 @@ impl Node {
         }
         Self {
             runtime: no(),
+            status: no(),
             lists: no(),
             tasks: BTreeMap::new(),
             processes: no(),
@@ -216,6 +229,7 @@ impl Node {
         Observations {
             now: self.now,
             runtime: self.runtime.clone(),
+            status: self.status.clone(),
             kind: self.kind,
             lists: self.lists.clone(),
             sandbox_list_hung: self.sandbox_list_hung,
@@ -298,13 +312,21 @@ impl Node {
         list.rechecks.insert(WORK.into(), OrphanRecheck::Confirmed);
     }
 
+    /// A container is listed as this for so many seconds, and not as running.
+    fn unfinished(&mut self, id: &str, state: ContainerState, seconds: u64) {
+        let list = self.list();
+        list.containers.iter_mut().find(|container| container.id == id).unwrap().state = state;
+        list.unfinished.insert(id.into(), Duration::from_secs(seconds));
+        self.tasks.remove(id);
+    }
+
     pub(crate) fn kubelet_gone(&mut self) {
         let kubelet = self.kubelet();
         (kubelet.process, kubelet.healthz) = (None, None);
     }
 
     pub(crate) fn runtime_client(&mut self, verb: &str, age: u64) {
-        let client = process(300, Part::RuntimeClient { verb: verb.into() });
+        let client = process(300, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
         self.table().push(ProcessSeen { age: Duration::from_secs(age), ..client });
     }
 
@@ -314,7 +336,7 @@ impl Node {
 
     /// Kinds that are sighted.
     fn kinds(&self) -> Vec<FaultType> {
-        self.findings().sightings.iter().map(|sighting| sighting.kind).collect()
+        of_node(&self.findings()).iter().map(|sighting| sighting.kind).collect()
     }
 }
 
@@ -325,9 +347,15 @@ fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {
     }
 }
 
+/// What is said of the node; that the probe cannot look says nothing of it, and has tests of its own.
+fn of_node(findings: &Findings) -> Vec<&Sighting> {
+    findings.sightings.iter().filter(|one| one.kind != FaultType::ProbeBlind).collect()
+}
+
 fn only(findings: &Findings) -> &Sighting {
-    assert_eq!(findings.sightings.len(), 1, "{:?}", findings.sightings);
-    &findings.sightings[0]
+    let told = of_node(findings);
+    assert_eq!(told.len(), 1, "{told:?}");
+    told[0]
 }
 
 #[test]
@@ -344,6 +372,6 @@ fn a_healthy_node_is_cleanly_looked_at_in_every_kind() {
 #[test]
 fn a_blind_probe_sees_nothing_and_clears_nothing() {
     let findings = Node::blind().findings();
-    assert!(findings.sightings.is_empty());
+    assert!(of_node(&findings).is_empty(), "{:?}", findings.sightings);
     assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
 }

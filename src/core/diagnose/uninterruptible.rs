@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Coverage, Findings, STALE, Verdict, answer, bounded_pod, processes};
-use crate::core::fault::{FaultType, PodRef, Severity, Subject, SubjectKind};
-use crate::core::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
+use super::{Coverage, Findings, STALE, Verdict, answer, pod_of, processes};
+use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::core::observation::{MayBe, Observations, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
@@ -54,7 +54,7 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
                         found.push(Waiting {
                             key: key.clone(),
                             role: daemon.owner.to_string(),
-                            command: command_of(&daemon.owner),
+                            command: daemon.owner.key().to_owned(),
                             pid: daemon.pid,
                             thread: Some(thread.thread),
                             wchan: thread.wchan.clone(),
@@ -92,10 +92,6 @@ fn key_of(pid: i32, start_ticks: u64) -> String {
     format!("{pid}.{start_ticks}")
 }
 
-fn command_of(owner: &Owner) -> String {
-    bounded(owner.key(), 64)
-}
-
 /// The waiting ones of the process table. Kubelet and runtime are looked at thread by thread, elsewhere.
 fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
     let proven = table.processes.iter().filter_map(|process| {
@@ -103,7 +99,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
         let (role, sandbox_id) = match &process.part {
             Part::Shim { id, .. } => ("shim".to_owned(), Some(id.clone())),
             Part::NetworkPlugin { sandbox_id, .. } => ("network plugin".to_owned(), sandbox_id.clone()),
-            Part::RuntimeClient { verb } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
+            Part::RuntimeClient { verb, .. } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
             Part::Runtime | Part::Kubelet => return None,
         };
         let key = key_of(*pid, *start_ticks);
@@ -115,6 +111,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
         let role = match may_be {
             MayBe::Shim => "shim by its name",
             MayBe::NetworkPlugin => "child of the runtime",
+            MayBe::RuntimeClient => "runtime client by its name",
             MayBe::Other => "part of the runtime by its name",
         };
         Some(Waiting {
@@ -164,9 +161,4 @@ fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> C
         looked: one.looked,
         confirm: thresholds.uninterruptible_process,
     }
-}
-
-fn pod_of(sandbox_id: &str, seen: &Observations) -> Option<PodRef> {
-    let lists = seen.lists.value()?;
-    lists.sandboxes.iter().find(|sandbox| sandbox.id == sandbox_id).map(|sandbox| bounded_pod(&sandbox.pod))
 }

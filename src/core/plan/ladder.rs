@@ -21,12 +21,13 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
     use FaultType as F;
     match (action, fault.kind) {
         (Action::Notify { .. }, _)
-        | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung)
-        | (Action::CleanupOrphans, F::LeakedShim | F::OrphanContainer) => Ok(()),
+        | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
+        | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
-        (Action::Cordon, F::FrozenCgroup | F::ExitedContainerPileUp | F::ClientCertificateExpiring) => {
-            Err("new pods do not make it worse")
-        }
+        (
+            Action::Cordon,
+            F::FrozenCgroup | F::ExitedContainerPileUp | F::ClientCertificateExpiring | F::GhostSandbox | F::ProbeBlind,
+        ) => Err("new pods do not make it worse"),
         (Action::Cordon, _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
@@ -204,12 +205,13 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
 
 /// A Job where the kubelet can start one, else the probe itself. While its start is blocked it starts none, although the
 /// node may be Ready: already a kubelet that has written nothing since it began, for however short a time, is no good
-/// choice.
+/// choice. Nor is one whose runtime does not answer.
 fn lane(facts: &NodeFacts<'_>) -> Lane {
     let Some((view, report)) = facts.view.zip(facts.report) else { return Lane::Agent };
     let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == Tri::True);
     let unfinished = kubelet::unfinished(view, &report.kubelet).is_some();
-    if works && view.ready == Tri::True && !unfinished { Lane::Job } else { Lane::Agent }
+    let has_runtime = facts.seen.iter().all(|seen| seen.fault.kind != FaultType::RuntimeUnreachable);
+    if works && view.ready == Tri::True && !unfinished && has_runtime { Lane::Job } else { Lane::Agent }
 }
 
 /// Whether the step has to wait after its last attempt.

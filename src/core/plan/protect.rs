@@ -57,7 +57,10 @@ pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Optio
     facts.seen.iter().find(|seen| {
         let is_own = seen.fault.is_about_pod(&pod.uid);
         match seen.fault.kind {
-            FaultType::HungContainer | FaultType::UninterruptibleProcess | FaultType::FrozenCgroup => is_own,
+            FaultType::HungContainer
+            | FaultType::RuntimeClientHung
+            | FaultType::UninterruptibleProcess
+            | FaultType::FrozenCgroup => is_own,
             FaultType::NetworkPluginHung => is_own || waits,
             // With a runtime that does not answer, nobody can say what hangs; and it could not delete.
             kind => kind.is_of_runtime(),

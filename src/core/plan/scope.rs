@@ -119,5 +119,5 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
 }
 
 fn counts(rule: &Rule, fault: &Fault) -> bool {
-    !fault.kind.is_of_host() || rule.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
+    !fault.kind.is_lasting() || rule.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
 }

@@ -22,8 +22,12 @@ pub(super) enum Task {
     ReleaseShim { process: ProcessRef, signal: Signal },
     /// End this CNI plugin's wait.
     ReleasePlugin { process: ProcessRef, signal: Signal },
+    /// End this client of a low-level runtime.
+    ReleaseClient { process: ProcessRef, signal: Signal },
     /// End this shim that serves nothing any more.
     RemoveShim { process: ProcessRef },
+    /// End this shim, for which the runtime may wait at its start.
+    RemoveDeafShim { process: ProcessRef },
     /// Remove this container whose sandbox is gone.
     RemoveContainer { container_id: String },
 }
@@ -57,6 +61,10 @@ pub(super) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
         (Some(signal), FaultType::NetworkPluginHung) => {
             Ok(Task::ReleasePlugin { process: process(order, Role::NetworkPlugin)?, signal })
         }
+        (Some(signal), FaultType::RuntimeClientHung) => {
+            Ok(Task::ReleaseClient { process: process(order, Role::RuntimeClient)?, signal })
+        }
+        (None, FaultType::DeafShim) => Ok(Task::RemoveDeafShim { process: process(order, Role::Shim)? }),
         (None, FaultType::LeakedShim) => Ok(Task::RemoveShim { process: process(order, Role::Shim)? }),
         (None, FaultType::OrphanContainer) => match &order.target.container_id {
             Some(id) if is_full_id(id) => Ok(Task::RemoveContainer { container_id: id.clone() }),
@@ -85,6 +93,9 @@ fn process(order: &Order, role: Role) -> Result<ProcessRef, Refusal> {
     }
     if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
         return Err(malformed("a shim must be named together with the id it serves"));
+    }
+    if role == Role::RuntimeClient && !order.target.container_id.as_deref().is_some_and(is_full_id) {
+        return Err(malformed("a client of the runtime must be named together with the full id of its container"));
     }
     Ok(process.clone())
 }

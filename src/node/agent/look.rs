@@ -24,6 +24,8 @@ use crate::node::cri::{Cri, CriError};
 use crate::node::proc;
 use crate::node::proc::role::{Proof, Prover};
 
+mod client;
+mod deaf;
 mod docker;
 
 /// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
@@ -112,6 +114,16 @@ impl Looker {
                 self.plugin_still_hung(&order.target, &held).await?;
                 self.allow_signal(held, process, &order.target, *signal).await
             }
+            Task::ReleaseClient { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                self.client_still_hung(&order.target, &held).await?;
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::RemoveDeafShim { process } => {
+                let held = self.hold(process, &order.target).await?;
+                self.shim_still_deaf(&held).await?;
+                self.allow_signal(held, process, &order.target, Signal::Kill).await
+            }
             Task::RemoveShim { process } => {
                 let held = self.hold(process, &order.target).await?;
                 self.shim_still_leaked(&held).await?;
@@ -173,23 +185,12 @@ impl Looker {
 
     /// It is as old as a hung one, and still holds the lock that others wait for, where one was named.
     async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        let (prover, lock, plugin) = (self.prover.clone(), target.lock.clone(), Arc::clone(held));
-        let read = move || -> std::io::Result<(Duration, bool)> {
-            let holds = lock.as_deref().map_or(Ok(true), |path| plugin.holds(path))?;
-            Ok((plugin.age(&prover)?, holds))
-        };
-        let pid = held.process.pid;
-        let (age, holds) = self
-            .reader
-            .run(self.bounds.processes, read)
-            .await?
-            .map_err(|error| Refusal::cannot_look(format!("cannot look at plugin process {pid}: {error}")))?;
-        let bound = self.thresholds.network_plugin_age;
-        if age < bound {
-            let message =
-                format!("plugin process {pid} is {}s old, hung ones are {}s and more", age.as_secs(), bound.as_secs());
-            return Err(Refusal::new(OutcomeReason::Recovered, message));
-        }
+        self.as_old_as(held, self.thresholds.network_plugin_age).await?;
+        let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
+        let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
+        let holds = self.reader.run(self.bounds.processes, read).await?;
+        let holds =
+            holds.map_err(|error| Refusal::cannot_look(format!("cannot look at plugin process {pid}: {error}")))?;
         if !holds {
             let lock = target.lock.as_deref().unwrap_or_default();
             let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
@@ -233,9 +234,7 @@ impl Looker {
         if self.state(held).await? == Some('T') {
             return Ok(());
         }
-        let (prover, shim, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
-        let age = self.reader.run(self.bounds.processes, move || shim.age(&prover)).await?;
-        let age = age.map_err(|error| Refusal::cannot_look(format!("cannot read the age of shim {pid}: {error}")))?;
+        let (age, pid) = (self.age(held).await?, held.process.pid);
         let bound = self.thresholds.leaked_shim_age;
         if age < bound {
             let (age, bound) = (age.as_secs(), bound.as_secs());
@@ -321,6 +320,22 @@ impl Looker {
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
         let found = found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
         Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.kubelet_start_age))
+    }
+
+    /// It is at least so old.
+    async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
+        let age = self.age(held).await?;
+        if age >= bound {
+            return Ok(());
+        }
+        let (pid, age, bound) = (held.process.pid, age.as_secs(), bound.as_secs());
+        Err(recovered(format!("process {pid} is {age}s old, hung ones are {bound}s and more")))
+    }
+
+    async fn age(&self, held: &Arc<Held>) -> Result<Duration, Refusal> {
+        let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
+        let age = self.reader.run(self.bounds.processes, move || process.age(&prover)).await?;
+        age.map_err(|error| Refusal::cannot_look(format!("cannot read the age of process {pid}: {error}")))
     }
 
     async fn state(&self, held: &Arc<Held>) -> Result<Option<char>, Refusal> {

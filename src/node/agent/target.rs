@@ -11,15 +11,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::verdict::Refusal;
+use crate::core::diagnose::clients::ENDING;
 use crate::core::fault::{ProcessRef, Target};
 use crate::core::order::{OutcomeReason, Signal};
 use crate::node::proc::role::{Proof, Prover};
 use crate::node::proc::{self, Handle, RawProcess};
 
 /// The containerd namespace of the kubelet's containers; shims of others are not ours to touch.
-const NAMESPACE: &str = "k8s.io";
+pub(super) const NAMESPACE: &str = "k8s.io";
 /// That of Docker. Its shims may be anybody's: which of them are the kubelet's only Docker can say.
-const DOCKER_NAMESPACE: &str = "moby";
+pub(super) const DOCKER_NAMESPACE: &str = "moby";
 
 /// A proven process that cannot be mistaken for another one.
 #[derive(Debug)]
@@ -158,6 +159,14 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
         Proof::Shim { id, .. } if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) => {
             Err(changed(wanted, &format!("it serves {id}, ordered was {}", ordered_id(target))))
         }
+        Proof::RuntimeClient { verb, .. } if !ENDING.contains(&verb.as_str()) => {
+            Err(changed(wanted, &format!("it is at `{verb}`, which is not to be cut off")))
+        }
+        Proof::RuntimeClient { container_id, .. } if *container_id != target.container_id => {
+            let found = container_id.as_deref().unwrap_or("none");
+            let ordered = target.container_id.as_deref().unwrap_or("none");
+            Err(changed(wanted, &format!("it works on container {found}, ordered was {ordered}")))
+        }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))
         }
@@ -186,9 +195,9 @@ fn gone(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Refusal {
 /// Whether the proof and the order name one object; without a name, two plugins are not the same.
 fn names_object(proof: &Proof, target: &Target) -> bool {
     match proof {
-        Proof::Shim { .. } => true,
+        Proof::Shim { .. } | Proof::RuntimeClient { .. } => true,
         Proof::NetworkPlugin { sandbox_id, .. } => sandbox_id.is_some() && *sandbox_id == target.sandbox_id,
-        _ => false,
+        Proof::Runtime { .. } | Proof::Kubelet => false,
     }
 }
 

@@ -11,6 +11,8 @@ use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState
 use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
 mod cleanup;
+mod client;
+mod deaf;
 mod docker;
 mod once;
 mod process;
@@ -44,6 +46,7 @@ impl Node {
         settings.bounds.remove = Duration::from_millis(700);
         settings.bounds.stop_grace = Duration::from_secs(1);
         settings.thresholds.network_plugin_age = Duration::ZERO;
+        settings.thresholds.runtime_client_age = Duration::ZERO;
         // This machine may run a kubelet of its own; tests that want one at work say so.
         settings.thresholds.kubelet_start_age = Duration::MAX;
         settings

@@ -6,7 +6,7 @@
 //! still have a gap, so each odd container is asked for directly. Any error in the three lists means no value.
 //!
 //! Docker is asked besides what it is removing: its list says that of removals that have failed, too, so each is asked for
-//! directly.
+//! directly. And cri-dockerd lists sandboxes of which it has only a note left: those that are not ready are asked for in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -15,13 +15,18 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::core::observation::{ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen};
+use crate::core::observation::{
+    ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen, SandboxSeen,
+};
 use crate::node::cri::CriError;
 use crate::node::docker::Docker;
 use crate::node::runtime::Client;
 
 /// Most containers asked for directly in one round.
 pub const MAX_RECHECKS: usize = 5;
+/// Most sandboxes that are not ready asked for in one round: there may be hundreds, of jobs that have ended, and nothing is
+/// urgent about them.
+const MAX_SANDBOXES: usize = 2;
 /// Most direct questions out at any time, over all rounds.
 const MAX_OUT: usize = 16;
 /// How long a round waits for its direct questions.
@@ -51,6 +56,9 @@ pub struct Lists {
     round: u64,
     rechecks: Direct<OrphanRecheck>,
     removals: Direct<Option<RemovalSaid>>,
+    sandboxes: Direct<Option<bool>>,
+    /// Containers that are created or of an unknown state, by the moment at which they were first listed so.
+    unfinished: BTreeMap<String, Instant>,
 }
 
 /// Whom a round asks.
@@ -102,6 +110,14 @@ impl Lists {
                 self.removing(docker).await
             }
         };
+        let asked_sandboxes = match (&asked.docker, &asked.status) {
+            (Some(_), status @ Client::Cri(_)) => {
+                at(ListCall::Rechecks);
+                self.ghosts(status, &sandboxes).await
+            }
+            _ => BTreeMap::new(),
+        };
+        let unfinished = self.unfinished(&containers, containers_sent);
         let containers_before = containers_sent.elapsed();
         let answer_bytes = bytes_of_sandboxes.max(bytes_of_containers);
         let round = self.round;
@@ -112,9 +128,24 @@ impl Lists {
             sandboxes_again,
             answer_bytes,
             rechecks,
+            unfinished,
+            asked_sandboxes,
             removals,
             round,
         })
+    }
+
+    /// For how long containers have been listed as neither running nor ended.
+    fn unfinished(&mut self, containers: &[ContainerSeen], now: Instant) -> BTreeMap<String, Duration> {
+        let is_between = |seen: &&ContainerSeen| {
+            seen.pod.is_some() && matches!(seen.state, ContainerState::Created | ContainerState::Unknown)
+        };
+        let since = containers.iter().filter(is_between).map(|seen| {
+            let known = self.unfinished.get(&seen.id).copied();
+            (seen.id.clone(), known.unwrap_or(now))
+        });
+        self.unfinished = since.collect();
+        self.unfinished.iter().map(|(id, since)| (id.clone(), now.saturating_duration_since(*since))).collect()
     }
 
     async fn recheck(&mut self, status: &Client, odd: Vec<&ContainerSeen>) -> BTreeMap<String, OrphanRecheck> {
@@ -127,7 +158,7 @@ impl Lists {
             let sandbox = sandboxes.get(id).copied().unwrap_or_default();
             recheck(status.clone(), id.to_owned(), sandbox.to_owned())
         };
-        let answers = self.rechecks.ask(wanted, self.round, call).await;
+        let answers = self.rechecks.ask(wanted, MAX_RECHECKS, self.round, call).await;
         answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanRecheck::NoAnswer))).collect()
     }
 
@@ -137,7 +168,7 @@ impl Lists {
         let found = docker.removals(RECHECK_DEADLINE).await.ok()?;
         let wanted = found.iter().map(|seen| (false, seen.id.as_str())).collect();
         let call = |id: &str| how_it_stands(docker.clone(), id.to_owned());
-        let mut said = self.removals.ask(wanted, self.round, call).await;
+        let mut said = self.removals.ask(wanted, MAX_RECHECKS, self.round, call).await;
         let with = |container: ContainerSeen| {
             let said = said.remove(&container.id).flatten().flatten();
             RemovalSeen { container, said }
@@ -145,9 +176,17 @@ impl Lists {
         Some(found.into_iter().map(with).collect())
     }
 
+    /// Whether sandboxes that are not ready are there at all: some of them, in turn.
+    async fn ghosts(&mut self, status: &Client, sandboxes: &[SandboxSeen]) -> BTreeMap<String, Option<bool>> {
+        let not_ready = sandboxes.iter().filter(|seen| !seen.ready).map(|seen| (false, seen.id.as_str())).collect();
+        let call = |id: &str| is_there(status.clone(), id.to_owned());
+        let answers = self.sandboxes.ask(not_ready, MAX_SANDBOXES, self.round, call).await;
+        answers.into_iter().map(|(id, said)| (id, said.flatten())).collect()
+    }
+
     /// How many direct questions are still out.
     pub fn outstanding(&self) -> usize {
-        self.rechecks.outstanding() + self.removals.outstanding()
+        self.rechecks.outstanding() + self.removals.outstanding() + self.sandboxes.outstanding()
     }
 }
 
@@ -174,11 +213,12 @@ impl<T> Drop for Direct<T> {
 }
 
 impl<T: Send + 'static> Direct<T> {
-    /// Asks for some of these containers: by rank, and among equals for those first that waited longest. Of each that was
+    /// Asks for `most` of these objects: by rank, and among equals for those first that waited longest. Of each that was
     /// this round's turn it says what came, if anything did in time.
     async fn ask<F>(
         &mut self,
         mut wanted: Vec<(bool, &str)>,
+        most: usize,
         round: u64,
         call: impl Fn(&str) -> F,
     ) -> BTreeMap<String, Option<T>>
@@ -190,7 +230,7 @@ impl<T: Send + 'static> Direct<T> {
         // An answer that came after its round is too old to be used.
         self.out.retain(|_, call| !call.is_finished());
         wanted.sort_by_key(|(rank, id)| (*rank, self.asked.get(*id).copied(), *id));
-        wanted.truncate(MAX_RECHECKS);
+        wanted.truncate(most);
         let mut answers = BTreeMap::new();
         for (_, id) in wanted {
             answers.insert(id.to_owned(), None);
@@ -222,6 +262,15 @@ async fn how_it_stands(docker: Docker, id: String) -> Option<RemovalSaid> {
     match docker.inspect(&id, RECHECK_BOUND).await {
         Ok(said) => Some(said.removal()),
         Err(CriError::NotFound) => Some(RemovalSaid::Gone),
+        Err(_) => None,
+    }
+}
+
+/// Asks for one sandbox. Only "no such object" is evidence; silence is not.
+async fn is_there(status: Client, id: String) -> Option<bool> {
+    match status.has_sandbox(&id, RECHECK_BOUND).await {
+        Ok(()) => Some(true),
+        Err(CriError::NotFound) => Some(false),
         Err(_) => None,
     }
 }

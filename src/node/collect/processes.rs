@@ -248,6 +248,8 @@ struct Held {
 fn candidate(process: &RawProcess, uptime: Duration) -> Unproven {
     let may_be = if process.command.starts_with("containerd-shim") {
         MayBe::Shim
+    } else if role::is_client_name(&process.command) {
+        MayBe::RuntimeClient
     } else if role::is_named_part(&process.command) {
         MayBe::Other
     } else {
@@ -278,7 +280,10 @@ fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
             waits: false,
             waiters: 0,
         },
-        Proof::RuntimeClient { verb, .. } => Part::RuntimeClient { verb: bounded(verb, 16) },
+        Proof::RuntimeClient { verb, container_id } => Part::RuntimeClient {
+            verb: bounded(verb, 16),
+            container_id: container_id.as_deref().map(|id| bounded(id, 128)),
+        },
         Proof::Runtime { .. } => Part::Runtime,
         Proof::Kubelet => Part::Kubelet,
     })

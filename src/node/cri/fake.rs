@@ -84,6 +84,7 @@ impl Fake {
         let server = serve(&state, &folder.path().join("runtime.sock"));
         let fake = Self { state, folder, server: Some(server) };
         fake.name("containerd");
+        fake.network(true, "", "");
         fake.lists(&[], &[]);
         fake
     }
@@ -113,6 +114,21 @@ impl Fake {
             runtime_api_version: "v1".to_owned(),
         };
         self.say("Version", Say::message(&answer));
+    }
+
+    /// What it says of its network.
+    pub(crate) fn network(&self, status: bool, reason: &str, message: &str) {
+        let condition = |kind: &str, status, reason: &str, message: &str| v1::RuntimeCondition {
+            r#type: kind.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let conditions =
+            vec![condition("RuntimeReady", true, "", ""), condition("NetworkReady", status, reason, message)];
+        let answer =
+            v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..v1::StatusResponse::default() };
+        self.say("Status", Say::message(&answer));
     }
 
     /// From now on this is said to `what`: a method, or `Method:id` for one object.

@@ -3,13 +3,28 @@
 use k8s_cri::v1;
 
 use crate::core::fault::PodRef;
-use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen};
+use crate::core::observation::{ContainerSeen, ContainerState, NetworkSeen, RuntimeSeen, SandboxSeen, StatusSeen};
 use crate::core::text::bounded;
 
 use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, pod_of};
 
+/// The condition that every runtime has to tell (CRI: `RuntimeReady` and `NetworkReady`).
+const NETWORK_READY: &str = "NetworkReady";
+
 pub(super) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
     RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
+}
+
+/// A runtime that names no condition of its network says nothing about it.
+pub(super) fn status(answer: v1::StatusResponse) -> StatusSeen {
+    let conditions = answer.status.unwrap_or_default().conditions;
+    let network = conditions.into_iter().find(|condition| condition.r#type == NETWORK_READY);
+    let network = network.map(|condition| NetworkSeen {
+        ready: condition.status,
+        reason: bounded(&condition.reason, 64),
+        message: bounded(&condition.message, 256),
+    });
+    StatusSeen { network }
 }
 
 pub(super) fn is_ready(state: i32) -> bool {

@@ -38,6 +38,8 @@ pub struct Paces {
     pub version: Pace,
     /// Round of lists.
     pub lists: Pace,
+    /// The runtime's word on its readiness. Runtimes may run a network plugin for it, and kubelets ask every five seconds.
+    pub status: Pace,
     /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
     /// all others are asked in turn.
     pub tasks: Pace,
@@ -68,6 +70,7 @@ impl Paces {
             version: slow,
             // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
             lists: Pace { deadline: thresholds.list_deadline, bound: secs(600), ..slow },
+            status: seldom,
             tasks: Pace { rest: secs(300), urgent: secs(20), deadline: thresholds.task_deadline, bound: secs(180) },
             inspect: Pace { rest: secs(300), urgent: secs(20), deadline: secs(5), bound: secs(3600) },
             processes: quick,

@@ -1,4 +1,5 @@
-//! The two lanes that ask the runtime as a whole: its version on a fresh connection, and the round of lists.
+//! The lanes that ask the runtime as a whole: its version on a fresh connection, the round of lists, and what it says of its
+//! own readiness.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
-use crate::core::observation::{ListRound, RuntimeKind, RuntimeSeen};
+use crate::core::observation::{ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
 use crate::node::collect::lists::{Asked, ListCall, Lists};
 use crate::node::cri::CriError;
 use crate::node::cri::endpoint::{Api, Endpoint, NamedBy};
@@ -22,6 +23,11 @@ pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
 pub(super) async fn lists(shared: Arc<Shared>, pace: Pace) {
     let looker =
         ListLooker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
+    drive(&shared, looker, pace).await;
+}
+
+pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
+    let looker = StatusLooker { shared: Arc::clone(&shared), bound: pace.bound };
     drive(&shared, looker, pace).await;
 }
 
@@ -174,6 +180,26 @@ impl Looker for ListLooker {
             self.connected = Some((to, asked.lists, asked.status));
         }
         Ok(result?)
+    }
+}
+
+/// A connection of its own each time: the call may wait for a network plugin, and nothing else waits behind it.
+struct StatusLooker {
+    shared: Arc<Shared>,
+    bound: Duration,
+}
+
+impl Looker for StatusLooker {
+    type Value = StatusSeen;
+    const NAME: &'static str = "status";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<StatusSeen>> {
+        &shared.status
+    }
+
+    async fn look(&mut self) -> Result<StatusSeen, Failure> {
+        let client = Client::connect(&endpoint(&self.shared)?).await.map_err(unconnected)?;
+        Ok(client.status(self.bound).await?)
     }
 }
 

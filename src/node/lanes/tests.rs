@@ -27,6 +27,7 @@ fn quick() -> Paces {
     Paces {
         version: pace,
         lists: pace,
+        status: pace,
         tasks: pace,
         inspect,
         processes: local,

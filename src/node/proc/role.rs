@@ -267,12 +267,14 @@ pub fn is_named_part(command: &str) -> bool {
     is_candidate(command)
 }
 
+/// Whether this is the name of a low-level runtime.
+pub fn is_client_name(command: &str) -> bool {
+    CLIENTS.iter().any(|client| command.starts_with(client))
+}
+
 /// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
 fn is_candidate(command: &str) -> bool {
-    command.starts_with("containerd-shim")
-        || command == KUBELET
-        || is_runtime_name(command)
-        || CLIENTS.iter().any(|client| command.starts_with(client))
+    command.starts_with("containerd-shim") || command == KUBELET || is_runtime_name(command) || is_client_name(command)
 }
 
 fn is_runtime_name(command: &str) -> bool {

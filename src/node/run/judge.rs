@@ -86,7 +86,7 @@ impl Judge {
         self.learn_kubelet(seen, &findings, wall);
         Judged {
             suspects: suspects(&tracked.faults, seen, &findings),
-            urgent: tracked.faults.iter().any(|fault| !fault.kind.is_of_host()),
+            urgent: tracked.faults.iter().any(|fault| !fault.kind.is_lasting()),
             status: self.status(seen, about, tracked),
         }
     }
@@ -211,10 +211,10 @@ mod tests {
         assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
         let kubelet = status.kubelet.unwrap();
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
-        assert_eq!(status.conditions.len(), 9);
+        assert_eq!(status.conditions.len(), 11);
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
         let lanes = status.probe.unwrap().lanes;
-        assert_eq!(lanes.len(), 7);
+        assert_eq!(lanes.len(), 8);
         assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
     }
 

@@ -73,6 +73,7 @@ pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
     vec![
         lane("runtime", &seen.runtime),
         lane("lists", &seen.lists),
+        lane("status", &seen.status),
         tasks(seen),
         lane("processes", &seen.processes),
         lane("kubelet", &seen.kubelet),

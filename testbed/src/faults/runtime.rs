@@ -1,17 +1,23 @@
-//! Faults of the runtime's own making, by its own calls: an update that blocks its lists, a second sandbox of one pod.
+//! Faults of the runtime's own making: an update that blocks its lists, a second sandbox of one pod, no network plugin, a
+//! shim that it would wait for.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
 use crate::node::Node;
-use crate::process::wait_until;
+use crate::process::{self, Identity, wait_until};
 use crate::view;
 
 /// How long the blocked call stays out at most; when it is given up the list comes back.
 const UPDATE: Duration = Duration::from_mins(10);
+/// The configuration of the network plugins, and where it is put away.
+const NETWORK: &str = "/etc/cni/net.d/10-nrh.conflist";
+const NETWORK_AWAY: &str = "/etc/cni/net.d/10-nrh.conflist.away";
 /// How soon a list hangs after the update was sent.
 const LIST: Duration = Duration::from_secs(2);
 
@@ -41,4 +47,36 @@ pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     let second = view::run_sandbox(&socket, &first.pod, 1, SETTLE)?;
     let victim = Victim { pod_uid: Some(pod_uid.to_owned()), sandbox: Some(second), ..Victim::default() };
     Ok(Injection { victim, ..injection })
+}
+
+/// Takes the configuration of the network plugins away: containerd notices, and says that its network is not ready.
+pub fn take_network(node: &Node) -> Result<Injection> {
+    let victim = Victim { path: Some(NETWORK.into()), ..Victim::default() };
+    let injection = Injection::now(Fault::MissingNetwork, node, victim);
+    fs::rename(node.root_path(NETWORK), node.root_path(NETWORK_AWAY)).with_context(|| format!("move {NETWORK}"))?;
+    Ok(injection)
+}
+
+/// Brings it back; without effect where it is there.
+pub(super) fn bring_network(node: &Node) -> Result<()> {
+    match fs::rename(node.root_path(NETWORK_AWAY), node.root_path(NETWORK)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("bring the network back"),
+        _ => Ok(()),
+    }
+}
+
+/// Stops a pod's shim, kills all that lives below it, and stops containerd: what a start of containerd looks like that waits
+/// for such a shim.
+pub fn deaf_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let frozen = freeze_shim(node, pod_uid)?;
+    let shim = frozen.victim.process.context("the pod has no shim")?;
+    let containerd = node.daemon("containerd").context("no containerd runs")?;
+    let injection = Injection::now(Fault::DeafShim, node, frozen.victim);
+    ensure!(containerd.signal(Signal::STOP)?, "containerd of {} ended", node.name);
+    let living = || process::children(shim.pid).into_iter().filter(|pid| process::state(*pid) != Some('Z'));
+    for pid in living() {
+        Identity::of(pid)?.signal(Signal::KILL)?;
+    }
+    ensure!(wait_until(SETTLE, || living().next().is_none()), "something lives on below shim {}", shim.pid);
+    Ok(injection)
 }

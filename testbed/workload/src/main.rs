@@ -8,6 +8,7 @@
 //! | `work [--ignore-term]` | a workload: runs until SIGTERM (or SIGKILL only) |
 //! | `fail-while PATH` | exits 1 after a second while `PATH` exists, else works |
 //! | `reach` | exits 0 when the API server's port answers |
+//! | named `runc` | a low-level runtime that never comes back |
 //! | named `nrh-gate`, or with `CNI_COMMAND` set | a CNI plugin in front of another one |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -27,10 +28,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = arguments.collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
 
-    if Path::new(&own_name).file_name().is_some_and(|name| name == "nrh-gate") {
+    let is_named = |name: &str| Path::new(&own_name).file_name().is_some_and(|own| own == name);
+    if is_named("nrh-gate") {
         return gate::main();
     }
     let done = match arguments.as_slice() {
+        _ if is_named("runc") => process::pause(),
         ["pause"] => process::pause(),
         ["work"] => process::work(process::OnTerm::Exit),
         ["work", "--ignore-term"] => process::work(process::OnTerm::Ignore),

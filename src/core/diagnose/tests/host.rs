@@ -203,7 +203,7 @@ fn nobody_looked_is_never_sick_and_never_clean() {
     for look in [Look::Hung { out: Duration::from_mins(1) }, Look::Failed { error: "x".into(), age: Duration::ZERO }] {
         (node.host, node.disks) = (look, Look::Never);
         let findings = node.findings();
-        assert!(findings.sightings.is_empty());
+        assert!(of_node(&findings).is_empty());
         for kind in KINDS {
             assert!(findings.coverage[&kind].gap().is_some(), "{kind}");
             assert_eq!(clean_at(&findings, kind, "anything"), None, "{kind}");

@@ -65,7 +65,7 @@ fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_look() {
     let kubelets = Kubelets { begun: 9, completed: 9, longest: Duration::from_secs(50) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
     let findings = diagnose(&Node::blind().seen(), known, &Thresholds::default());
-    assert!(findings.sightings.is_empty());
+    assert!(of_node(&findings).is_empty());
     assert_eq!(clean_at(&findings, FaultType::KubeletCrashLoop, "kubelet"), None);
     let mut node = Node::healthy();
     node.kubelet().process = Some((60, 6000, Duration::from_secs(30)));

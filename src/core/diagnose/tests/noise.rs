@@ -50,6 +50,21 @@ fn kubelet(node: &mut Node, age: Option<u64>) {
     }
 }
 
+/// The runtime has no network plugin.
+fn no_network(node: &mut Node) {
+    let network = NetworkSeen { ready: false, reason: "NetworkPluginNotReady".into(), message: "no conf".into() };
+    node.status = done(StatusSeen { network: Some(network) });
+}
+
+/// A shim is stopped, what it served has ended, and the runtime does not answer.
+fn deaf(node: &mut Node) {
+    let shim = node.shim(SANDBOX);
+    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    node.runtime = failed("connection refused");
+    (node.lists, node.status) = (failed("connection refused"), failed("connection refused"));
+    node.tasks.clear();
+}
+
 /// A pod of its own with one container in this state, whose task was not asked yet.
 fn one_more(node: &mut Node, number: u64, ready: bool, state: ContainerState) {
     let id = format!("{number:064x}");
@@ -165,7 +180,7 @@ fn of_the_kubelet() -> Vec<Timeline> {
                 node.kubelet().healthz = Some(false);
             }
         }),
-        timeline("a node boots, and the probe before all others", 300, &[F::KubeletDown], |node, t| {
+        timeline("a node boots, and the probe before all others", 300, &[F::KubeletDown, F::ProbeBlind], |node, t| {
             if t < 30 {
                 (node.runtime, node.lists) = (Look::Never, Look::Blind { reason: "no socket".into() });
                 node.tasks.clear();
@@ -255,6 +270,43 @@ fn of_networks() -> Vec<Timeline> {
             node.table().push(plugin(400 + number, t % 6, &format!("{number:064x}"), &["/var/lib/cni/lock"], false));
             node.table().push(plugin(900 + number, t % 6, NEW, &[], true));
         }),
+        timeline("a driver's hook keeps a start for four minutes", 400, &[F::ContainerStuck], |node, t| {
+            if t < 240 {
+                node.runtime_client("create", t);
+                node.unfinished(WORK, ContainerState::Created, t);
+            }
+        }),
+        timeline("people attach to containers and watch them for an hour", 3600, &[], |node, t| {
+            for (pid, verb) in [(301, "exec"), (302, "events"), (303, "run")] {
+                let client = process(pid, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
+                node.table().push(ProcessSeen { age: Duration::from_secs(t), parent: 100, ..client });
+            }
+        }),
+        timeline("a pod's containers wait to be started for nine minutes", 900, &[F::ContainerStuck], |node, t| {
+            if t < 540 {
+                node.unfinished(WORK, ContainerState::Created, t);
+            }
+        }),
+        timeline(
+            "a network plugin is installed four minutes after a node has joined",
+            900,
+            &[F::NetworkNotReady],
+            |node, t| {
+                if t < 240 {
+                    no_network(node);
+                }
+            },
+        ),
+        timeline(
+            "a runtime comes back beside a deaf shim after 25 s",
+            300,
+            &[F::DeafShim, F::RuntimeUnreachable],
+            |node, t| {
+                if t < 25 {
+                    deaf(node);
+                }
+            },
+        ),
         timeline("an image is pulled for ten minutes", 600, &[], |node, _| {
             node.list().containers.retain(|container| container.sandbox_id == OTHER);
         }),
@@ -382,7 +434,7 @@ fn of_others() -> Vec<Timeline> {
                 one_more(node, number, false, ContainerState::Exited);
             }
         }),
-        timeline("/proc cannot be read for ten minutes", 900, &[], |node, t| {
+        timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeBlind], |node, t| {
             if t < 600 {
                 node.processes = Look::Blind { reason: "hidepid".into() };
             }
@@ -393,7 +445,7 @@ fn of_others() -> Vec<Timeline> {
                 node.unproven("containerd-shim", MayBe::Shim);
             }
         }),
-        timeline("nothing answers for a while, and nobody can look", 900, &[], |node, t| {
+        timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeBlind], |node, t| {
             if t < 600 {
                 *node = Node { now: node.now, ..Node::blind() };
             }
@@ -472,6 +524,17 @@ fn what_stays_is_confirmed() {
         (F::ContainerStuck, 610, |node, _| {
             with_docker(node);
             removal(node, RemovalSaid::Failed("operation not permitted".into()));
+        }),
+        (F::RuntimeClientHung, 330, |node, t| node.runtime_client("create", t)),
+        (F::NetworkNotReady, 310, |node, _| no_network(node)),
+        (F::DeafShim, 130, |node, _| deaf(node)),
+        (F::ProbeBlind, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),
+        (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
+        (F::GhostSandbox, 610, |node, _| {
+            with_docker(node);
+            node.list().sandboxes.push(SandboxSeen { ready: false, ..sandbox(NEW, "gone") });
+            node.list().sandboxes_again.push(NEW.into());
+            node.list().asked_sandboxes.insert(NEW.into(), Some(false));
         }),
         (F::DuplicateSandbox, 610, |node, _| {
             node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });

@@ -61,9 +61,11 @@ fn lists() -> impl Strategy<Value = ListRound> {
         prop::collection::vec(container, 0..5),
         prop::collection::vec(id(), 0..4),
         prop::collection::btree_map(id(), recheck, 0..4),
-        (seconds(90), select(vec![900, 7 << 20, 9 << 20])),
+        prop::collection::btree_map(id(), prop::option::of(any::<bool>()), 0..4),
+        (seconds(90), select(vec![900, 7 << 20, 9 << 20]), prop::collection::btree_map(id(), seconds(100), 0..3)),
     )
-        .prop_map(|(sandboxes, containers, sandboxes_again, rechecks, (containers_before, answer_bytes))| {
+        .prop_map(|(sandboxes, containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+            let (containers_before, answer_bytes, unfinished) = more;
             ListRound {
                 sandboxes,
                 containers,
@@ -71,6 +73,8 @@ fn lists() -> impl Strategy<Value = ListRound> {
                 sandboxes_again,
                 answer_bytes,
                 rechecks,
+                unfinished,
+                asked_sandboxes,
                 removals: None,
                 round: 1,
             }
@@ -91,8 +95,8 @@ fn part() -> impl Strategy<Value = Part> {
             waits,
             waiters,
         }),
-        2 => select(vec!["create", "delete", "kill"])
-            .prop_map(|verb| Part::RuntimeClient { verb: verb.to_owned() }),
+        2 => (select(vec!["create", "delete", "exec"]), prop::option::of(id()))
+            .prop_map(|(verb, container_id)| Part::RuntimeClient { verb: verb.to_owned(), container_id }),
     ]
 }
 
@@ -105,7 +109,7 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
             command,
             ..process(pid, part)
         });
-    let may_be = select(vec![MayBe::Shim, MayBe::NetworkPlugin, MayBe::Other]);
+    let may_be = select(vec![MayBe::Shim, MayBe::NetworkPlugin, MayBe::RuntimeClient, MayBe::Other]);
     let unproven = (2_i32..400, seconds(2000), text(), may_be, prop::option::of(seconds(400))).prop_map(
         |(pid, age, command, may_be, waited)| Unproven {
             pid,
@@ -181,6 +185,12 @@ fn kubelet() -> impl Strategy<Value = KubeletSeen> {
     )
 }
 
+fn status() -> impl Strategy<Value = StatusSeen> {
+    let network =
+        (any::<bool>(), text(), text()).prop_map(|(ready, reason, message)| NetworkSeen { ready, reason, message });
+    prop::option::of(network).prop_map(|network| StatusSeen { network })
+}
+
 fn runtime() -> impl Strategy<Value = RuntimeSeen> {
     (select(vec!["containerd", "docker", "cri-o", ""]), text())
         .prop_map(|(name, version)| RuntimeSeen { name: name.to_owned(), version })
@@ -200,7 +210,7 @@ fn node() -> impl Strategy<Value = Node> {
         TaskAnswer::ProcessGone,
     ]);
     (
-        look(runtime()),
+        (look(runtime()), look(status())),
         look(lists()),
         any::<bool>(),
         prop::collection::btree_map(id(), look(answers), 0..5),
@@ -208,23 +218,23 @@ fn node() -> impl Strategy<Value = Node> {
         look(kubelet()),
         (look(host()), look(disks()), any::<bool>(), kind()),
     )
-        .prop_map(
-            |(runtime, lists, sandbox_list_hung, tasks, processes, kubelet, (host, disks, list_too_large, kind))| {
-                Node {
-                    host,
-                    disks,
-                    list_too_large,
-                    kind,
-                    now: Duration::from_secs(10_000),
-                    runtime,
-                    lists,
-                    sandbox_list_hung,
-                    tasks,
-                    processes,
-                    kubelet,
-                }
-            },
-        )
+        .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
+            let (host, disks, list_too_large, kind) = more;
+            Node {
+                status,
+                host,
+                disks,
+                list_too_large,
+                kind,
+                now: Duration::from_secs(10_000),
+                runtime,
+                lists,
+                sandbox_list_hung,
+                tasks,
+                processes,
+                kubelet,
+            }
+        })
 }
 
 fn known() -> impl Strategy<Value = Known> {
@@ -255,10 +265,14 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         | FaultType::RuntimeListHung
         | FaultType::RuntimeUpdateBlocked
         | FaultType::ExitedContainerPileUp
+        | FaultType::GhostSandbox
         | FaultType::ContainerStuck => &[Lane::Lists],
+        FaultType::NetworkNotReady => &[Lane::Status],
         FaultType::LeakedShim => &[Lane::Lists, Lane::Processes],
         FaultType::LostTask => &[Lane::Lists, Lane::Tasks],
-        FaultType::NetworkPluginHung | FaultType::UninterruptibleProcess => &[Lane::Processes],
+        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung | FaultType::UninterruptibleProcess => {
+            &[Lane::Processes]
+        }
         FaultType::RuntimeUnreachable => &[Lane::Runtime],
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Lane::Kubelet],
         FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
@@ -276,10 +290,11 @@ enum Lane {
     Kubelet,
     Host,
     Disks,
+    Status,
 }
 
-const LANES: [Lane; 7] =
-    [Lane::Runtime, Lane::Lists, Lane::Tasks, Lane::Processes, Lane::Kubelet, Lane::Host, Lane::Disks];
+const LANES: [Lane; 8] =
+    [Lane::Runtime, Lane::Status, Lane::Lists, Lane::Tasks, Lane::Processes, Lane::Kubelet, Lane::Host, Lane::Disks];
 
 /// The same node, had that lane not been able to look.
 fn without(node: &Node, lane: Lane) -> Node {
@@ -295,6 +310,7 @@ fn without(node: &Node, lane: Lane) -> Node {
         Lane::Kubelet => node.kubelet = blind(),
         Lane::Host => node.host = blind(),
         Lane::Disks => node.disks = blind(),
+        Lane::Status => node.status = blind(),
     }
     node
 }
@@ -380,10 +396,13 @@ proptest! {
             kubelet: aged(&node.kubelet, by),
             host: aged(&node.host, by),
             disks: aged(&node.disks, by),
+            status: aged(&node.status, by),
             ..node
         };
         let findings = judged(&old, known);
-        prop_assert_eq!(accused(&findings), Vec::new());
+        // That a lane cannot look is a fact of now too.
+        let accused: Vec<_> = accused(&findings).into_iter().filter(|(kind, _)| *kind != FaultType::ProbeBlind).collect();
+        prop_assert_eq!(accused, Vec::new());
         let silent = |kind: &FaultType| findings.coverage.get(kind).and_then(Coverage::gap).is_some();
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
             prop_assert!(silent(&kind), "{kind} is called clean on answers of long ago");

@@ -83,7 +83,7 @@ fn what_cannot_be_proven_counts_by_what_it_may_be() {
 fn behind_one_dead_disk_not_everything_is_told() {
     let mut node = Node::healthy();
     for pid in 1000..1100_i32 {
-        let mut client = process(pid, Part::RuntimeClient { verb: "create".into() });
+        let mut client = process(pid, Part::RuntimeClient { verb: "create".into(), container_id: None });
         waits(&mut client, u64::try_from(pid).unwrap());
         node.table().push(client);
     }

@@ -40,7 +40,10 @@ impl Looker {
         };
         self.runtime_is_docker(held.process.pid).await?;
         let docker = Docker::at(&self.docker);
-        self.is_of_the_ordered_pod(&docker, target, id).await?;
+        let listed = self.of_the_ordered_pod(&docker, target, id).await?;
+        if listed != ContainerState::Running {
+            return Err(recovered(format!("container {id} is {listed:?}")));
+        }
         let state = self.state(held).await?;
         match (signal, state) {
             (Signal::Cont, Some('T')) => return Ok(()),
@@ -63,21 +66,26 @@ impl Looker {
         }
     }
 
-    async fn runtime_is_docker(&self, pid: i32) -> Result<(), Refusal> {
+    pub(super) async fn runtime_is_docker(&self, pid: i32) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let seen = client.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;
         if RuntimeKind::of(&seen.name) == RuntimeKind::Docker {
             return Ok(());
         }
         let message = format!(
-            "shim {pid} is Docker's, and the runtime of this node is {}: it is nobody's of the kubelet",
+            "process {pid} is Docker's, and the runtime of this node is {}: it is nobody's of the kubelet",
             seen.name
         );
         Err(Refusal::new(OutcomeReason::TargetChanged, bounded(&message, 256)))
     }
 
-    /// Docker lists it with the labels of the ordered pod, and as running. A list waits for no container.
-    async fn is_of_the_ordered_pod(&self, docker: &Docker, target: &Target, id: &str) -> Result<(), Refusal> {
+    /// Docker lists it with the labels of the ordered pod; how it lists it. A list waits for no container.
+    pub(super) async fn of_the_ordered_pod(
+        &self,
+        docker: &Docker,
+        target: &Target,
+        id: &str,
+    ) -> Result<ContainerState, Refusal> {
         let bound = self.bounds.call;
         let listed = if target.container_id.is_some() {
             docker.containers(bound).await.map_err(|error| asked("the list of containers", &error))?
@@ -99,9 +107,6 @@ impl Looker {
             return Err(Refusal::new(OutcomeReason::TargetGone, message));
         };
         same_object(seen, target)?;
-        if seen.state != ContainerState::Running {
-            return Err(recovered(format!("container {id} is {:?}", seen.state)));
-        }
-        Ok(())
+        Ok(seen.state)
     }
 }

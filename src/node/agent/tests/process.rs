@@ -108,6 +108,27 @@ impl Stage {
         Running::ready(pid, log, Some(child))
     }
 
+    /// `runc` at `verb` for this container, called by a shim of this namespace and id; and that shim.
+    pub(super) fn client(
+        &self,
+        namespace: &str,
+        sandbox_id: &str,
+        verb: &str,
+        container_id: &str,
+    ) -> (Running, Running) {
+        let name = self::id();
+        let (runc, shim) = (format!("{name}/runc"), self.program(&format!("{name}/containerd-shim-runc-v2")));
+        let (log, out) = (self.path(&format!("{runc}.log")), self.path(&format!("{runc}.pid")));
+        let runc = self.program(&runc);
+        let mut command = Command::new(shim);
+        command.arg("-c").arg(r#"out=$1; shift 5; "$@" & echo $! > "$out"; wait"#).arg("shim").arg(&out);
+        command.args(["-namespace", namespace, "-id", sandbox_id]).arg(runc);
+        command.args(self.waiting(&log, &[verb, "--bundle", "/b", container_id])).stdin(Stdio::null());
+        let child = command.spawn().unwrap();
+        let shim = Running::new(i32::try_from(child.id()).unwrap(), log.clone(), Some(child));
+        (Running::ready(written_pid(&out), log, None), shim)
+    }
+
     /// A plugin that a runtime stand-in has called with this environment and that holds the lock of `lock`.
     pub(super) fn plugin(&self, name: &str, environ: &[(&str, &str)], lock: &Path) -> (Running, Running) {
         let plugin = self.program(&format!("cni/{name}"));
@@ -126,10 +147,15 @@ impl Stage {
         runtime.env_remove("CNI_COMMAND").envs(environ.iter().copied()).stdin(Stdio::null());
         let child = runtime.spawn().unwrap();
         let runtime = Running::new(i32::try_from(child.id()).unwrap(), log.clone(), Some(child));
-        let read = || std::fs::read_to_string(&out).ok().and_then(|text| text.trim().parse::<i32>().ok());
-        wait_until("the plugin's pid", || read().is_some());
-        (Running::ready(read().unwrap(), log, None), runtime)
+        (Running::ready(written_pid(&out), log, None), runtime)
     }
+}
+
+/// The pid that a stand-in writes of the process it has called.
+fn written_pid(out: &Path) -> i32 {
+    let read = || std::fs::read_to_string(out).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    wait_until("the pid of a child", || read().is_some());
+    read().unwrap()
 }
 
 /// A process of a test.

@@ -76,7 +76,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
             }
         }),
-        timeline("a disk does not answer for ten minutes", 900, &[], |node, t| {
+        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeBlind], |node, t| {
             if t < 600 {
                 node.disks = hung(t);
             }

@@ -1,0 +1,48 @@
+//! Lanes that cannot look.
+
+use super::*;
+
+const KIND: FaultType = FaultType::ProbeBlind;
+
+fn blind(node: &Node) -> Vec<String> {
+    node.findings().sightings.into_iter().filter(|one| one.kind == KIND).map(|one| one.key).collect()
+}
+
+#[test]
+fn each_lane_that_cannot_look_is_named_with_its_reason() {
+    assert_eq!(blind(&Node::blind()), ["runtime", "lists", "status", "processes", "kubelet", "host", "disks"]);
+    let mut node = Node::healthy();
+    node.host = Look::Blind { reason: "permission denied".into() };
+    let findings = node.findings();
+    let [sighting] = &findings.sightings[..] else { panic!("{:?}", findings.sightings) };
+    assert_eq!(sighting.message, "the probe's lane host cannot look at this node");
+    assert_eq!(
+        (sighting.subject.to_string(), &sighting.evidence),
+        ("probe host".into(), &vec!["permission denied".into()])
+    );
+    assert_eq!(clean_at(&findings, KIND, "host"), None);
+    assert!(clean_at(&findings, KIND, "disks").is_some());
+}
+
+/// What a runtime does not answer is its own fault; of what the node itself does not answer nobody else tells.
+#[test]
+fn silence_and_errors_of_the_runtime_are_no_blindness_those_of_the_node_are() {
+    let mut node = Node::healthy();
+    (node.runtime, node.status) =
+        (Look::Hung { out: Duration::from_secs(90) }, Look::Hung { out: Duration::from_secs(90) });
+    node.lists = Look::Failed { error: "cut off".into(), age: Duration::from_secs(5) };
+    assert!(blind(&node).is_empty());
+    let mut node = Node::healthy();
+    node.disks = Look::Hung { out: Duration::from_secs(90) };
+    node.processes = Look::Failed { error: "too many".into(), age: Duration::from_secs(5) };
+    assert_eq!(blind(&node), ["processes", "disks"]);
+}
+
+#[test]
+fn a_lane_that_has_not_looked_yet_is_neither() {
+    let node = Node { kubelet: Look::Never, ..Node::healthy() };
+    assert!(blind(&node).is_empty());
+    let findings = node.findings();
+    assert_eq!(clean_at(&findings, KIND, "kubelet"), None);
+    assert!(findings.coverage[&KIND].gap().is_some());
+}

@@ -1,0 +1,52 @@
+//! The second look at a client of the low-level runtime (`runc create` and its kin).
+
+use std::sync::Arc;
+
+use super::Looker;
+use crate::core::fault::Target;
+use crate::core::order::OutcomeReason;
+use crate::node::agent::target::{DOCKER_NAMESPACE, Held, NAMESPACE};
+use crate::node::agent::verdict::Refusal;
+use crate::node::docker::Docker;
+use crate::node::proc;
+use crate::node::proc::role::Proof;
+
+impl Looker {
+    /// It is as old as a hung one, and works for the kubelet: its parent is the shim of the ordered sandbox, or one of
+    /// Docker's for a container of the ordered pod.
+    pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
+        self.as_old_as(held, self.thresholds.runtime_client_age).await?;
+        let (pid, parent) = (held.process.pid, held.process.parent);
+        let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
+        match self.proof_of(parent).await? {
+            Some(Proof::Shim { id, namespace }) if namespace == NAMESPACE => {
+                if target.sandbox_id.as_ref() == Some(&id) {
+                    return Ok(());
+                }
+                let ordered = target.sandbox_id.as_deref().unwrap_or("none");
+                changed(format!("client {pid} is a child of the shim of {id}, ordered was {ordered}"))
+            }
+            Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
+                if target.container_id.as_ref() != Some(&id) {
+                    return changed(format!(
+                        "client {pid} is a child of the shim of {id}, which is not the ordered one"
+                    ));
+                }
+                self.runtime_is_docker(pid).await?;
+                self.of_the_ordered_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
+            }
+            _ => changed(format!("the parent of client {pid}, process {parent}, is no shim of the kubelet's")),
+        }
+    }
+
+    /// What a process is proven to be, now.
+    async fn proof_of(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
+        let prover = self.prover.clone();
+        let prove = move || -> std::io::Result<Option<Proof>> {
+            let table = proc::table(prover.root())?;
+            proc::find(&table, pid).map_or(Ok(None), |process| prover.prove(&table, process))
+        };
+        let proof = self.reader.run(self.bounds.processes, prove).await?;
+        proof.map_err(|error| Refusal::cannot_look(format!("cannot prove what process {pid} is: {error}")))
+    }
+}

@@ -1,0 +1,44 @@
+//! The second look at a shim for which the runtime may wait at its start: nothing answers then but the process table.
+
+use std::sync::Arc;
+
+use super::{Looker, asked, docker, recovered};
+use crate::core::order::OutcomeReason;
+use crate::core::text::is_full_id;
+use crate::node::agent::target::Held;
+use crate::node::agent::verdict::Refusal;
+use crate::node::cri::{Cri, CriError};
+use crate::node::proc::role::Proof;
+
+impl Looker {
+    /// The runtime gives no answer, and the shim is stopped, has nothing alive below it and no parent but process 1: whatever
+    /// the runtime would say, its end ends nothing else.
+    pub(super) async fn shim_still_deaf(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+        let Proof::Shim { id, .. } = &held.proof else {
+            return Err(Refusal::cannot_look("the process is no shim"));
+        };
+        if held.is_of_docker() {
+            return Err(docker::removes_nothing());
+        }
+        let pid = held.process.pid;
+        if !is_full_id(id) {
+            let message = format!("shim {pid} serves {id:?}, which is no id that the kubelet's have");
+            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+        }
+        let answer = match Cri::connect(&self.endpoint.socket).await {
+            Ok(cri) => cri.version(self.bounds.call).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
+            Err(CriError::Deadline(_) | CriError::Unreachable(_) | CriError::Missing(_) | CriError::Cut(_)) => {}
+            // That may be for what this process lacks.
+            Err(error) => return Err(asked("its version", &error)),
+        }
+        self.shim_is_alone(pid).await?;
+        match self.state(held).await? {
+            Some('T') => Ok(()),
+            _ => Err(recovered(format!("shim {pid} is not stopped: whether it answers is not known"))),
+        }
+    }
+}
