@@ -238,6 +238,9 @@ impl Node {
         for child in below {
             if !child.wait_gone(Duration::from_secs(2)) {
                 child.signal(Signal::KILL)?;
+                if !child.wait_gone(Duration::from_secs(10)) {
+                    bail!("{name} of {} ({}) does not end", self.name, child.pid)
+                }
             }
         }
         if daemon.wait_gone(Duration::from_secs(10)) {

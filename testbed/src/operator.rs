@@ -11,7 +11,7 @@ use crate::{Bed, images, packages, state};
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long the objects of a folder may take to be accepted.
-const APPLY: Duration = Duration::from_mins(1);
+const APPLY: Duration = Duration::from_mins(3);
 
 /// Builds the static operator binary, as shipped, and returns its path.
 pub fn build() -> Result<PathBuf> {
@@ -47,7 +47,7 @@ pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
 /// Waits until the controller and the probes run.
 pub fn wait(bed: &Bed) -> Result<()> {
     for (namespace, what) in [("nrh-system", "deployment/nrh-controller"), ("nrh-node", "daemonset/nrh-probe")] {
-        bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=150s"])?;
+        bed.kubectl(&["-n", namespace, "rollout", "status", what, "--timeout=300s"])?;
     }
     let end = Instant::now() + APPLY;
     let reports = |node: &str| {

@@ -87,7 +87,7 @@ fn two_real_nodes_run_pods_and_leave_nothing() {
         bed.kubectl_input(&["apply", "-f", "-"], &daemon_set(name, host_network)).unwrap();
     }
     for name in ["pod-network", "host-network"] {
-        eventually(Duration::from_mins(1), || pods(&bed, name), |pods| *pods == BOTH_RUN);
+        eventually(Duration::from_mins(3), || pods(&bed, name), |pods| *pods == BOTH_RUN);
     }
     assert!(bed.kubectl(&["logs", "daemonset/pod-network", "-c", "reach"]).unwrap().contains("10.0.0.1:443 answers"));
 
@@ -154,9 +154,16 @@ fn programs_stop_and_start(bed: &Bed) {
         members.into_iter().filter(|&pid| process::comm(pid).as_deref() == Some("kubelet")).count()
     };
     assert_eq!(kubelets(), 0);
+    let renewed = || {
+        let get = ["-n", "kube-node-lease", "get", "lease", "real-1", "-o", "jsonpath={.spec.renewTime}"];
+        bed.kubectl(&get).unwrap()
+    };
+    let before = renewed();
     node.start_kubelet(KubeletStart::default()).unwrap();
     eventually(Duration::from_secs(20), kubelets, |&n| n == 1);
-    eventually(Duration::from_mins(1), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
+    // Until it reports, what the API says of its pods is from before its stop.
+    eventually(Duration::from_mins(3), renewed, |now| *now != before);
+    eventually(Duration::from_mins(3), || pods(bed, "pod-network"), |pods| *pods == BOTH_RUN);
 }
 
 fn requests_are_recorded(bed: &Bed) {
@@ -198,7 +205,7 @@ fn a_killed_owner_leaves_nothing_running() {
     let name = format!("killed-{}", owner.0.id());
     let bed = Bed::attach(&name).unwrap();
     let (network, _held) = (bed.network_id().to_owned(), bed.network().unwrap());
-    bed.wait_ready(21, Duration::from_mins(1)).unwrap();
+    bed.wait_ready(21, Duration::from_mins(3)).unwrap();
     assert!(process::members("net", &network).len() > 8);
 
     drop(owner);

@@ -56,18 +56,18 @@ fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothin
     }});
     bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
     let victim = || view::pod(&|| bed.command("kubectl"), "default", "victim").unwrap().unwrap();
-    until("the victim runs", Duration::from_mins(1), || victim().ready);
+    until("the victim runs", Duration::from_mins(3), || victim().ready);
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
     let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
     let unschedulable = || kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]) == "true";
     until("the node is cordoned", Duration::from_mins(3), unschedulable);
 
     // The README's three commands, in its order.
-    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=60s"]);
-    kubectl(&["delete", "noderemediations", "--all", "--timeout=60s"]);
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
+    kubectl(&["delete", "noderemediations", "--all", "--timeout=180s"]);
     assert!(!unschedulable(), "the cordon is taken back before the episode is gone");
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
-    kubectl(&["delete", "-k", &folder, "--timeout=120s"]);
+    kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
 
     assert_eq!(everything(), before);
     let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";

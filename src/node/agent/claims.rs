@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,9 @@ const KEEP: Duration = Duration::from_hours(24);
 const MAX_SWEEP: usize = 256;
 /// Largest file of ours that is read.
 const MAX_FILE: u64 = 128 << 10;
-/// How often the epoch's lock is tried, 5 ms apart; it is held for well under a millisecond.
-const LOCK_TRIES: u32 = 100;
+/// How long the epoch's lock is waited for. Its holder waits for the disk twice, at times for seconds; the caller gives
+/// up after five.
+const LOCK_WAIT: Duration = Duration::from_secs(4);
 
 /// A moment of this boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,14 +205,20 @@ impl Claims {
     fn lock(&self) -> io::Result<File> {
         let path = self.folder.join("epoch.lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        for _ in 0..LOCK_TRIES {
+        let end = Instant::now() + LOCK_WAIT;
+        loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
-                Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let text = format!("{} is locked by another process", path.display());
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::new(io::ErrorKind::WouldBlock, format!("{} is locked by another process", path.display())))
     }
 }
 

@@ -67,6 +67,11 @@ fn round(seen: &Observations) -> Option<u64> {
     seen.lists.value().map(|round| round.round)
 }
 
+/// How many containers and sandboxes have been answered for: one that was just asked for is in the table, too.
+fn answered(seen: &Observations) -> usize {
+    seen.tasks.values().filter(|look| look.value().is_some()).count()
+}
+
 fn version_age(seen: &Observations) -> Option<Duration> {
     match &seen.runtime {
         Look::Done { age, .. } => Some(*age),
@@ -95,7 +100,7 @@ async fn a_healthy_node_is_seen_whole() {
     let lanes = start(&fake, &quick());
     let seen = until(&lanes, "all lanes", |seen| {
         let local = seen.kubelet.value().is_some() && seen.host.value().is_some() && seen.disks.value().is_some();
-        seen.tasks.len() == 2 && round(seen).is_some_and(|round| round >= 3) && local
+        answered(seen) == 2 && round(seen).is_some_and(|round| round >= 3) && local
     })
     .await;
     let lists = seen.lists.value().unwrap();
@@ -148,8 +153,11 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
         let fake = Fake::start();
         fake.say(list, say);
         let lanes = start(&fake, &quick());
-        let seen = until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
-        assert_eq!(seen.sandbox_list_hung, sandboxes);
+        // On a slow machine the list before it may be late, too, for a moment.
+        until(&lanes, "a hung list", |seen| {
+            matches!(seen.lists, Look::Hung { .. }) && seen.sandbox_list_hung == sandboxes
+        })
+        .await;
         others_go_on(&lanes, &fake).await;
         lanes.refresh();
         others_go_on(&lanes, &fake).await;
@@ -167,7 +175,7 @@ async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
     fake.say("ListContainers", Say::Late(ms(1200), Box::new(answer)));
     let lanes = start(&fake, &quick());
     until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
-    until(&lanes, "its answer", |seen| round(seen) == Some(1)).await;
+    until(&lanes, "its answer", |seen| round(seen).is_some()).await;
 }
 
 #[tokio::test]
@@ -414,16 +422,20 @@ async fn a_refresh_does_not_wait_for_the_next_turn() {
         (pace.rest, pace.urgent) = (ms(60_000), ms(40_000));
     }
     let lanes = start(&fake, &paces);
-    until(&lanes, "a first look", |seen| seen.lists.value().is_some() && seen.processes.value().is_some()).await;
+    until(&lanes, "a first look", |seen| {
+        seen.runtime.value().is_some() && seen.lists.value().is_some() && seen.processes.value().is_some()
+    })
+    .await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(fake.calls("Version"), 1);
     while within(ms(10), lanes.changed()).await {}
     lanes.refresh();
     until(&lanes, "second looks", |seen| {
-        round(seen) == Some(2) && seen.processes.value().is_some_and(|table| table.round == 2)
+        round(seen) == Some(2)
+            && seen.processes.value().is_some_and(|table| table.round == 2)
+            && fake.calls("Version") == 2
     })
     .await;
-    assert_eq!(fake.calls("Version"), 2);
     tokio::time::sleep(ms(1200)).await;
     assert_eq!(fake.calls("Version"), 2, "one refresh was served twice");
 }

@@ -125,6 +125,12 @@ mod tests {
         for _ in 0..8 {
             assert_eq!(short(worker.ask()).await, None);
         }
+        let begun = async {
+            while looks.load(Ordering::SeqCst) < 5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), begun).await.unwrap();
         // The first thread and three that replaced it, each at one look: never a second question to any.
         assert_eq!(looks.load(Ordering::SeqCst), 1 + 4);
         set(&gate, true);

@@ -35,6 +35,11 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a process has so many arguments: before its program has begun it has none, or its parent's.
+fn has_args(pid: i32, number: usize) -> bool {
+    Handle::open(&root(), pid).is_ok_and(|handle| handle.args().is_ok_and(|args| args.len() == number))
+}
+
 #[test]
 fn the_table_knows_children_and_their_ends() {
     let mut child = Running(Command::new("sh").args(["-c", "sleep 60 & sleep 0 & exec sleep 60"]).spawn().unwrap());
@@ -59,7 +64,7 @@ fn the_table_knows_children_and_their_ends() {
 fn a_handle_never_tells_about_a_successor() {
     let mut child = Running(Command::new("sleep").arg("60").spawn().unwrap());
     let handle = Handle::open(&root(), pid_of(&child.0)).unwrap();
-    assert_eq!(handle.stat().unwrap().command, "sleep");
+    wait_until("exec", || handle.stat().unwrap().command == "sleep");
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     for error in [handle.stat().unwrap_err(), handle.args().unwrap_err(), handle.exe().unwrap_err()] {
@@ -166,7 +171,8 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     let without = runtime(folder.path(), "without", &line("X=1"));
     let pid = pid_of(&without.0);
     wait_until("the script", || {
-        table(&root()).unwrap().iter().any(|process| process.parent == pid && process.command == "sh")
+        let table = table(&root()).unwrap();
+        table.iter().any(|process| process.parent == pid && process.command == "sh" && has_args(process.pid, 3))
     });
     assert_eq!(proofs_below(pid, &prover), [], "a script without CNI_COMMAND was taken for a plugin");
     end_children(pid);
@@ -178,6 +184,7 @@ fn a_plugin_that_no_runtime_called_is_none() {
     let plugin = folder.path().join("ptp");
     copy("/bin/sleep", &plugin);
     let child = Running(Command::new(&plugin).arg("60").env("CNI_COMMAND", "ADD").spawn().unwrap());
+    wait_until("exec", || has_args(pid_of(&child.0), 2));
     let prover = Prover::new(&root()).with_cni_folders(vec![folder.path().to_owned()]);
     let table = table(&root()).unwrap();
     let process = find(&table, pid_of(&child.0)).unwrap();
@@ -193,6 +200,7 @@ fn a_name_alone_proves_no_role() {
     let mut command = Command::new("/bin/sh");
     command.arg(&liar).args(["-namespace", "k8s.io", "-id", "abc"]).arg0("containerd-shim-runc-v2");
     let child = Running(command.stdin(Stdio::piped()).spawn().unwrap());
+    wait_until("exec", || has_args(pid_of(&child.0), 6));
     let table = table(&root()).unwrap();
     let process = find(&table, pid_of(&child.0)).unwrap();
     let handle = Handle::open(&root(), process.pid).unwrap();

@@ -243,11 +243,13 @@ mod tests {
 
     const V1: &str = "client.authentication.k8s.io/v1";
 
-    /// A plugin that is this shell script.
+    /// A plugin that is this shell script, put in its place by a process of its own: a file that this process has open
+    /// for writing while another test forks could not be executed for a moment (ETXTBSY).
     fn script(folder: &Path, text: &str) -> ExecConfig {
-        let path = folder.join("plugin");
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (written, path) = (folder.join("written"), folder.join("plugin"));
+        std::fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&written, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new("cp").arg(&written).arg(&path).status().unwrap().success());
         let exec = json!({"apiVersion": V1, "command": path, "args": ["get-token"], "env": [{"name": "REGION", "value": "north"}]});
         serde_json::from_value(exec).unwrap()
     }
@@ -256,7 +258,11 @@ mod tests {
     #[tokio::test]
     async fn a_plugin_makes_a_credential_or_it_is_said_why_not() {
         let folder = tempfile::tempdir().unwrap();
-        let run = async |text: &str| run_within(&script(folder.path(), text), Duration::from_secs(2)).await;
+        let run = async |text: &str| {
+            // Only what never ends is given little time.
+            let limit = if text == "sleep 600" { Duration::from_secs(2) } else { LIMIT };
+            run_within(&script(folder.path(), text), limit).await
+        };
 
         let answer = format!(
             r#"test "$1 $REGION" = "get-token north" || exit 1

@@ -16,7 +16,7 @@ use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
 /// How long pods of a healthy node may take to run.
-const PODS: Duration = Duration::from_mins(2);
+const PODS: Duration = Duration::from_mins(4);
 
 /// Everything acts work with.
 pub(super) struct Stage {

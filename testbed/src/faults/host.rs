@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit};
@@ -40,8 +41,14 @@ pub(super) fn uncover(node: &Node, path: &Path) -> Result<()> {
 pub fn few_files(node: &Node) -> Result<Injection> {
     let containerd = node.daemon("containerd").context("no containerd runs")?;
     let victim = Victim { process: Some(containerd), ..Victim::default() };
+    let count = || Ok::<_, std::io::Error>(fs::read_dir(format!("/proc/{}/fd", containerd.pid))?.count());
+    // The least of some seconds: what is open for a moment only is not in use later.
+    let mut open = count()?;
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(100));
+        open = open.min(count()?);
+    }
     let injection = Injection::now(Fault::FewFiles, node, victim);
-    let open = fs::read_dir(format!("/proc/{}/fd", containerd.pid))?.count();
     limit_files(containerd.pid, Some(u64::try_from(open)?.saturating_mul(10) / 9))?;
     Ok(injection)
 }

@@ -60,7 +60,7 @@ impl Stat {
 /// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two looks have in common.
 pub fn standing(init: i32) -> Result<Vec<Process>> {
     let first: BTreeSet<(i32, u64)> = all(init)?.iter().map(|process| (process.host_pid, process.started)).collect();
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(Duration::from_secs(2));
     let mut second = all(init)?;
     second.retain(|process| first.contains(&(process.host_pid, process.started)));
     Ok(second)

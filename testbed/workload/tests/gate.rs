@@ -19,9 +19,13 @@ impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         symlink(env!("CARGO_BIN_EXE_nrh-testbed-workload"), dir.path().join("nrh-gate")).unwrap();
-        let delegate = dir.path().join("echo-plugin");
-        fs::write(&delegate, "#!/bin/sh\necho \"$CNI_COMMAND $$\"\ncat\n").unwrap();
-        fs::set_permissions(&delegate, fs::Permissions::from_mode(0o755)).unwrap();
+        // Copied by a process of its own: a file that this process has open for writing while another test forks could
+        // not be executed for a moment (ETXTBSY).
+        let written = dir.path().join("written");
+        fs::write(&written, "#!/bin/sh\necho \"$CNI_COMMAND $$\"\ncat\n").unwrap();
+        fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+        let copied = Command::new("cp").arg(&written).arg(dir.path().join("echo-plugin")).status().unwrap();
+        assert!(copied.success());
         fs::create_dir(dir.path().join("gates")).unwrap();
         Self { dir }
     }

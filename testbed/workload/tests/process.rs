@@ -63,15 +63,15 @@ fn the_cause_of_a_failure_can_be_taken_away() {
 fn reach_says_whether_the_port_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let reach = || {
+    let reach = |port: &str| {
         Command::new(env!("CARGO_BIN_EXE_nrh-testbed-workload"))
             .arg("reach")
             .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-            .env("KUBERNETES_SERVICE_PORT", &port)
+            .env("KUBERNETES_SERVICE_PORT", port)
             .status()
             .unwrap()
     };
-    assert!(reach().success());
-    drop(listener);
-    assert!(!reach().success());
+    assert!(reach(&port).success());
+    // One that was given back could be somebody else's by now; this one is never given out.
+    assert!(!reach("1").success());
 }

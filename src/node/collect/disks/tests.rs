@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::node::proc;
@@ -48,15 +49,18 @@ fn mounted(script: &str) -> Option<(Running, tempfile::TempDir)> {
     let temp = tempfile::tempdir().unwrap();
     let script =
         format!("set -e; mount --make-rprivate /; cd {}; {script}; touch ready; exec sleep 60", temp.path().display());
-    let child = Running(Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().unwrap());
-    for _ in 0..500 {
-        if temp.path().join("ready").exists() {
-            return Some((child, temp));
+    let mut child = Running(Command::new("unshare").args(["--mount", "sh", "-c", &script]).spawn().unwrap());
+    let start = Instant::now();
+    while !temp.path().join("ready").exists() {
+        // It ends at the first command that fails; one that is only slow is no reason to skip.
+        if child.0.try_wait().unwrap().is_some() {
+            eprintln!("SKIP: cannot mount here");
+            return None;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(start.elapsed() < Duration::from_secs(50), "the mounts are not made");
+        std::thread::sleep(Duration::from_millis(20));
     }
-    eprintln!("SKIP: cannot mount here");
-    None
+    Some((child, temp))
 }
 
 struct Running(Child);

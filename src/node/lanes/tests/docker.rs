@@ -34,7 +34,7 @@ async fn alone_it_gives_version_lists_and_every_container_and_sandbox_by_itself(
     let (sandbox, idle, container) = (id('a'), id('b'), id('c'));
     docker.lists(&[&sandbox, &idle], &[(&container, &sandbox)]);
     let lanes = alone(&docker, NamedBy::Kubelet);
-    let seen = until(&lanes, "all lanes", |seen| seen.tasks.len() == 3 && round(seen) >= Some(2)).await;
+    let seen = until(&lanes, "all lanes", |seen| answered(seen) == 3 && round(seen) >= Some(2)).await;
     assert_eq!((seen.kind, seen.runtime.value().unwrap().name.as_str()), (RuntimeKind::Docker, "docker"));
     let lists = seen.lists.value().unwrap();
     assert_eq!((lists.sandboxes.len(), lists.containers.len(), lists.sandboxes_again.len()), (2, 1, 2));
@@ -52,7 +52,7 @@ async fn behind_cri_dockerd_the_lists_are_cris_and_single_containers_dockers() {
     docker.lists(&[&sandbox], &[(&container, &sandbox)]);
     let lanes = behind(&cri, &docker);
     let known = |seen: &Observations| seen.lists.value().is_some_and(|round| round.removals.is_some());
-    let seen = until(&lanes, "all lanes", |seen| seen.tasks.len() == 2 && known(seen)).await;
+    let seen = until(&lanes, "all lanes", |seen| answered(seen) == 2 && known(seen)).await;
     assert_eq!(said(&seen, &container), Some(TaskAnswer::DaemonAnswered));
     assert_eq!((docker.calls("Sandboxes"), docker.calls("Containers"), cri.calls("Get")), (0, 0, 0));
 }
