@@ -34,6 +34,21 @@ async fn a_healthy_runtime_answers() {
 }
 
 #[tokio::test]
+async fn what_it_says_of_its_network_is_taken_bounded_and_silence_is_nothing() {
+    let fake = Fake::start();
+    let cri = Cri::connect(&fake.socket()).await.unwrap();
+    assert!(cri.status(SOON).await.unwrap().network.unwrap().ready);
+    fake.network(false, "NetworkPluginNotReady", &"x".repeat(5000));
+    let network = cri.status(SOON).await.unwrap().network.unwrap();
+    assert_eq!((network.ready, network.reason.as_str()), (false, "NetworkPluginNotReady"));
+    assert!(network.message.len() <= 256);
+    fake.say("Status", Say::message(&k8s_cri::v1::StatusResponse::default()));
+    assert_eq!(cri.status(SOON).await.unwrap().network, None);
+    fake.say("Status", Say::Never);
+    assert_eq!(cri.status(BOUND).await, Err(CriError::Deadline(BOUND)));
+}
+
+#[tokio::test]
 async fn every_bad_answer_has_its_name() {
     let error = |code, text: &str| Say::Error(code, text.to_owned());
     assert_eq!(lists(error(Code::NotFound, "x")).await, CriError::NotFound);

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::*;
 use crate::core::observation::{OrphanRecheck, TaskAnswer};
-use crate::node::cri::fake::{Fake, Say, container_status, sandbox_status, sandboxes_are, task};
+use crate::node::cri::fake::{Fake, Say, container, container_status, sandbox_status, sandboxes_are, task};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -100,7 +100,7 @@ async fn a_healthy_node_is_seen_whole() {
     let lanes = start(&fake, &quick());
     let seen = until(&lanes, "all lanes", |seen| {
         let local = seen.kubelet.value().is_some() && seen.host.value().is_some() && seen.disks.value().is_some();
-        answered(seen) == 2 && round(seen).is_some_and(|round| round >= 3) && local
+        answered(seen) == 2 && round(seen).is_some_and(|round| round >= 3) && local && seen.status.value().is_some()
     })
     .await;
     let lists = seen.lists.value().unwrap();
@@ -115,6 +115,33 @@ async fn a_healthy_node_is_seen_whole() {
     assert_eq!(asked, ["c1", "s2"]);
     assert_eq!(seen.tasks["c1"].value(), Some(&TaskAnswer::Answered));
     assert_eq!(lanes.outstanding().given_up, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn a_status_that_hangs_is_a_lane_of_its_own() {
+    let fake = Fake::start();
+    fake.say("Status", Say::Never);
+    let lanes = start(&fake, &quick());
+    until(&lanes, "a hung status", |seen| matches!(seen.status, Look::Hung { .. })).await;
+    others_go_on(&lanes, &fake).await;
+    assert_eq!((fake.calls("Status"), lanes.outstanding().out["status"]), (1, 1), "nobody asks twice");
+}
+
+#[tokio::test]
+async fn a_container_that_is_not_started_is_timed_from_the_first_list_that_shows_it() {
+    let fake = Fake::start();
+    let list = |state: i32| {
+        let container = k8s_cri::v1::Container { state, ..container("c1", "s1") };
+        Say::message(&k8s_cri::v1::ListContainersResponse { containers: vec![container] })
+    };
+    fake.lists(&["s1"], &[]);
+    fake.say("ListContainers", list(0));
+    let lanes = start(&fake, &quick());
+    let since = |seen: &Observations| seen.lists.value().and_then(|round| round.unfinished.get("c1").copied());
+    let first = since(&until(&lanes, "a container in between", |seen| since(seen).is_some()).await);
+    until(&lanes, "it to have been so for longer", |seen| since(seen) > first && since(seen) >= Some(ms(200))).await;
+    fake.say("ListContainers", list(1));
+    until(&lanes, "it to run", |seen| seen.lists.value().is_some_and(|round| round.unfinished.is_empty())).await;
 }
 
 #[tokio::test]

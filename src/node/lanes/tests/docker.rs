@@ -185,6 +185,36 @@ async fn removals_are_asked_for_one_by_one_and_their_failure_is_no_failure_of_th
 }
 
 #[tokio::test]
+async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn() {
+    let (cri, docker) = (Fake::start(), Docker::start());
+    let ids: Vec<String> = ['a', 'b', 'c', 'd', 'e'].map(id).into();
+    let items = ids.iter().enumerate().map(|(number, id)| k8s_cri::v1::PodSandbox {
+        state: i32::from(number > 0),
+        ..crate::node::cri::fake::sandbox(id)
+    });
+    let items = items.collect();
+    cri.say("ListPodSandbox", Say::message(&k8s_cri::v1::ListPodSandboxResponse { items }));
+    let gone = format!("Error response from daemon: No such container: {}", ids[1]);
+    cri.say(&format!("PodSandboxStatus:{}", ids[1]), Say::Error(Code::Unknown, gone));
+    cri.say(&format!("PodSandboxStatus:{}", ids[2]), crate::node::cri::fake::sandbox_status());
+    cri.say(&format!("PodSandboxStatus:{}", ids[3]), Say::Error(Code::Internal, "?".to_owned()));
+    cri.say(&format!("PodSandboxStatus:{}", ids[4]), crate::node::cri::fake::sandbox_status());
+    let lanes = behind(&cri, &docker);
+    let mut said = BTreeMap::new();
+    until(&lanes, "an answer of each", |seen| {
+        if let Some(round) = seen.lists.value() {
+            assert!(round.asked_sandboxes.len() <= 2, "{:?}", round.asked_sandboxes);
+            said.extend(round.asked_sandboxes.clone());
+        }
+        said.len() == 4
+    })
+    .await;
+    let said: Vec<_> = ids.iter().map(|id| said.get(id).copied()).collect();
+    assert_eq!(said, [None, Some(Some(false)), Some(Some(true)), Some(None), Some(Some(true))]);
+    assert_eq!(cri.calls(&format!("PodSandboxStatus:{}", ids[0])), 0, "one that is ready is there");
+}
+
+#[tokio::test]
 async fn a_docker_that_nobody_named_and_no_kubelet_uses_is_not_the_runtime() {
     let docker = Docker::start();
     let lanes = alone(&docker, NamedBy::Nobody);
