@@ -113,10 +113,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
             FaultType::DuplicateSandbox,
             FaultType::GhostSandbox,
             FaultType::ContainerStuck,
+            FaultType::UnknownKubepodsProcess,
             FaultType::ExitedContainerPileUp,
         ],
-        "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, no container \
-         neither starts nor goes, and ended ones do not pile up",
+        "every container has its sandbox and every sandbox is there, no pod has two, no shim and no process is left over, \
+         no container neither starts nor goes, and ended ones do not pile up",
     ),
     (
         ConditionType::NetworkPluginResponsive,

@@ -22,6 +22,7 @@ mod network_ready;
 mod pile_up;
 mod runtime;
 mod sandboxes;
+mod strangers;
 mod stuck_containers;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -290,6 +291,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     uninterruptible::waiting(seen, thresholds, &mut findings);
     frozen::containers(seen, thresholds, &mut findings);
     certificate::expiring(seen, thresholds, &mut findings);
+    strangers::unknown(seen, thresholds, &mut findings);
     stuck_containers::stuck(seen, thresholds, &mut findings);
     blind::lanes(seen, thresholds, &mut findings);
     findings

@@ -43,6 +43,8 @@ pub enum FaultType {
     GhostSandbox,
     /// A container whose removal has failed (Docker), or that neither starts nor goes.
     ContainerStuck,
+    /// Processes in the control group of a pod's container that the runtime does not know.
+    UnknownKubepodsProcess,
     /// No kubelet process completes its start on this node.
     KubeletDown,
     /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
@@ -78,7 +80,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -89,6 +91,7 @@ impl FaultType {
         Self::DuplicateSandbox,
         Self::GhostSandbox,
         Self::ContainerStuck,
+        Self::UnknownKubepodsProcess,
         Self::RuntimeUpdateBlocked,
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
@@ -140,6 +143,7 @@ impl FaultType {
             Self::NetworkNotReady => "NetworkNotReady",
             Self::DeafShim => "DeafShim",
             Self::GhostSandbox => "GhostSandbox",
+            Self::UnknownKubepodsProcess => "UnknownKubepodsProcess",
             Self::ProbeBlind => "ProbeBlind",
             Self::ProbeSilent => "ProbeSilent",
         }
@@ -155,6 +159,7 @@ impl FaultType {
         matches!(
             self,
             Self::GhostSandbox
+                | Self::UnknownKubepodsProcess
                 | Self::NetworkNotReady
                 | Self::ProbeBlind
                 | Self::ReadOnlyFilesystem

@@ -12,8 +12,8 @@ use super::thresholds::RUNTIME_REQUEST_TIMEOUT;
 mod host;
 
 pub use host::{
-    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, ThreadWaiting,
-    Usage,
+    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, StrangerSeen,
+    ThreadWaiting, Usage,
 };
 
 /// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.

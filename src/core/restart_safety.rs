@@ -98,6 +98,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         FaultType::DuplicateSandbox
         | FaultType::GhostSandbox
         | FaultType::ContainerStuck
+        | FaultType::UnknownKubepodsProcess
         | FaultType::NetworkNotReady
         | FaultType::LostTask
         | FaultType::KubeletDown

@@ -60,6 +60,8 @@ pub struct Thresholds {
     pub duplicate_sandbox: Confirmation,
     /// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, a minute apart.
     pub ghost_sandbox: Confirmation,
+    /// A container is in no list while it is made, and its group may outlive it for a moment: ten minutes are neither.
+    pub unknown_kubepods_process: Confirmation,
     /// A kubelet starts a container that it has made within seconds, or makes another one within minutes.
     /// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
     /// is busy may be let go of within those.
@@ -151,6 +153,7 @@ impl Default for Thresholds {
             lost_task: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
             duplicate_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             ghost_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
+            unknown_kubepods_process: Confirmation { looks: 3, apart: secs(45), grace: secs(600) },
             container_stuck: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
             list_deadline: secs(60),
             kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
@@ -202,6 +205,7 @@ impl Thresholds {
             runtime_client_age: self.runtime_client_age.max(least),
             orphan_kubelet_up: longer(self.orphan_kubelet_up),
             duplicate_sandbox: longer(self.duplicate_sandbox),
+            unknown_kubepods_process: longer(self.unknown_kubepods_process),
             ..self.clone()
         }
     }
@@ -221,6 +225,7 @@ impl Thresholds {
             FaultType::NetworkNotReady => of(&self.network_not_ready),
             FaultType::DeafShim => of(&self.deaf_shim),
             FaultType::GhostSandbox => of(&self.ghost_sandbox),
+            FaultType::UnknownKubepodsProcess => of(&self.unknown_kubepods_process),
             FaultType::ProbeBlind => of(&self.probe_blind),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::LostTask => of(&self.lost_task),

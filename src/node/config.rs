@@ -78,6 +78,7 @@ struct Said {
     network_not_ready: Option<ConfirmationFile>,
     deaf_shim: Option<ConfirmationFile>,
     ghost_sandbox: Option<ConfirmationFile>,
+    unknown_kubepods_process: Option<ConfirmationFile>,
     probe_blind: Option<ConfirmationFile>,
     runtime_unreachable: Option<ConfirmationFile>,
     runtime_list_hung: Option<ConfirmationFile>,
@@ -157,6 +158,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("networkNotReady", &file.network_not_ready, &mut to.network_not_ready);
     confirmation("deafShim", &file.deaf_shim, &mut to.deaf_shim);
     confirmation("ghostSandbox", &file.ghost_sandbox, &mut to.ghost_sandbox);
+    confirmation("unknownKubepodsProcess", &file.unknown_kubepods_process, &mut to.unknown_kubepods_process);
     confirmation("probeBlind", &file.probe_blind, &mut to.probe_blind);
     confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
     confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
@@ -243,7 +245,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (33, 25), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (34, 26), "a key of `Said` is not in the file");
     }
 
     #[test]

@@ -123,16 +123,21 @@ impl Docker {
         command.spawn().context("start Docker's client")
     }
 
-    /// Makes every call of `runc` hang that begins from now on, until [`Docker::release_clients`].
+    /// Makes every `runc create` hang that begins from now on, until [`Docker::release_clients`].
     pub fn hang_clients(&self) -> Result<()> {
-        let stand_in = self.root_path("/run/nrh-runc");
-        fs::copy(images::workload_binary(&state::workspace())?, &stand_in)?;
-        self.realm.script(r#"mount --bind /run/nrh-runc "$(command -v runc)""#, &[]).map(drop)
+        fs::copy(images::workload_binary(&state::workspace())?, self.root_path("/run/nrh-runc"))?;
+        let script = r#"
+            real=$(command -v runc)
+            mkdir -p /run/nrh-real && cp "$real" /run/nrh-real/runc
+            touch /run/nrh-hang-runc
+            mount --bind /run/nrh-runc "$real"
+        "#;
+        self.realm.script(script, &[]).map(drop)
     }
 
     /// New calls of `runc` are the real one's again. Those that hang stay.
     pub fn release_clients(&self) -> Result<()> {
-        self.realm.script(r#"umount -l "$(command -v runc)""#, &[]).map(drop)
+        Ok(fs::remove_file(self.root_path("/run/nrh-hang-runc"))?)
     }
 
     /// The pids, inside the engine, of calls of `runc` for a container.

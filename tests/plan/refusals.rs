@@ -186,6 +186,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
                 | FaultType::ExitedContainerPileUp
                 | FaultType::ClientCertificateExpiring
                 | FaultType::GhostSandbox
+                | FaultType::UnknownKubepodsProcess
                 | FaultType::ProbeBlind
         );
         assert_eq!(did, [if is_told_only { "notify" } else { "cordon" }], "{kind}");

@@ -16,6 +16,7 @@ mod network_ready;
 mod noise;
 mod orphan;
 mod properties;
+mod strangers;
 mod stuck_containers;
 mod waits;
 
@@ -123,6 +124,7 @@ fn roomy() -> HostSeen {
         ],
         daemons: vec![daemon(Owner::Kubelet, 60), daemon(containerd(), 50)],
         frozen: Ok(Vec::new()),
+        strangers: Ok(Vec::new()),
         unseen: None,
     }
 }

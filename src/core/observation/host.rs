@@ -102,6 +102,19 @@ pub struct FrozenSeen {
     pub group: String,
 }
 
+/// The control group of a container that no list had when it was looked for, with processes in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrangerSeen {
+    /// Id of the container, from the group's name.
+    pub id: String,
+    /// Uid of the pod, from the name of the group above.
+    pub pod_uid: String,
+    /// Its control group.
+    pub group: String,
+    /// Some of its processes.
+    pub pids: Vec<i32>,
+}
+
 /// One look at the kernel's limits and at the daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSeen {
@@ -113,6 +126,9 @@ pub struct HostSeen {
     pub daemons: Vec<DaemonSeen>,
     /// Containers that are being made and are frozen; an error where one of them could not be looked at.
     pub frozen: Result<Vec<FrozenSeen>, String>,
+    /// Groups of containers below the kubelet's group of pods that the runtime's newest lists did not have; an error where
+    /// those groups or those lists could not be looked at.
+    pub strangers: Result<Vec<StrangerSeen>, String>,
     /// Why the kubelet or the runtime was not looked at, where they were not.
     pub unseen: Option<String>,
 }

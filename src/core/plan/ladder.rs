@@ -26,7 +26,12 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (
             Action::Cordon,
-            F::FrozenCgroup | F::ExitedContainerPileUp | F::ClientCertificateExpiring | F::GhostSandbox | F::ProbeBlind,
+            F::FrozenCgroup
+            | F::ExitedContainerPileUp
+            | F::ClientCertificateExpiring
+            | F::GhostSandbox
+            | F::UnknownKubepodsProcess
+            | F::ProbeBlind,
         ) => Err("new pods do not make it worse"),
         (Action::Cordon, _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {

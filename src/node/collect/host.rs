@@ -11,6 +11,8 @@ use crate::core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, Limit
 use crate::core::text::bounded;
 use crate::node::proc::{self, Groups, Handle, Waits, groups};
 
+mod strangers;
+
 /// Longest file of numbers that is read.
 const MAX_NUMBERS: usize = 256;
 /// Share of a limit, in percent, from which it is made sure whose control group it is.
@@ -41,6 +43,8 @@ pub struct Who {
     pub daemons: Vec<Daemon>,
     /// First processes of containers that are being made.
     pub inits: Vec<InitSeen>,
+    /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = there are none to go by.
+    pub listed: Option<BTreeSet<String>>,
     /// Which of the daemons is not there or not known, and why.
     pub unseen: Option<String>,
 }
@@ -83,6 +87,7 @@ impl Host {
             files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| said(&error)) }],
             daemons: Vec::new(),
             frozen: Ok(Vec::new()),
+            strangers: Ok(Vec::new()),
             unseen: who.unseen.clone(),
         };
         // Control groups are found below the root of a process that sees all of them.
@@ -103,10 +108,15 @@ impl Host {
         if let Some(root) = &root {
             seen.pids.extend(of_pods(root));
             seen.frozen = self.frozen(root, &who.inits);
+            seen.strangers = match &who.listed {
+                Some(listed) => strangers::find(root, listed).map_err(|error| said(&error)),
+                None => Err("the runtime's lists are not known".to_owned()),
+            };
         } else {
             let why = "no root of a kubelet or a runtime can be entered to find control groups";
             seen.unseen.get_or_insert(why.to_owned());
             seen.frozen = Err(why.to_owned());
+            seen.strangers = Err(why.to_owned());
         }
         Ok(seen)
     }

@@ -57,6 +57,10 @@ fn who(shared: &Shared) -> Who {
         Some(None) => unseen("no kubelet runs that could be looked at"),
         None => unseen("whether a kubelet runs is not known"),
     }
+    who.listed = lock(&shared.lists).value().map(|round| {
+        let sandboxes = round.sandboxes.iter().map(|seen| &seen.id).chain(&round.sandboxes_again);
+        round.containers.iter().map(|seen| &seen.id).chain(sandboxes).cloned().collect()
+    });
     let table = lock(&shared.processes);
     let Some(table) = table.value() else {
         unseen("the process table is not known");

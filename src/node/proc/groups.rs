@@ -64,6 +64,31 @@ pub(in crate::node) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option
     }
 }
 
+/// Names of the groups right below one; none where it was removed meanwhile.
+///
+/// # Errors
+/// When the folder cannot be read, or there are more than `most`.
+pub(in crate::node) fn children(group: impl AsFd, most: usize) -> io::Result<Vec<String>> {
+    use rustix::fs::{Dir, FileType, Mode, OFlags, openat};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut names = Vec::new();
+    for entry in Dir::new(openat(group, ".", flags, Mode::empty())?)? {
+        let entry = match entry {
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => break,
+            entry => entry?,
+        };
+        let name = entry.file_name().to_string_lossy();
+        if entry.file_type() != FileType::Directory || name == "." || name == ".." {
+            continue;
+        }
+        if names.len() >= most {
+            return Err(io::Error::other(format!("more than {most} control groups in one folder")));
+        }
+        names.push(name.into_owned());
+    }
+    Ok(names)
+}
+
 /// A file of a group; `None` where the group has none of that name.
 pub(in crate::node) fn file(group: impl AsFd, name: &str) -> io::Result<Option<String>> {
     match rooted::read(group, Path::new(name), MAX_FILE) {

@@ -8,7 +8,7 @@
 //! | `work [--ignore-term]` | a workload: runs until SIGTERM (or SIGKILL only) |
 //! | `fail-while PATH` | exits 1 after a second while `PATH` exists, else works |
 //! | `reach` | exits 0 when the API server's port answers |
-//! | named `runc` | a low-level runtime that never comes back |
+//! | named `runc` | `create` never comes back while `/run/nrh-hang-runc` is there, else it is `/run/nrh-real/runc` |
 //! | named `nrh-gate`, or with `CNI_COMMAND` set | a CNI plugin in front of another one |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         return gate::main();
     }
     let done = match arguments.as_slice() {
-        _ if is_named("runc") => process::pause(),
+        arguments if is_named("runc") => process::runc(arguments),
         ["pause"] => process::pause(),
         ["work"] => process::work(process::OnTerm::Exit),
         ["work", "--ignore-term"] => process::work(process::OnTerm::Ignore),

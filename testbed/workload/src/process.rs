@@ -2,7 +2,9 @@
 
 use std::io::{Error, Result};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -30,6 +32,15 @@ pub(crate) fn pause() -> Result<()> {
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
     }
     Ok(())
+}
+
+/// Stands in for a low-level runtime of which one call can be made to hang.
+pub(crate) fn runc(arguments: &[&str]) -> Result<()> {
+    if arguments.contains(&"create") && Path::new("/run/nrh-hang-runc").exists() {
+        return pause();
+    }
+    // Only where it cannot be executed does this return.
+    Err(Command::new("/run/nrh-real/runc").args(arguments).exec())
 }
 
 /// Works until it is told to end.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::core::observation::{FrozenSeen, ThreadWaiting};
+use crate::core::observation::{FrozenSeen, StrangerSeen, ThreadWaiting};
 
 /// A few ids, so that what one lane names is often what another lane knows.
 fn id() -> impl Strategy<Value = String> {
@@ -141,9 +141,12 @@ fn host() -> impl Strategy<Value = HostSeen> {
         waited,
         wchan,
     });
-    (usage(), usage(), frozen, prop::option::of(thread), prop::option::of(text())).prop_map(
-        |(pids, files, frozen, waiting, unseen)| {
-            let mut host = HostSeen { frozen, unseen, ..roomy() };
+    let stranger =
+        (id(), text()).prop_map(|(id, group)| StrangerSeen { id, pod_uid: group.clone(), group, pids: vec![9] });
+    let strangers = prop_oneof![3 => prop::collection::vec(stranger, 0..2).prop_map(Ok), 1 => text().prop_map(Err)];
+    (usage(), usage(), frozen, strangers, prop::option::of(thread), prop::option::of(text())).prop_map(
+        |(pids, files, frozen, strangers, waiting, unseen)| {
+            let mut host = HostSeen { frozen, strangers, unseen, ..roomy() };
             (host.pids[0].usage, host.files[1].usage) = (pids, files);
             host.daemons[0].waiting = Ok(waiting);
             host
@@ -267,6 +270,7 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         | FaultType::ExitedContainerPileUp
         | FaultType::GhostSandbox
         | FaultType::ContainerStuck => &[Lane::Lists],
+        FaultType::UnknownKubepodsProcess => &[Lane::Lists, Lane::Host],
         FaultType::NetworkNotReady => &[Lane::Status],
         FaultType::LeakedShim => &[Lane::Lists, Lane::Processes],
         FaultType::LostTask => &[Lane::Lists, Lane::Tasks],

@@ -97,6 +97,11 @@ pub(super) fn timelines() -> Vec<Timeline> {
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
+        timeline("a container takes four minutes to be made", 400, &[F::UnknownKubepodsProcess], |node, t| {
+            if t < 240 {
+                super::super::strangers::lost(node);
+            }
+        }),
         timeline("ended containers of a storm of jobs", 900, &[F::ExitedContainerPileUp], |node, t| {
             if t < 540 {
                 many_ended(node);
@@ -133,5 +138,6 @@ pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
         (F::ClientCertificateExpiring, 1820, |node, _| left(node, Duration::ZERO)),
         (F::ExitedContainerPileUp, 620, |node, _| many_ended(node)),
         (F::FrozenCgroup, 140, frozen),
+        (F::UnknownKubepodsProcess, 620, |node, _| super::super::strangers::lost(node)),
     ]
 }
