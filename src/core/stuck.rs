@@ -153,6 +153,7 @@ fn fault(
         confirmations: 1,
         look_age_seconds: pod.read.as_secs(),
         evidence: evidence(pod, cause),
+        evidence_bundle: None,
     }
 }
 
