@@ -98,6 +98,7 @@ fn leaked_shim(node: &str) -> ReportedFault {
         confirmations: 3,
         look_age_seconds: 2,
         evidence: Vec::new(),
+        evidence_bundle: None,
     };
     ReportedFault { fault, looked: Duration::from_secs(7) }
 }

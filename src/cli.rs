@@ -36,6 +36,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Says what the probe of this node sees; asks no API server.
     Status(StatusArgs),
+    /// Prints what the probe of a node has kept of its confirmed faults.
+    Evidence(EvidenceArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
@@ -144,6 +146,26 @@ pub struct StatusArgs {
     /// Print everything as JSON instead.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `nrh evidence`.
+#[derive(Debug, Args)]
+pub struct EvidenceArgs {
+    /// The node. Its bundles are fetched out of the probe's pod there, by the cluster of the current kubeconfig.
+    #[arg(required_unless_present = "local", conflicts_with = "local")]
+    pub node: Option<String>,
+    /// Read the folder of this node; asks nobody.
+    #[arg(long)]
+    pub local: bool,
+    /// Only bundles of this fault: its id, its type, or the name of one bundle.
+    #[arg(long)]
+    pub fault: Option<String>,
+    /// Print the bundles as JSON instead.
+    #[arg(long)]
+    pub json: bool,
+    /// Folder of the probe's state, with `--local`.
+    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    pub state_dir: PathBuf,
 }
 
 /// Flags of `nrh crd`.

@@ -3,6 +3,7 @@
 //! A reader of the very same [`plan`]: it decides as the controller would, on the objects as they are in the cluster
 //! (or in a file), and carries nothing out.
 
+pub mod evidence;
 pub mod local;
 mod objects;
 mod text;

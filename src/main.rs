@@ -17,6 +17,7 @@ fn main() -> anyhow::Result<()> {
             Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
+            Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),
         }

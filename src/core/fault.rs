@@ -270,6 +270,10 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 512)))]
     pub evidence: Vec<String>,
+    /// Name of the bundle that the probe has collected of it and keeps on the node: `nrh evidence NODE` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 120))]
+    pub evidence_bundle: Option<String>,
 }
 
 impl Fault {

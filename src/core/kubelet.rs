@@ -171,6 +171,7 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
         confirmations: 1,
         look_age_seconds: 0,
         evidence: evidence.iter().map(|line| bounded(line, MAX_LINE)).collect(),
+        evidence_bundle: None,
     }
 }
 

@@ -157,6 +157,7 @@ fn fault(
         confirmations: 1,
         look_age_seconds: pod.read.as_secs(),
         evidence: evidence(pod, cause),
+        evidence_bundle: None,
     }
 }
 

@@ -315,6 +315,7 @@ impl Entry {
             confirmations: self.seen.looks.max(self.seen_without_kubelet.looks),
             look_age_seconds: now.saturating_sub(self.last_look).as_secs(),
             evidence: self.evidence.clone(),
+            evidence_bundle: None,
         }
     }
 }

@@ -92,7 +92,7 @@ fn delivery(told: &LocalStatus) -> String {
     }
 }
 
-fn lanes(out: &mut String, lanes: &[LaneStatus]) {
+pub(super) fn lanes(out: &mut String, lanes: &[LaneStatus]) {
     for lane in lanes {
         let age = lane.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
         let state = format!("{:?}", lane.state);
@@ -101,7 +101,11 @@ fn lanes(out: &mut String, lanes: &[LaneStatus]) {
     }
 }
 
-fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {
+pub(super) fn counts<N: std::fmt::Display + Default + PartialEq>(
+    out: &mut String,
+    what: &str,
+    counts: &BTreeMap<String, N>,
+) {
     let shown: Vec<String> = counts
         .iter()
         .filter(|(_, count)| **count != N::default())

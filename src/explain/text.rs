@@ -127,6 +127,9 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     for line in &fault.evidence {
         let _ = writeln!(out, "    evidence: {line}");
     }
+    if let Some(bundle) = &fault.evidence_bundle {
+        let _ = writeln!(out, "    kept on the node: bundle {bundle} (`nrh evidence`)");
+    }
 }
 
 fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided: &Plan) {

@@ -33,7 +33,7 @@ mod verdict;
 
 pub use job::run;
 pub use look::Bounds;
-pub use reader::Reader;
+pub use reader::{Reader, Unanswered};
 
 use claims::{Claims, Known, Moment};
 use look::Looker;

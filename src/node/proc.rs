@@ -19,6 +19,7 @@ mod locks;
 pub mod role;
 pub(in crate::node) mod rooted;
 mod stat;
+mod trace;
 mod waits;
 
 use std::collections::BTreeMap;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! lanes ──► judge ──► newest draft ──► reporter ──► status of the own object
-//!   ▲                                     │
-//!   └── look asked for ◄── feedback ◄─────┘ ──► orders ──► executor (a task of its own)
+//!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
+//!   │                    └────────────────────────────────┐
+//!   └── look asked for ◄── feedback ◄── reporter ──► orders ──► executor (a task of its own)
 //! ```
 //! The newest draft is also what `/metrics` and `nrh status` on the node tell.
 //! Nothing here waits for the API server, and no lane waits for another.
@@ -31,6 +32,7 @@ use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
 use crate::node::config;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
+use crate::node::evidence::{Evidence, EvidenceSettings, Gate};
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
@@ -154,6 +156,7 @@ struct Probe {
     /// Of every executor of this process: they share the bound on threads that the kernel does not answer.
     agent: AgentSettings,
     lanes: Arc<Lanes>,
+    evidence: Evidence,
     orders: Orders,
     file: StateFile,
     about: About,
@@ -179,10 +182,12 @@ impl Probe {
         (drafts, feedback): (watch::Sender<Option<Arc<Draft>>>, watch::Receiver<Feedback>),
     ) -> Self {
         let agent = agent_settings(&args);
-        let execute = executor(agent.clone(), Arc::clone(&lanes));
+        let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
+        let execute = executor(agent.clone(), Arc::clone(&lanes), evidence.gate());
         Self {
             agent,
             args,
+            evidence,
             about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
             orders: Orders::new(execute, saved.agent.clone()),
             judge: Judge::new(thresholds, saved),
@@ -225,6 +230,7 @@ impl Probe {
             () = self.lanes.changed() => {}
             () = sleep(tick) => {}
             () = self.orders.ended() => {}
+            () = self.evidence.ended() => {}
             Some(missing) = self.checks.1.recv() => {
                 self.about.can_act = self.args.allow_actions && missing.is_empty();
                 self.about.missing = missing;
@@ -253,7 +259,8 @@ impl Probe {
         let (now, wall) = (Instant::now(), Timestamp::now());
         self.about.endpoint = self.lanes.endpoint().map(|endpoint| endpoint.socket.display().to_string());
         self.about.agent = self.orders.outcome().cloned();
-        let judged = self.judge.judge(seen, &self.about, wall, now);
+        let mut judged = self.judge.judge(seen, &self.about, wall, now);
+        self.evidence.note(&mut judged.status, seen, &self.lanes.outstanding());
         self.urgent = judged.urgent;
         self.lanes.set_urgent(judged.urgent);
         self.lanes.suspects(judged.suspects);
@@ -265,6 +272,7 @@ impl Probe {
         self.save();
         let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
         draft.confirmations.clone_from(&self.judge.confirmations);
+        draft.bundles = self.evidence.counts();
         self.drafts.send_replace(Some(Arc::new(draft)));
     }
 
@@ -325,10 +333,15 @@ fn with_sockets(settings: AgentSettings, lanes: &Lanes) -> AgentSettings {
     }
 }
 
-fn executor(settings: AgentSettings, lanes: Arc<Lanes>) -> Execute {
+/// What an order goes through: the evidence of its fault first, then the executor.
+fn executor(settings: AgentSettings, lanes: Arc<Lanes>, gate: Gate) -> Execute {
     Arc::new(move |order| {
-        let settings = with_sockets(settings.clone(), &lanes);
-        async move { Agent::new(settings).execute(&order).await }.boxed()
+        let (settings, lanes, gate) = (settings.clone(), Arc::clone(&lanes), gate.clone());
+        async move {
+            gate.pass(&order.fault_id).await;
+            Agent::new(with_sockets(settings, &lanes)).execute(&order).await
+        }
+        .boxed()
     })
 }
 

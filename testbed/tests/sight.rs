@@ -104,12 +104,32 @@ fn sees(
         let told = node.run(nrh.to_str().unwrap(), &["status"]).unwrap();
         assert!(told.contains(&format!("fault {kind}")) && told.contains("took the last report"), "{told}");
     }
+    if let Shows::On(_) = shows {
+        kept(bed, nrh, node, kind);
+    }
     injection.lift(node).unwrap();
     until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
     if let Shows::On(condition) = shows {
         until("it stands on the Node no more", CLEARED, || on_node(bed, node, condition).as_deref() == Some("False"));
     }
     seen
+}
+
+/// The report names what was kept of a fault before anything was done, and the node prints it without the API server.
+fn kept(bed: &Bed, nrh: &Path, node: &Node, kind: &str) {
+    let mut name = String::new();
+    until(&format!("the evidence of {kind} is kept"), CLEARED, || {
+        let bundle = fault(bed, node, kind).map(|fault| fault["evidenceBundle"].clone()).unwrap_or_default();
+        bundle.as_str().is_some_and(|bundle| {
+            bundle.clone_into(&mut name);
+            true
+        })
+    });
+    let told = node.run(nrh.to_str().unwrap(), &["evidence", "--local", "--fault", &name]).unwrap();
+    for part in [&format!("bundle {name}: node {}", node.name), &format!("fault {kind} (Confirmed"), "runtime process"]
+    {
+        assert!(told.contains(part), "{part:?} is missing in:\n{told}");
+    }
 }
 
 /// How a condition stands in a node's object.
@@ -184,6 +204,14 @@ fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
     let seen = sees(bed, nrh, node, "RuntimeUpdateBlocked", shows, faults::block_update);
     assert!(seen["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{seen}");
     assert!(seen["evidence"].to_string().contains("a stopped shim"), "{seen}");
+    // It outlives its fault, and comes out of the probe's pod.
+    let args = ["evidence", &node.name, "--fault", "RuntimeUpdateBlocked", "--json"];
+    let told = bed.command(nrh).args(args).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let bundles: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
+    let processes = bundles[0]["processes"].as_array().unwrap();
+    assert!(processes.iter().any(|process| process["state"] == "T"), "the stopped shim: {processes:?}");
+    assert!(processes.iter().any(|process| process["part"] == "runtime" && process["limits"]["lines"].is_array()));
 }
 
 /// Its grace is five minutes.

@@ -59,6 +59,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         confirmations: 3,
         look_age_seconds: 0,
         evidence: Vec::new(),
+        evidence_bundle: None,
     }
 }
 

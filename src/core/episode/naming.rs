@@ -60,6 +60,7 @@ mod tests {
             confirmations: 3,
             look_age_seconds: 0,
             evidence: Vec::new(),
+            evidence_bundle: None,
         }
     }
 

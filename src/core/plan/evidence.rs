@@ -326,6 +326,7 @@ fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
         confirmations: 3,
         look_age_seconds: 0,
         evidence: Vec::new(),
+        evidence_bundle: None,
     }
 }
 

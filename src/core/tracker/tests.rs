@@ -26,6 +26,7 @@ pub(crate) fn fault(kind: FaultType) -> Fault {
         confirmations: 1,
         look_age_seconds: 0,
         evidence: Vec::new(),
+        evidence_bundle: None,
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
     match looker.reader.run(looker.bounds.processes, move || processes(&prover)).await {
         Ok(Ok(found)) => missing.extend(found),
         Ok(Err(error)) => missing.push(format!("cannot read the process table: {error}")),
-        Err(refusal) => missing.push(refusal.message),
+        Err(unanswered) => missing.push(unanswered.to_string()),
     }
     missing
 }

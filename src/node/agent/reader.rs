@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::verdict::Refusal;
+/// Why work has no result: one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unanswered(String);
 
 /// Most threads at a time, those included that were given up because the kernel never answered them.
 const MAX_THREADS: usize = 4;
@@ -28,12 +31,12 @@ impl Drop for Busy {
 }
 
 impl Reader {
-    /// The result of `work`, or a refusal when it took longer than `bound`.
-    pub(super) async fn run<T: Send + 'static>(
+    /// The result of `work`, or why there is none: it took longer than `bound`, or too much is out already.
+    pub(in crate::node) async fn run<T: Send + 'static>(
         &self,
         bound: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, Unanswered> {
         let busy = self.begin()?;
         let (send, receive) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("nrh-look".to_owned()).stack_size(STACK);
@@ -41,20 +44,18 @@ impl Reader {
             let _ = send.send(work());
             drop(busy);
         });
-        spawned.map_err(|error| Refusal::cannot_look(format!("cannot start a thread to look: {error}")))?;
+        spawned.map_err(|error| Unanswered(format!("cannot start a thread to look: {error}")))?;
         match tokio::time::timeout(bound, receive).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) => Err(Refusal::cannot_look("the thread that looked at the processes died")),
-            Err(_) => {
-                Err(Refusal::cannot_look(format!("looking at the processes took longer than {}s", bound.as_secs())))
-            }
+            Ok(Err(_)) => Err(Unanswered("the thread that looked at the processes died".to_owned())),
+            Err(_) => Err(Unanswered(format!("looking at the processes took longer than {}s", bound.as_secs()))),
         }
     }
 
-    fn begin(&self) -> Result<Busy, Refusal> {
+    fn begin(&self) -> Result<Busy, Unanswered> {
         if self.busy.fetch_add(1, Ordering::SeqCst) >= MAX_THREADS {
             self.busy.fetch_sub(1, Ordering::SeqCst);
-            return Err(Refusal::cannot_look(format!(
+            return Err(Unanswered(format!(
                 "{MAX_THREADS} looks at the processes are still out: the kernel does not answer them"
             )));
         }
@@ -78,7 +79,7 @@ mod tests {
             assert!(reader.run(Duration::from_millis(10), wait).await.is_err());
         }
         let refused = reader.run(Duration::from_secs(1), || 7).await.unwrap_err();
-        assert!(refused.message.contains("still out"), "{}", refused.message);
+        assert!(refused.to_string().contains("still out"), "{refused}");
         drop(release);
         for _ in 0..200 {
             if reader.busy.load(Ordering::SeqCst) == 0 {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::reader::Unanswered;
 use crate::core::fault::MAX_LINE;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
@@ -25,6 +26,12 @@ impl Refusal {
 
     pub(super) fn outcome(self, order: &Order) -> Outcome {
         outcome(order, OutcomeState::Refused, self.reason, &self.message)
+    }
+}
+
+impl From<Unanswered> for Refusal {
+    fn from(why: Unanswered) -> Self {
+        Self::cannot_look(why.to_string())
     }
 }
 

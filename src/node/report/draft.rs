@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::pace::Pulse;
 use crate::api::NodeRuntimeHealthStatus;
 use crate::core::fault::{Fault, FaultState, FaultType};
+use crate::node::evidence::Counts;
 
 /// The newest thing to say. An older one is never sent once this exists.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Draft {
     pub answers: u64,
     /// How many faults of each kind were confirmed since the probe began: counted, not reported.
     pub confirmations: BTreeMap<FaultType, u64>,
+    /// How many bundles of evidence were kept and lost since the probe began: counted, not reported.
+    pub bundles: Counts,
     /// The part of the status whose change is reported at once.
     facts: NodeRuntimeHealthStatus,
 }
@@ -31,7 +34,7 @@ impl Draft {
     /// Of this status, as of now.
     pub fn new(status: NodeRuntimeHealthStatus, made: Instant, suspected: Option<Instant>, answers: u64) -> Self {
         let facts = facts(&status);
-        Self { status, made, suspected, answers, confirmations: BTreeMap::new(), facts }
+        Self { status, made, suspected, answers, confirmations: BTreeMap::new(), bundles: Counts::default(), facts }
     }
 
     /// Whether both say the same, apart from ages and figures that change by themselves.

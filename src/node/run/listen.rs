@@ -79,6 +79,10 @@ fn text(draft: Option<&Draft>, calls: &Outstanding) -> String {
         line(&mut out, "nrh_probe_faults", &[("type", kind), ("state", state)], *count);
     }
     if let Some(draft) = draft {
+        let name = "nrh_probe_evidence_bundles_total";
+        head(&mut out, "counter", name, "Bundles of evidence that were collected, by what came of them.");
+        line(&mut out, name, &[("outcome", "Kept")], draft.bundles.kept);
+        line(&mut out, name, &[("outcome", "Lost")], draft.bundles.lost);
         problems(&mut out, draft);
     }
     out
@@ -120,6 +124,7 @@ mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
     use crate::core::tracker::tests::fault;
+    use crate::node::evidence::Counts;
 
     #[tokio::test]
     async fn faults_and_calls_are_counted() {
@@ -131,8 +136,10 @@ mod tests {
         status.faults[1].state = FaultState::Confirmed;
         let mut draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
         draft.confirmations.insert(FaultType::HungContainer, 3);
+        draft.bundles = Counts { kept: 4, lost: 1 };
         let calls = Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() };
         let text = text(Some(&draft), &calls);
+        assert!(text.contains("nrh_probe_evidence_bundles_total{outcome=\"Lost\"} 1\n"), "{text}");
         assert!(text.contains("nrh_probe_faults{type=\"HungContainer\",state=\"Suspected\"} 1\n"), "{text}");
         let gauge = "problem_gauge{type=\"ContainersUnresponsive\",reason=\"HungContainer\"} 1\n";
         assert!(text.contains(gauge) && text.contains("problem_counter{reason=\"HungContainer\"} 3\n"), "{text}");

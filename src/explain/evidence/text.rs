@@ -1,0 +1,71 @@
+//! One bundle as text.
+
+use std::fmt::Write;
+
+use crate::explain::local::{counts, lanes};
+use crate::explain::text::seen;
+use crate::node::evidence::{Bundle, ProcessEvidence, Section};
+
+/// The bundle for people. Writing to a string cannot fail, so its results are not looked at.
+pub(super) fn text(bundle: &Bundle) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "bundle {}: node {}, {}", bundle.name, bundle.node, bundle.collected_at);
+    seen(&mut out, &bundle.fault);
+    if let Some(runtime) = &bundle.runtime {
+        let _ = writeln!(out, "  runtime: {} at {}", runtime.version, runtime.endpoint);
+    }
+    lanes(&mut out, &bundle.lanes);
+    counts(&mut out, "calls out then", &bundle.calls_out);
+    counts(&mut out, "calls given up since the probe began", &bundle.calls_given_up);
+    for one in &bundle.processes {
+        process(&mut out, one);
+    }
+    section(&mut out, "  ", "kernel log", &bundle.kernel_log);
+    section(&mut out, "  ", "journal", &bundle.journal);
+    section(&mut out, "  ", "goroutines", &bundle.goroutines);
+    out
+}
+
+fn process(out: &mut String, one: &ProcessEvidence) {
+    let waits = one.wchan.as_ref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
+    let state = if one.state.is_empty() { "?" } else { &one.state };
+    let _ = writeln!(
+        out,
+        "  {} process {} ({}), begun at tick {}: state {state}{waits}",
+        one.part, one.pid, one.command, one.start_ticks
+    );
+    if !one.note.is_empty() {
+        let _ = writeln!(out, "    {}", one.note);
+    }
+    section(out, "    ", "kernel stack", &one.stack);
+    let states: Vec<String> = one.thread_states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    if !states.is_empty() {
+        let _ = writeln!(out, "    threads: {}", states.join(", "));
+    }
+    // A thread that sleeps with nothing known of it says no more than the count above.
+    for thread in one.threads.iter().filter(|thread| thread.state != "S" || !thread.stack.is_empty()) {
+        let waits = thread.wchan.as_ref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
+        let _ = writeln!(out, "    thread {}: state {}{waits}", thread.id, thread.state);
+        for line in &thread.stack {
+            let _ = writeln!(out, "      {line}");
+        }
+    }
+    if let Some(caught) = &one.caught_signals {
+        let _ = writeln!(out, "    signals with a handler: {caught}");
+    }
+    section(out, "    ", "limits", &one.limits);
+    section(out, "    ", "control groups", &one.groups);
+}
+
+/// What was read, or one line that says why not; nothing where there is neither.
+fn section(out: &mut String, indent: &str, what: &str, section: &Section) {
+    if !section.lines.is_empty() {
+        let _ = writeln!(out, "{indent}{what}:");
+    }
+    for line in &section.lines {
+        let _ = writeln!(out, "{indent}  {line}");
+    }
+    if !section.note.is_empty() {
+        let _ = writeln!(out, "{indent}{what}: {}", section.note);
+    }
+}

@@ -1,0 +1,313 @@
+//! What the probe keeps of a confirmed fault, before anything is done about it: one bundle per fault, on the node.
+//!
+//! ```text
+//! judged ─► offered, at most once per fault ─► queue ─► one at a time: process by process, kernel log ─► folder
+//!                                                           (threads of their own, each with an end)
+//! order ─► gate: waits for the bundle of its fault, not for long ─► executor
+//! ```
+//!
+//! A hang is an input here: what cannot be read in time is left out, and the bundle says so. Nothing is started, no
+//! container is entered, and nothing below a pod's folder is touched; of arguments, environment and open files nothing
+//! is read. That a bundle cannot be kept changes nothing about the fault, or about what is done.
+
+mod bundle;
+mod folder;
+mod involved;
+mod kernel;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+pub use bundle::{Bundle, LARGEST, ProcessEvidence, Section, ThreadEvidence};
+pub use folder::{Folder, MAX_BUNDLES, MAX_BYTES, name};
+
+use crate::api::NodeRuntimeHealthStatus;
+use crate::core::fault::{Fault, FaultState};
+use crate::core::observation::Observations;
+use crate::node::agent::Reader;
+use crate::node::lanes::Outstanding;
+use crate::node::proc;
+use involved::involved;
+use process::Involved;
+
+/// Most bundles that wait for their turn. A fault for which there is no room is offered again with the next judgement.
+const QUEUE: usize = 8;
+/// How long one process, the kernel's log, or the file may take.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// How long an order waits for the bundle of its fault.
+const BEFORE_ACT: Duration = Duration::from_secs(10);
+/// From when on the journals are worth reading, before the fault was first seen.
+const BEFORE_FAULT: i64 = 300;
+/// The signal by which runtimes tell of their goroutines: SIGUSR1, signal 10.
+const SIGUSR1: u64 = 1 << 9;
+
+/// Where it is collected from, and where it is kept.
+#[derive(Clone, Debug)]
+pub struct EvidenceSettings {
+    /// Name of this node.
+    pub node: String,
+    /// This boot.
+    pub boot_id: String,
+    /// The process table.
+    pub proc: PathBuf,
+    /// The kernel's log.
+    pub kmsg: PathBuf,
+    /// Where bundles are kept.
+    pub folder: Folder,
+}
+
+impl EvidenceSettings {
+    /// The usual places.
+    pub fn new(node: &str, boot_id: &str, state_dir: &Path) -> Self {
+        Self {
+            node: node.to_owned(),
+            boot_id: boot_id.to_owned(),
+            proc: PathBuf::from(proc::PROC),
+            kmsg: PathBuf::from(kernel::KMSG),
+            folder: Folder::below(state_dir),
+        }
+    }
+}
+
+/// How many bundles were kept, and how many could not be, since the probe began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Kept in the folder.
+    pub kept: u64,
+    /// Collected and lost.
+    pub lost: u64,
+}
+
+/// Ids of confirmed faults whose bundle is still to come; `None` before the first judgement.
+type Pending = Option<BTreeSet<String>>;
+
+/// The bundles of this node.
+#[derive(Debug)]
+pub struct Evidence {
+    settings: EvidenceSettings,
+    wanted: mpsc::Sender<Wanted>,
+    ended: mpsc::Receiver<Option<BTreeSet<String>>>,
+    pending: watch::Sender<Pending>,
+    /// Names of the bundles in the folder.
+    kept: BTreeSet<String>,
+    /// Names of those that were collected since this probe began and whose fault still stands: not again, whatever came
+    /// of it.
+    tried: BTreeSet<String>,
+    counts: Counts,
+}
+
+/// What is to be collected.
+#[derive(Debug)]
+struct Wanted {
+    bundle: Bundle,
+    involved: Vec<Involved>,
+}
+
+/// What an order passes.
+#[derive(Clone, Debug)]
+pub struct Gate(watch::Receiver<Pending>);
+
+impl Evidence {
+    /// Begins with what an earlier probe has left in the folder.
+    pub fn start(settings: EvidenceSettings) -> Self {
+        let kept = settings.folder.names().unwrap_or_else(|error| {
+            tracing::warn!(folder = %settings.folder.path().display(), %error, "cannot read the folder of evidence");
+            Vec::new()
+        });
+        let (wanted, queue) = mpsc::channel(QUEUE);
+        let (sender, ended) = mpsc::channel(QUEUE);
+        let pending = watch::Sender::new(None);
+        tokio::spawn(collect_all(settings.clone(), queue, pending.clone(), sender));
+        let (kept, tried) = (kept.into_iter().collect(), BTreeSet::new());
+        Self { settings, wanted, ended, pending, kept, tried, counts: Counts::default() }
+    }
+
+    /// What orders pass before they are carried out.
+    pub fn gate(&self) -> Gate {
+        Gate(self.pending.subscribe())
+    }
+
+    /// How many bundles were kept and lost.
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Has collected what is confirmed and has no bundle yet, and writes the names of those that are kept into the
+    /// faults. Never waits.
+    pub fn note(&mut self, status: &mut NodeRuntimeHealthStatus, seen: &Observations, calls: &Outstanding) {
+        let standing: BTreeSet<String> = status.faults.iter().map(name).collect();
+        self.tried.retain(|name| standing.contains(name));
+        let without = |fault: &&Fault| {
+            let name = name(fault);
+            fault.state == FaultState::Confirmed && !self.kept.contains(&name) && !self.tried.contains(&name)
+        };
+        let new: Vec<&Fault> = status.faults.iter().filter(without).collect();
+        self.pending.send_modify(|pending| {
+            let pending = pending.get_or_insert_default();
+            pending.retain(|id| status.faults.iter().any(|fault| fault.id == *id));
+            pending.extend(new.iter().map(|fault| fault.id.clone()));
+        });
+        for fault in new {
+            let Ok(place) = self.wanted.try_reserve() else { break };
+            let bundle = self.settings.begun(fault, status, calls);
+            self.tried.insert(bundle.name.clone());
+            place.send(Wanted { bundle, involved: involved(fault, seen) });
+        }
+        for fault in &mut status.faults {
+            fault.evidence_bundle = Some(name(fault)).filter(|name| self.kept.contains(name));
+        }
+    }
+
+    /// Waits for the end of a collection; for ever when there is none.
+    pub async fn ended(&mut self) {
+        match self.ended.recv().await {
+            Some(Some(kept)) => {
+                self.kept = kept;
+                self.counts.kept = self.counts.kept.saturating_add(1);
+            }
+            Some(None) => self.counts.lost = self.counts.lost.saturating_add(1),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Gate {
+    /// Waits until the bundle of this fault is there or has failed, but not for long: to heal counts for more.
+    pub async fn pass(&self, fault_id: &str) {
+        let mut pending = self.0.clone();
+        let there =
+            |pending: &Pending| pending.as_ref().is_some_and(|pending: &BTreeSet<String>| !pending.contains(fault_id));
+        if timeout(BEFORE_ACT, pending.wait_for(there)).await.is_err() {
+            tracing::warn!(fault = fault_id, "the order does not wait any longer for the evidence of its fault");
+        }
+    }
+}
+
+impl EvidenceSettings {
+    /// What is known without looking.
+    fn begun(&self, fault: &Fault, status: &NodeRuntimeHealthStatus, calls: &Outstanding) -> Bundle {
+        Bundle {
+            name: name(fault),
+            node: self.node.clone(),
+            boot_id: self.boot_id.clone(),
+            collected_at: Timestamp::now(),
+            probe_version: env!("CARGO_PKG_VERSION").to_owned(),
+            fault: fault.clone(),
+            runtime: status.runtime.clone(),
+            kubelet: status.kubelet.clone(),
+            lanes: status.probe.iter().flat_map(|probe| probe.lanes.iter().cloned()).collect(),
+            calls_out: calls.out.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect::<BTreeMap<_, _>>(),
+            calls_given_up: calls.given_up.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
+            processes: Vec::new(),
+            kernel_log: Section::default(),
+            journal: Section::default(),
+            goroutines: Section::default(),
+        }
+    }
+}
+
+/// Collects one bundle after the other until the probe ends.
+async fn collect_all(
+    settings: EvidenceSettings,
+    mut queue: mpsc::Receiver<Wanted>,
+    pending: watch::Sender<Pending>,
+    ended: mpsc::Sender<Option<BTreeSet<String>>>,
+) {
+    // Of its own: threads that the kernel keeps must not stop the executor from looking, nor a bundle from being kept.
+    let (eyes, pen) = (Reader::default(), Reader::default());
+    while let Some(wanted) = queue.recv().await {
+        let (id, bundle, began) = (wanted.bundle.fault.id.clone(), wanted.bundle.name.clone(), Instant::now());
+        let kept = match keep(&settings, &pen, collect(&settings, &eyes, wanted).await).await {
+            Ok(kept) => {
+                tracing::info!(fault = id, bundle, took = ?began.elapsed(), "evidence kept");
+                Some(kept)
+            }
+            Err(error) => {
+                let folder = settings.folder.path().display();
+                tracing::warn!(fault = id, bundle, %folder, error, "evidence of a fault is lost: it cannot be kept");
+                None
+            }
+        };
+        // The probe ends when nobody listens any more.
+        let _ = ended.send(kept).await;
+        pending.send_modify(|pending| {
+            pending.get_or_insert_default().remove(&id);
+        });
+    }
+}
+
+/// Looks at everything that is wanted, one after the other.
+async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> Bundle {
+    let Wanted { mut bundle, involved } = wanted;
+    for one in involved {
+        let told = Arc::new(Mutex::new(one.unread()));
+        let (proc, shared) = (settings.proc.clone(), Arc::clone(&told));
+        let looked = eyes.run(DEADLINE, move || process::look(&proc, &one, &shared)).await;
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Err(why) = looked {
+            told.note = format!("not all of it could be read: {why}");
+        }
+        bundle.processes.push(told);
+    }
+    let kmsg = settings.kmsg.clone();
+    let lines = eyes.run(DEADLINE, move || kernel::last_lines(&kmsg)).await;
+    bundle.kernel_log = lines.unwrap_or_else(|why| Section::missing(why.to_string()));
+    let daemon = bundle.processes.iter().find(|process| process.part == "runtime");
+    bundle.goroutines = goroutines(&bundle.fault, daemon);
+    bundle.journal = journal(&bundle.fault, daemon);
+    bundle
+}
+
+/// Writes it, and tells which bundles are kept then.
+async fn keep(settings: &EvidenceSettings, pen: &Reader, bundle: Bundle) -> Result<BTreeSet<String>, String> {
+    let (name, folder) = (bundle.name.clone(), settings.folder.clone());
+    let json = bundle.into_json().map_err(|error| error.to_string())?;
+    let kept = pen.run(DEADLINE, move || folder.keep(&name, &json)).await;
+    kept.map_err(|why| why.to_string())?.map_err(|error| error.to_string())
+}
+
+/// The journals are not read: their files are for their own library, which is no part of this.
+fn journal(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
+    let runtime = match daemon.map(|daemon| daemon.command.as_str()) {
+        Some("dockerd") => "docker",
+        Some("crio") => "crio",
+        Some("cri-dockerd") => "cri-docker",
+        _ => "containerd",
+    };
+    let since = fault.first_seen.as_second().saturating_sub(BEFORE_FAULT);
+    Section::missing(format!(
+        "the probe does not read journals: `journalctl -u {runtime} -u kubelet --since @{since}` as root on the node \
+         shows them"
+    ))
+}
+
+/// Nothing is sent to a runtime without an order, and there is no order that asks it for this: a person can.
+fn goroutines(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
+    let Some(daemon) = daemon.filter(|_| fault.kind.is_of_runtime()) else { return Section::default() };
+    let pid = daemon.pid;
+    match daemon.caught_signals.as_deref().and_then(|caught| u64::from_str_radix(caught, 16).ok()) {
+        Some(caught) if caught & SIGUSR1 != 0 => {}
+        Some(_) => {
+            return Section::missing(format!(
+                "not asked for, and not to be asked for: process {pid} has no handler for USR1, which would end it"
+            ));
+        }
+        None => return Section::missing(format!("not asked for: whether process {pid} has a handler is not known")),
+    }
+    let place = match daemon.command.as_str() {
+        "containerd" => format!("/tmp/containerd.{pid}.stacks.log (below its own root) and its journal"),
+        "dockerd" => "goroutine-stacks-*.log in its exec root (/var/run/docker)".to_owned(),
+        "crio" => "/tmp/crio-goroutine-stacks-*.log".to_owned(),
+        _ => return Section::missing(format!("not asked for: {} is not known to tell them", daemon.command)),
+    };
+    Section::missing(format!("not asked for: `kill -USR1 {pid}` as root on the node has them written to {place}"))
+}

@@ -1,0 +1,205 @@
+//! Where bundles are kept: one file each below the state folder, the oldest first to go.
+//!
+//! The folder is on a file system in memory (`/run`): what it holds is bounded, and a boot takes it.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::bundle::LARGEST;
+use crate::core::fault::Fault;
+use crate::core::text::bounded;
+use crate::node::proc::bounded::read_file;
+
+/// Name of the folder below the state folder.
+const FOLDER: &str = "evidence";
+/// Most bundles.
+pub const MAX_BUNDLES: usize = 32;
+/// Most bytes of all bundles together.
+pub const MAX_BYTES: u64 = 4 << 20;
+/// Longest name of a bundle.
+const MAX_NAME: usize = 120;
+/// A bundle that is being written; it has no name yet.
+const NEW: &str = "new";
+const END: &str = ".json";
+
+/// The folder of a node's bundles.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+/// One file.
+struct Kept {
+    written: SystemTime,
+    name: String,
+    bytes: u64,
+}
+
+/// The name of a fault's bundle: the same after a restart of the probe, another one when the fault comes anew.
+pub fn name(fault: &Fault) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let id: String = fault.id.chars().filter(|c| plain(*c)).collect();
+    format!("{}-{}", bounded(&id, 80), fault.first_seen.strftime("%Y%m%dt%H%M%Sz"))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= MAX_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+impl Folder {
+    /// The folder below this state folder. Nothing is touched yet.
+    pub fn below(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Names of the bundles that are there, the oldest first; none where there is no folder.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.kept()?.into_iter().map(|kept| kept.name).collect())
+    }
+
+    /// The text of one bundle.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        if !is_name(name) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a name of a bundle"));
+        }
+        let read = read_file(&mut File::open(self.file(name))?, LARGEST)?;
+        if read.truncated {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {LARGEST} bytes")));
+        }
+        Ok(read.bytes)
+    }
+
+    /// Keeps a bundle whole or not at all, makes room for it before, and tells which ones are there then.
+    pub(super) fn keep(&self, name: &str, json: &[u8]) -> io::Result<BTreeSet<String>> {
+        let length = json.len() as u64;
+        if !is_name(name) || json.len() > LARGEST {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no bundle of {length} bytes is kept")));
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let mut kept = self.kept()?;
+        kept.retain(|other| other.name != name);
+        let mut bytes = kept.iter().fold(length, |sum, other| sum.saturating_add(other.bytes));
+        let mut there: BTreeSet<String> = kept.iter().map(|other| other.name.clone()).collect();
+        for oldest in kept {
+            if there.len() < MAX_BUNDLES && bytes <= MAX_BYTES {
+                break;
+            }
+            std::fs::remove_file(self.file(&oldest.name))?;
+            bytes = bytes.saturating_sub(oldest.bytes);
+            there.remove(&oldest.name);
+        }
+        let new = self.0.join(NEW);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(json)?;
+        std::fs::rename(&new, self.file(name))?;
+        there.insert(name.to_owned());
+        Ok(there)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}{END}"))
+    }
+
+    /// What is there, the oldest first. Files of other names are nobody's bundles, and are left alone.
+    fn kept(&self) -> io::Result<Vec<Kept>> {
+        let entries = match std::fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut kept = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let file = entry.file_name();
+            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(END)).filter(|name| is_name(name)) else {
+                continue;
+            };
+            let about = entry.metadata()?;
+            if about.is_file() {
+                kept.push(Kept { written: about.modified()?, name: name.to_owned(), bytes: about.len() });
+            }
+        }
+        kept.sort_by(|a, b| (a.written, &a.name).cmp(&(b.written, &b.name)));
+        Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::fault::FaultType;
+    use crate::core::tracker::tests::fault;
+
+    /// Made so many seconds after the first.
+    fn aged(folder: &Folder, name: &str, seconds: u64) {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        File::options().write(true).open(folder.file(name)).unwrap().set_modified(at).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_are_too_many() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::below(state.path());
+        assert!(folder.names().unwrap().is_empty(), "no folder, no bundles");
+        for number in 0..40_u64 {
+            let name = format!("b-{number}");
+            let there = folder.keep(&name, b"{}").unwrap();
+            aged(&folder, &name, number);
+            assert!(there.contains(&name) && there.len() <= MAX_BUNDLES);
+        }
+        let names = folder.names().unwrap();
+        assert_eq!((names.len(), names[0].as_str()), (MAX_BUNDLES, "b-8"));
+        // The same again takes no other's place.
+        folder.keep("b-39", b"{ }").unwrap();
+        assert_eq!(folder.names().unwrap()[0], "b-8");
+        let mode = std::fs::metadata(folder.file("b-39")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn all_together_stay_below_the_ceiling() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::below(state.path());
+        let large = vec![b' '; LARGEST];
+        for number in 0..40_u64 {
+            folder.keep(&format!("b-{number}"), &large).unwrap();
+            let bytes: u64 = folder.kept().unwrap().iter().map(|kept| kept.bytes).sum();
+            assert!(bytes <= MAX_BYTES, "{bytes}");
+        }
+        assert!(folder.keep("b", &vec![b' '; LARGEST + 1]).is_err());
+    }
+
+    #[test]
+    fn files_of_others_are_neither_told_nor_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::below(state.path());
+        folder.keep("a", b"{}").unwrap();
+        for other in ["new", "x y.json", "notes.txt"] {
+            std::fs::write(folder.0.join(other), "").unwrap();
+        }
+        assert_eq!(folder.names().unwrap(), ["a"]);
+        assert!(folder.read("../probe").is_err() && folder.read("none").is_err());
+        assert_eq!(folder.read("a").unwrap(), b"{}");
+    }
+
+    #[test]
+    fn a_name_is_of_the_fault_and_its_first_sight() {
+        let mut one = fault(FaultType::HungContainer);
+        let first = name(&one);
+        assert!(first.starts_with("hungcontainer-") && first.ends_with("-19700101t000000z") && is_name(&first));
+        one.first_seen = jiff::Timestamp::from_second(60).unwrap();
+        assert_ne!(name(&one), first);
+        one.id = "../\u{1b}x".repeat(100);
+        assert!(is_name(&name(&one)));
+    }
+}

@@ -1,0 +1,105 @@
+//! The kernel's last lines. What is there now is read; nothing is waited for.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::bundle::{Section, cost};
+use crate::core::text::bounded;
+
+/// Where the kernel shows its lines.
+pub(super) const KMSG: &str = "/dev/kmsg";
+/// Room for them, in bytes of JSON.
+const ROOM: usize = 12 << 10;
+/// Longest line kept.
+const MAX_LINE: usize = 200;
+/// Longest record of the kernel, more or less.
+const RECORD: usize = 8 << 10;
+/// Most records passed over to come to the last ones.
+const MAX_RECORDS: usize = 65_536;
+
+/// The last lines, or why there are none.
+pub(super) fn last_lines(path: &Path) -> Section {
+    const COMMAND: &str = "`journalctl -k -n 200` or `dmesg` as root on the node shows them";
+    match read(path) {
+        Ok(lines) if lines.is_empty() => Section::missing("the kernel has none"),
+        Ok(lines) => Section { lines: lines.into(), note: String::new() },
+        Err(error) => Section::missing(format!("cannot read {}: {error}; {COMMAND}", path.display())),
+    }
+}
+
+fn read(path: &Path) -> io::Result<VecDeque<String>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let (mut lines, mut used) = (VecDeque::new(), 0_usize);
+    let mut buffer = vec![0; RECORD];
+    for _ in 0..MAX_RECORDS {
+        let length = match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // Overwritten before it was read: the next read goes on with what is there.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+        for line in text.lines().filter_map(line) {
+            used = used.saturating_add(cost(&line));
+            lines.push_back(line);
+            while used > ROOM {
+                let Some(oldest) = lines.pop_front() else { break };
+                used = used.saturating_sub(cost(&oldest));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// `6,1234,98765432,-;text` as `98.765432 text`; lines that continue one (names of devices) are left out.
+fn line(record: &str) -> Option<String> {
+    let (head, text) = record.split_once(';').filter(|(head, _)| !head.starts_with(' '))?;
+    let micros: u64 = head.split(',').nth(2)?.parse().ok()?;
+    Some(bounded(&format!("{}.{:06} {text}", micros / 1_000_000, micros % 1_000_000), MAX_LINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_without_what_continues_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kmsg");
+        let mut text = String::new();
+        for number in 0..2_000 {
+            writeln!(text, "6,{number},{number}000005,-;line {number} \u{1b}[31m\n SUBSYSTEM=block").unwrap();
+        }
+        std::fs::write(&path, text).unwrap();
+        let section = last_lines(&path);
+        assert_eq!(section.lines.last().unwrap(), "1999.000005 line 1999  [31m");
+        assert!(section.lines.len() > 100 && section.lines.iter().map(|line| cost(line)).sum::<usize>() <= ROOM);
+        assert!(section.lines.iter().all(|line| line.contains("line ")));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_said_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let section = last_lines(&folder.path().join("kmsg"));
+        assert!(section.lines.is_empty() && section.note.contains("dmesg"), "{section:?}");
+    }
+
+    #[test]
+    fn a_pipe_in_which_nothing_comes_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kmsg");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
+        let _writer = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert_eq!(last_lines(&path).note, "the kernel has none");
+    }
+}

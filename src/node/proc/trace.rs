@@ -1,0 +1,65 @@
+//! What the kernel tells of where a process is, and of what it may do: for people who look for a cause.
+//!
+//! None of it lives in the memory of the process, so none of it takes a lock that a process in state D may hold.
+
+use std::io;
+
+use super::bounded::Bytes;
+use super::groups::Groups;
+use super::handle::Handle;
+
+/// Longest stack that is read: the kernel names at most 64 functions.
+const MAX_STACK: usize = 8 << 10;
+/// Longest `status` or `limits` that is read.
+const MAX_TEXT: usize = 16 << 10;
+
+impl Handle {
+    /// Kernel functions in which it is, innermost first. Takes `CAP_SYS_ADMIN`.
+    pub fn kernel_stack(&self) -> io::Result<String> {
+        self.read("stack", MAX_STACK).map(|read| text(&read))
+    }
+
+    /// The same of one of its threads.
+    pub fn thread_kernel_stack(&self, thread: i32) -> io::Result<String> {
+        self.read(&format!("task/{thread}/stack"), MAX_STACK).map(|read| text(&read))
+    }
+
+    /// Its limits, as the kernel's table.
+    pub fn limits(&self) -> io::Result<String> {
+        self.read("limits", MAX_TEXT).map(|read| text(&read))
+    }
+
+    /// The signals for which it has a handler: bit 0 is signal 1.
+    pub fn caught_signals(&self) -> io::Result<u64> {
+        parse_caught(&text(&self.read("status", MAX_TEXT)?)).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no SigCgt line", self.pid()))
+        })
+    }
+}
+
+impl Groups {
+    /// The kernel's list: one group a line.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+fn text(read: &Bytes) -> String {
+    String::from_utf8_lossy(&read.bytes).into_owned()
+}
+
+fn parse_caught(status: &str) -> Option<u64> {
+    u64::from_str_radix(status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caught_signals_are_read_by_name() {
+        assert_eq!(parse_caught("SigIgn:\t0000000000000001\nSigCgt:\tfffffffd7fc1feff\n"), Some(0xffff_fffd_7fc1_feff));
+        assert_eq!(parse_caught("SigCgt:\tx\n"), None);
+        assert_eq!(parse_caught("Name:\tx\n"), None);
+    }
+}
