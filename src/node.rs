@@ -17,3 +17,4 @@ pub mod report;
 pub mod run;
 pub mod runtime;
 pub mod state;
+pub(in crate::node) mod yaml;

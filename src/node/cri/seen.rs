@@ -8,15 +8,15 @@ use crate::core::text::bounded;
 
 use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, pod_of};
 
-pub(super) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
+pub(in crate::node) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
     RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
 }
 
-pub(super) fn is_ready(state: i32) -> bool {
+pub(in crate::node) fn is_ready(state: i32) -> bool {
     state == v1::PodSandboxState::SandboxReady as i32
 }
 
-pub(super) fn container_state(state: i32) -> ContainerState {
+pub(in crate::node) fn container_state(state: i32) -> ContainerState {
     match v1::ContainerState::try_from(state) {
         Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
         Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
@@ -26,7 +26,7 @@ pub(super) fn container_state(state: i32) -> ContainerState {
 }
 
 /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
-pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
+pub(in crate::node) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
     let metadata = raw.metadata.unwrap_or_default();
     SandboxSeen {
         id: bounded(&raw.id, MAX_ID),
@@ -40,7 +40,7 @@ pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
     }
 }
 
-pub(super) fn container(raw: v1::Container) -> ContainerSeen {
+pub(in crate::node) fn container(raw: v1::Container) -> ContainerSeen {
     let label = |key: &str| raw.labels.get(key).map(String::as_str);
     let metadata = raw.metadata.unwrap_or_default();
     ContainerSeen {
