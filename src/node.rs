@@ -10,6 +10,8 @@ pub mod collect;
 pub mod config;
 pub mod cri;
 pub mod docker;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub mod lanes;
 pub mod local;
 pub mod proc;
