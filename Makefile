@@ -96,9 +96,9 @@ fuzz: protoc ## Feeds each parser of what others write with odd bytes: TIME=60 s
 	    echo "cargo-fuzz $(CARGO_FUZZ_VERSION) is missing and cannot be installed here" >&2; exit 1
 	  }
 	fi
-	$(CARGO) +nightly fuzz build
 	failed=()
 	for target in $(TARGETS); do
+	  $(CARGO) +nightly fuzz build "$$target"
 	  # What it finds on its way stays out of the repository: seeds are small and have names.
 	  found="fuzz/target/found/$$target"; broken="fuzz/target/broken/$$target"
 	  mkdir -p "$$found" "$$broken"
