@@ -13,6 +13,10 @@ FAKE ?=
 # Tests that build a test bed share one machine: one after another.
 TEST_THREADS ?= 1
 CARGO_DENY_VERSION ?= 0.20.2
+CARGO_FUZZ_VERSION ?= 0.13.2
+# Seconds for each target of `make fuzz`, and which of them (all of fuzz/fuzz_targets).
+TIME ?= 60
+TARGETS ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 
 .PHONY: help
 help: ## This text
@@ -65,6 +69,7 @@ bench: setup ## Benchmarks; writes target/bench/*.json
 .PHONY: lint
 lint: protoc ## Format, clippy, dependencies, generated files
 	@$(CARGO) fmt --all -- --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if ! $(CARGO) deny --version >/dev/null 2>&1; then
 	  $(CARGO) install --quiet --locked cargo-deny --version $(CARGO_DENY_VERSION) || true
@@ -78,9 +83,39 @@ lint: protoc ## Format, clippy, dependencies, generated files
 	fi
 	$(MAKE) --no-print-directory crds-check
 
+.PHONY: fuzz
+fuzz: protoc ## Feeds each parser of what others write with odd bytes: TIME=60 seconds each, TARGETS="order proc_stat"
+	@command -v c++ >/dev/null || { echo "a C++ compiler is missing: install one (Debian: g++); libFuzzer is built with it" >&2; exit 1; }
+	if ! $(CARGO) +nightly --version >/dev/null 2>&1; then
+	  rustup toolchain install nightly --profile minimal >/dev/null 2>&1 || {
+	    echo "a nightly Rust is missing and cannot be installed here: the compiler's part of fuzzing is in no other" >&2; exit 1
+	  }
+	fi
+	if ! $(CARGO) fuzz --version >/dev/null 2>&1; then
+	  $(CARGO) install --quiet --locked cargo-fuzz --version $(CARGO_FUZZ_VERSION) || {
+	    echo "cargo-fuzz $(CARGO_FUZZ_VERSION) is missing and cannot be installed here" >&2; exit 1
+	  }
+	fi
+	failed=()
+	for target in $(TARGETS); do
+	  $(CARGO) +nightly fuzz build "$$target"
+	  # What it finds on its way stays out of the repository: seeds are small and have names.
+	  found="fuzz/target/found/$$target"; broken="fuzz/target/broken/$$target"
+	  mkdir -p "$$found" "$$broken"
+	  printf '%-20s ' "$$target"
+	  if $(CARGO) +nightly fuzz run "$$target" "$$found" "fuzz/corpus/$$target" -- \
+	    -max_total_time=$(TIME) -timeout=10 -rss_limit_mb=1024 -max_len=65536 -artifact_prefix="$$broken/" >"$$broken/log" 2>&1; then
+	    grep -oE '^Done [0-9]+ runs in [0-9]+ second' "$$broken/log" | sed 's/$$/s/'
+	  else
+	    echo "FAILED: see $$broken"; grep -hE 'panicked at|ERROR:|Test unit written' -A1 "$$broken/log" >&2 || true; failed+=("$$target")
+	  fi
+	done
+	if [ "$${#failed[@]}" != 0 ]; then echo "failed: $${failed[*]}" >&2; exit 1; fi
+
 .PHONY: fmt
 fmt: ## Formats the code
 	@$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 .PHONY: crds
 crds: protoc ## Writes crds/ from the types

@@ -13,5 +13,8 @@ pub mod cli;
 pub mod controller;
 pub mod core;
 pub mod explain;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod node;
 pub mod telemetry;

@@ -12,6 +12,8 @@ pub mod config;
 pub mod cri;
 pub mod docker;
 pub mod evidence;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub mod lanes;
 pub mod local;
 pub mod proc;
@@ -19,3 +21,4 @@ pub mod report;
 pub mod run;
 pub mod runtime;
 pub mod state;
+pub(in crate::node) mod yaml;

@@ -64,7 +64,7 @@ async fn create(client: Client) -> Result<Option<String>, Error> {
 
 /// The policy in the program. Read by way of a plain value: a reader of YAML for the type itself would be a good part
 /// of the binary.
-fn shipped() -> Result<RemediationPolicy, Error> {
+pub(crate) fn shipped() -> Result<RemediationPolicy, Error> {
     let value: serde_json::Value = serde_saphyr::from_str(YAML)?;
     Ok(serde_json::from_value(value)?)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The duration that `text` says; `None` when it says none, a negative one, or one of centuries.
+/// The duration that `text` says; `None` when it says none, a negative one, or one longer than Go knows (292 years).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -23,8 +23,11 @@ pub fn parse(text: &str) -> Option<Duration> {
         total = total.checked_add(amount(number, nanoseconds(unit)?)?)?;
         rest = Some(next).filter(|next| !next.is_empty());
     }
-    Some(total)
+    Some(total).filter(|total| *total <= LONGEST)
 }
+
+/// The longest that Go knows.
+const LONGEST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
 /// Nanoseconds of one unit.
 fn nanoseconds(unit: &str) -> Option<u64> {
@@ -42,6 +45,9 @@ fn nanoseconds(unit: &str) -> Option<u64> {
 fn amount(number: &str, unit: u64) -> Option<Duration> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     // What comes after nine digits is less than a nanosecond of any unit but the hour.
@@ -74,8 +80,13 @@ mod tests {
         ] {
             assert_eq!(parse(text).map(|found| found.as_millis()), Some(milliseconds), "{text}");
         }
-        for text in ["", "5", "2m0", "-2m", "m", ".", ".s", "1..5s", "2 m", "2d", "99999999h", "1e3s", "٣s"] {
+        for text in
+            ["", "5", "2m0", "-2m", "m", ".", ".s", "1..5s", "2 m", "2d", "99999999h", "1e3s", "٣s", "1.123456789.s"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
+        assert!(parse("2562047h47m16.854775807s").is_some());
+        assert_eq!(parse("2562047h47m16.854775808s"), None, "a nanosecond more than Go knows");
+        assert_eq!(parse(&"2562047h".repeat(1000)), None);
     }
 }

@@ -103,7 +103,7 @@ impl Tracker {
     /// future, and more entries than are ever kept.
     #[must_use]
     pub fn restored(mut self, now: Duration) -> Self {
-        self.entries.retain(|_, entry| entry.first_seen <= entry.last_look && entry.last_look <= now);
+        self.entries.retain(|_, entry| entry.is_of_the_past(now));
         while self.entries.len() > MAX_TRACKED {
             self.entries.pop_last();
         }
@@ -251,6 +251,13 @@ impl Entry {
             impact: String::new(),
             evidence: Vec::new(),
         }
+    }
+
+    /// Whether every look it tells of has been made by now. One still to come would keep all others from counting.
+    fn is_of_the_past(&self, now: Duration) -> bool {
+        let counts = [&self.seen, &self.seen_without_kubelet, &self.clean];
+        let counted = counts.into_iter().filter_map(|count| count.last).max().unwrap_or_default();
+        self.first_seen.max(counted) <= self.last_look && self.last_look <= now
     }
 
     fn is_new(&self, looked: Duration) -> bool {

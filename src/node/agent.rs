@@ -22,10 +22,10 @@ use crate::node::proc;
 use crate::node::proc::role::{CNI_FOLDERS, Prover};
 
 mod act;
-mod admission;
+pub(in crate::node) mod admission;
 mod check;
-mod claims;
-mod job;
+pub(in crate::node) mod claims;
+pub(in crate::node) mod job;
 mod look;
 mod reader;
 mod target;

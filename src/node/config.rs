@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::api::duration::HumanDuration;
 use crate::core::thresholds::{Confirmation, Thresholds};
 use crate::node::proc::bounded;
+use crate::node::yaml;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 64 << 10;
@@ -129,9 +130,9 @@ fn bounded_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read.bytes).map_err(io::Error::other)
 }
 
-fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
+pub(in crate::node) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
     // A file of comments only is a file that names nothing.
-    let file: Option<Said> = serde_saphyr::from_str(text).map_err(|error| {
+    let file: Option<Said> = yaml::read(text).map_err(|error| {
         let what = crate::core::text::bounded(&error.to_string(), 512);
         ConfigError::Form { path: path.to_owned(), what }
     })?;

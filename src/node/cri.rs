@@ -29,7 +29,7 @@ pub mod endpoint;
 pub(crate) mod fake;
 pub(in crate::node) mod labels;
 mod made;
-mod seen;
+pub(in crate::node) mod seen;
 pub mod tasks;
 #[cfg(test)]
 mod tests;
@@ -83,7 +83,7 @@ impl CriError {
     }
 
     /// What a status says about the object `id` (empty for calls that name none).
-    fn of(status: &Status, id: &str) -> Self {
+    pub(in crate::node) fn of(status: &Status, id: &str) -> Self {
         let text = bounded(&format!("{:?}: {}", status.code(), status.message()), MAX_ERROR);
         // A status that came over the wire has no local source; one made of a broken transport has.
         let local = std::error::Error::source(status).is_some();

@@ -19,6 +19,7 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use crate::core::text::{bounded, is_full_id};
@@ -26,7 +27,7 @@ use crate::node::cri::{CriError, open};
 
 #[cfg(test)]
 pub(crate) mod fake;
-mod seen;
+pub(in crate::node) mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -129,13 +130,7 @@ impl Docker {
         let (status, body) = tokio::time::timeout(deadline, self.exchange(path, most))
             .await
             .map_err(|_| CriError::Deadline(deadline))??;
-        if status != StatusCode::OK {
-            return Err(refusal(status, &body, id));
-        }
-        serde_json::from_slice(&body).map_err(|error| {
-            let text = bounded(&format!("{path}: {error}"), MAX_ERROR);
-            if error.is_eof() { CriError::Cut(text) } else { CriError::Unimplemented(text) }
-        })
+        understood(path, id, status, &body)
     }
 
     /// Sends one request and reads its answer. The connection lives as long as this.
@@ -147,30 +142,55 @@ impl Docker {
             }
             error => error,
         })?;
-        let mut http = http1::Builder::new();
-        let (mut sender, connection) =
-            http.max_buf_size(MAX_SMALL).handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        let request = Request::get(path)
-            .header(header::HOST, "docker")
-            .header(header::CONNECTION, "close")
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| CriError::Other(bounded(&error.to_string(), MAX_ERROR)))?;
-        let mut call = pin!(async move {
-            let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
-            let status = answer.status();
-            let most = if status == StatusCode::OK { most } else { MAX_SMALL };
-            Ok((status, read(answer.into_body(), most).await?))
-        });
-        // The answer is read while the connection is driven; its end is not that of the answer.
-        let (mut connection, mut open) = (pin!(connection), true);
-        loop {
-            tokio::select! {
-                biased;
-                answer = &mut call => return answer,
-                _ = &mut connection, if open => open = false,
-            }
+        converse(stream, path, most).await
+    }
+}
+
+/// One request, and its answer's status and body.
+pub(in crate::node) async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+    most: usize,
+) -> Result<(StatusCode, Vec<u8>), CriError> {
+    let mut http = http1::Builder::new();
+    let (mut sender, connection) =
+        http.max_buf_size(MAX_SMALL).handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    let request = Request::get(path)
+        .header(header::HOST, "docker")
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| CriError::Other(bounded(&error.to_string(), MAX_ERROR)))?;
+    let mut call = pin!(async move {
+        let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let status = answer.status();
+        let most = if status == StatusCode::OK { most } else { MAX_SMALL };
+        Ok((status, read(answer.into_body(), most).await?))
+    });
+    // The answer is read while the connection is driven; its end is not that of the answer.
+    let (mut connection, mut open) = (pin!(connection), true);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut call => return answer,
+            _ = &mut connection, if open => open = false,
         }
     }
+}
+
+/// What an answer says. `id` = the container that was asked about.
+pub(in crate::node) fn understood<T: DeserializeOwned>(
+    path: &str,
+    id: Option<&str>,
+    status: StatusCode,
+    body: &[u8],
+) -> Result<T, CriError> {
+    if status != StatusCode::OK {
+        return Err(refusal(status, body, id));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        let text = bounded(&format!("{path}: {error}"), MAX_ERROR);
+        if error.is_eof() { CriError::Cut(text) } else { CriError::Unimplemented(text) }
+    })
 }
 
 /// The whole body, as long as it is not larger than `most`.

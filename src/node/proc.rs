@@ -11,14 +11,14 @@
 //! Names (`comm`) choose whom to look at more closely; they never prove anything.
 
 pub(in crate::node) mod bounded;
-mod clock;
-mod daemon;
+pub(in crate::node) mod clock;
+pub(in crate::node) mod daemon;
 pub(in crate::node) mod groups;
-mod handle;
-mod locks;
+pub(in crate::node) mod handle;
+pub(in crate::node) mod locks;
 pub mod role;
 pub(in crate::node) mod rooted;
-mod stat;
+pub(in crate::node) mod stat;
 mod trace;
 mod waits;
 

@@ -6,7 +6,7 @@
 pub mod client;
 pub mod draft;
 pub mod pace;
-mod plugin;
+pub(in crate::node) mod plugin;
 #[cfg(test)]
 mod tests;
 

@@ -99,7 +99,7 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
 }
 
 /// A termination message as the outcome of this operation; anything else is no outcome.
-fn outcome(message: &str, id: &str) -> Option<Outcome> {
+pub(crate) fn outcome(message: &str, id: &str) -> Option<Outcome> {
     if message.len() > MAX_MESSAGE {
         return None;
     }

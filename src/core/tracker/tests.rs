@@ -285,6 +285,21 @@ fn a_kubelet_that_dies_at_every_start_is_down_one_that_comes_up_is_not() {
 }
 
 #[test]
+fn a_saved_look_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    watch.at(1000, FaultType::HungContainer);
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    let now = Duration::from_secs(1030);
+    let restored = |text: &str| serde_json::from_str::<Tracker>(text).unwrap().restored(now).suspects().count();
+    assert_eq!(restored(&saved), 1);
+    let counted = r#""looks":1,"last":{"secs":1000,"#;
+    assert!(saved.contains(counted), "{saved}");
+    assert_eq!(restored(&saved.replace(counted, r#""looks":1,"last":{"secs":9999,"#)), 0);
+}
+
+#[test]
 fn the_state_survives_a_restart_of_the_probe() {
     use FaultType::HungContainer as Hung;
     let mut node = Node::healthy();

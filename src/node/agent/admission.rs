@@ -17,7 +17,7 @@ const MAX_TEXT: usize = 512;
 
 /// What an order asks for, with everything in place that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(in crate::node) enum Task {
     /// End the wait for this shim of a container that does not answer.
     ReleaseShim { process: ProcessRef, signal: Signal },
     /// End this CNI plugin's wait.
@@ -33,7 +33,7 @@ pub(super) enum Task {
 }
 
 /// Checks the form of an order and says what it asks for.
-pub(super) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
+pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
     if order.node != node {
         let message = format!("the order is for node {:?}, this is {node:?}", order.node);
         return Err(Refusal::new(OutcomeReason::WrongNode, message));

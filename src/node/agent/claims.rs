@@ -53,7 +53,7 @@ struct Claim {
 
 /// What is known of an operation.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(in crate::node) enum Known {
     /// Nobody has claimed it.
     Free,
     /// It has ended, with this outcome.
@@ -116,13 +116,7 @@ impl Claims {
     pub(super) fn known(&self, order: &Order) -> io::Result<Known> {
         let path = self.claim_path(order);
         let Some(bytes) = read(&path)? else { return Ok(Known::Free) };
-        // A claim that cannot be read was cut short by a crash: it is a claim all the same.
-        let Ok(claim) = serde_json::from_slice::<Claim>(&bytes) else { return Ok(Known::Open) };
-        Ok(match claim.outcome {
-            _ if !same_attempt(&claim.order, order) => Known::OtherOrder,
-            Some(outcome) => Known::Ended(outcome),
-            None => Known::Open,
-        })
+        Ok(of_claim(&bytes, order))
     }
 
     /// Takes the operation; `false` when it is taken already. With an outcome, it has ended by that.
@@ -219,6 +213,17 @@ impl Claims {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// What a claim says of this order's operation. One that cannot be read was cut short by a crash: it is a claim all the
+/// same.
+pub(in crate::node) fn of_claim(bytes: &[u8], order: &Order) -> Known {
+    let Ok(claim) = serde_json::from_slice::<Claim>(bytes) else { return Known::Open };
+    match claim.outcome {
+        _ if !same_attempt(&claim.order, order) => Known::OtherOrder,
+        Some(outcome) => Known::Ended(outcome),
+        None => Known::Open,
     }
 }
 

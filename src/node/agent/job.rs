@@ -40,7 +40,7 @@ pub async fn run(args: ActArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_order(text: &str) -> Result<Order, String> {
+pub(in crate::node) fn read_order(text: &str) -> Result<Order, String> {
     if text.len() > MAX_ORDER {
         return Err(format!("the order has {} bytes, at most {MAX_ORDER} are read", text.len()));
     }

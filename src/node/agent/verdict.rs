@@ -9,7 +9,7 @@ use crate::core::text::bounded;
 
 /// Why nothing was done: nothing was touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(in crate::node) struct Refusal {
     pub(super) reason: OutcomeReason,
     pub(super) message: String,
 }

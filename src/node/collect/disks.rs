@@ -17,7 +17,7 @@ use crate::core::observation::{Credential, DisksSeen, FilesystemSeen, Owner, Spa
 use crate::core::text::bounded;
 use crate::node::proc::{Handle, bounded::read_whole, rooted};
 
-mod credential;
+pub(in crate::node) mod credential;
 
 /// Where a runtime keeps what lives as long as the boot (sockets, bundles, locks). Not all of `/run`: a unit may be given
 /// that to read, and its own folder to write.

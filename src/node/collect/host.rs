@@ -124,20 +124,15 @@ impl Host {
     /// Threads of the node. Each takes a process id.
     fn threads(&self) -> io::Result<Usage> {
         let text = self.numbers("loadavg")?;
-        let used = text.split_ascii_whitespace().nth(3).and_then(|field| field.split_once('/')?.1.parse().ok());
         let limit = |name| parse(&self.numbers(name)?);
         let limit = limit("sys/kernel/pid_max")?.min(limit("sys/kernel/threads-max")?);
-        Ok(Usage { used: used.ok_or_else(|| odd(&text))?, limit })
+        Ok(Usage { used: threads_of(&text).ok_or_else(|| odd(&text))?, limit })
     }
 
     /// Open files of the node.
     fn files(&self) -> io::Result<Usage> {
         let text = self.numbers("sys/fs/file-nr")?;
-        let mut fields = text.split_ascii_whitespace().map(str::parse);
-        match (fields.next(), fields.nth(1)) {
-            (Some(Ok(used)), Some(Ok(limit))) => Ok(Usage { used, limit }),
-            _ => Err(odd(&text)),
-        }
+        files_of(&text).ok_or_else(|| odd(&text))
     }
 
     fn numbers(&self, name: &str) -> io::Result<String> {
@@ -217,6 +212,17 @@ fn odd(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not of the form expected"))
 }
 
+/// The number of threads in `loadavg`.
+pub(in crate::node) fn threads_of(loadavg: &str) -> Option<u64> {
+    loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// What `file-nr` says.
+pub(in crate::node) fn files_of(file_nr: &str) -> Option<Usage> {
+    let mut fields = file_nr.split_ascii_whitespace().map(str::parse);
+    Some(Usage { used: fields.next()?.ok()?, limit: fields.nth(1)?.ok()? })
+}
+
 fn parse(text: &str) -> io::Result<u64> {
     text.trim().parse().map_err(|_| odd(text))
 }
@@ -226,10 +232,15 @@ fn of_folder(group: impl AsFd) -> io::Result<Option<Usage>> {
     let (Some(limit), Some(used)) = (groups::file(&group, "pids.max")?, groups::file(&group, "pids.current")?) else {
         return Ok(None);
     };
+    usage(&limit, &used)
+}
+
+/// `pids.max` and `pids.current`; `None` where nothing limits them.
+pub(in crate::node) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
     if limit.trim() == "max" {
         return Ok(None);
     }
-    Ok(Some(Usage { used: parse(&used)?, limit: parse(&limit)? }))
+    Ok(Some(Usage { used: parse(used)?, limit: parse(limit)? }))
 }
 
 /// The group of all pods, where the kubelet keeps one.
@@ -263,13 +274,17 @@ fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> 
         let Some(group) = groups::open(root, &folder)? else { continue };
         let old = groups::file(&group, "freezer.state")?;
         let new = groups::file(&group, "cgroup.events")?;
-        let is_frozen = old.is_some_and(|state| matches!(state.trim(), "FROZEN" | "FREEZING"))
-            || new.is_some_and(|events| events.lines().any(|line| line == "frozen 1"));
-        if is_frozen {
+        if is_frozen(old.as_deref(), new.as_deref()) {
             return Ok(Some(folder));
         }
     }
     Ok(None)
+}
+
+/// `freezer.state` of version 1, `cgroup.events` of version 2.
+pub(in crate::node) fn is_frozen(old: Option<&str>, new: Option<&str>) -> bool {
+    old.is_some_and(|state| matches!(state.trim(), "FROZEN" | "FREEZING"))
+        || new.is_some_and(|events| events.lines().any(|line| line == "frozen 1"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::core::observation::KubeletSettings;
 use crate::core::text::bounded;
 use crate::node::proc::{self, Handle, RawProcess};
 
-pub(super) mod settings;
+pub(in crate::node) mod settings;
 
 pub use settings::Settings;
 

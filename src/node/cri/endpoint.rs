@@ -145,7 +145,7 @@ pub fn is_there_for(pid: i32, socket: &Path, host: &HostPaths) -> Option<bool> {
 }
 
 /// The path in an endpoint such as `unix:///run/x.sock`, `unix:/run/x.sock` or `/run/x.sock`; `None` for others.
-fn socket_path(endpoint: &str) -> Option<PathBuf> {
+pub(in crate::node) fn socket_path(endpoint: &str) -> Option<PathBuf> {
     let path = endpoint.trim();
     let path = path.strip_prefix("unix://").or_else(|| path.strip_prefix("unix:")).unwrap_or(path);
     Some(PathBuf::from(path)).filter(|path| path.is_absolute())

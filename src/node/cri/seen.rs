@@ -11,12 +11,12 @@ use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, p
 /// The condition that every runtime has to tell (CRI: `RuntimeReady` and `NetworkReady`).
 const NETWORK_READY: &str = "NetworkReady";
 
-pub(super) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
+pub(in crate::node) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
     RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
 }
 
 /// A runtime that names no condition of its network says nothing about it.
-pub(super) fn status(answer: v1::StatusResponse) -> StatusSeen {
+pub(in crate::node) fn status(answer: v1::StatusResponse) -> StatusSeen {
     let conditions = answer.status.unwrap_or_default().conditions;
     let network = conditions.into_iter().find(|condition| condition.r#type == NETWORK_READY);
     let network = network.map(|condition| NetworkSeen {
@@ -27,11 +27,11 @@ pub(super) fn status(answer: v1::StatusResponse) -> StatusSeen {
     StatusSeen { network }
 }
 
-pub(super) fn is_ready(state: i32) -> bool {
+pub(in crate::node) fn is_ready(state: i32) -> bool {
     state == v1::PodSandboxState::SandboxReady as i32
 }
 
-pub(super) fn container_state(state: i32) -> ContainerState {
+pub(in crate::node) fn container_state(state: i32) -> ContainerState {
     match v1::ContainerState::try_from(state) {
         Ok(v1::ContainerState::ContainerCreated) => ContainerState::Created,
         Ok(v1::ContainerState::ContainerRunning) => ContainerState::Running,
@@ -41,7 +41,7 @@ pub(super) fn container_state(state: i32) -> ContainerState {
 }
 
 /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
-pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
+pub(in crate::node) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
     let metadata = raw.metadata.unwrap_or_default();
     SandboxSeen {
         id: bounded(&raw.id, MAX_ID),
@@ -55,7 +55,7 @@ pub(super) fn sandbox(raw: v1::PodSandbox) -> SandboxSeen {
     }
 }
 
-pub(super) fn container(raw: v1::Container) -> ContainerSeen {
+pub(in crate::node) fn container(raw: v1::Container) -> ContainerSeen {
     let label = |key: &str| raw.labels.get(key).map(String::as_str);
     let metadata = raw.metadata.unwrap_or_default();
     ContainerSeen {

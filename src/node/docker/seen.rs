@@ -19,14 +19,14 @@ const MAX_CAUSE: usize = 256;
 
 /// What an error says.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Said {
+pub(in crate::node) struct Said {
     #[serde(default)]
     pub message: String,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Version {
+pub(in crate::node) struct Version {
     version: String,
     /// What else speaks HTTP has no such field.
     #[serde(rename = "ApiVersion")]
@@ -34,7 +34,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    pub(super) fn into_seen(self) -> RuntimeSeen {
+    pub(in crate::node) fn into_seen(self) -> RuntimeSeen {
         // The name by which cri-dockerd calls it.
         RuntimeSeen { name: "docker".to_owned(), version: bounded(&self.version, 64) }
     }
@@ -43,7 +43,7 @@ impl Version {
 /// One entry of a list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Listed {
+pub(in crate::node) struct Listed {
     id: String,
     state: String,
     #[serde(default)]
@@ -62,7 +62,7 @@ impl Listed {
     }
 
     /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
-    pub(super) fn into_sandbox(self) -> SandboxSeen {
+    pub(in crate::node) fn into_sandbox(self) -> SandboxSeen {
         SandboxSeen {
             id: bounded(&self.id, MAX_ID),
             ready: state(&self.state) == ContainerState::Running,
@@ -75,7 +75,7 @@ impl Listed {
         }
     }
 
-    pub(super) fn into_container(self) -> ContainerSeen {
+    pub(in crate::node) fn into_container(self) -> ContainerSeen {
         let restarts = self.label(LABEL_RESTARTS).and_then(|count| count.parse().ok());
         ContainerSeen {
             id: bounded(&self.id, MAX_ID),
@@ -108,7 +108,7 @@ fn state(word: &str) -> ContainerState {
 /// One container, asked for by its id.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Inspection {
+pub(in crate::node) struct Inspection {
     id: String,
     state: State,
 }
@@ -129,7 +129,7 @@ struct State {
 }
 
 impl Inspection {
-    pub(super) fn into_inspected(self, asked: &str) -> Result<Inspected, CriError> {
+    pub(in crate::node) fn into_inspected(self, asked: &str) -> Result<Inspected, CriError> {
         if self.id != asked {
             let id = bounded(&self.id, MAX_ID);
             return Err(CriError::Other(format!("asked for {asked}, Docker answered for {id}")));

@@ -21,6 +21,11 @@ pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Byt
     Ok(Bytes { bytes, truncated })
 }
 
+/// The lines of a text that may have been cut. One without an end is none: a number in it may have lost its last digits.
+pub(in crate::node) fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'))
+}
+
 /// Reads a whole small file; a larger one is an error, not a cut text.
 pub(in crate::node) fn read_whole(path: &Path, most: usize) -> io::Result<String> {
     let read = read_file(&mut File::open(path)?, most)?;

@@ -28,7 +28,7 @@ pub fn age(start_ticks: u64, uptime: Duration) -> Duration {
     uptime.saturating_sub(Duration::from_secs(whole).saturating_add(Duration::from_nanos(nanos)))
 }
 
-fn parse_uptime(text: &str) -> Option<Duration> {
+pub(in crate::node) fn parse_uptime(text: &str) -> Option<Duration> {
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }

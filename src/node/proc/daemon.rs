@@ -7,14 +7,13 @@ use std::path::PathBuf;
 
 use rustix::fs::Dir;
 
-use super::handle::Handle;
+use super::bounded::whole_lines;
+use super::handle::{Handle, MAX_STATUS};
 use super::is_gone;
 use super::stat;
 use crate::core::observation::Usage;
 use crate::core::text::bounded;
 
-/// Longest `status` or `limits` that is read.
-const MAX_STATUS: usize = 16 << 10;
 /// Most threads that are looked at. Daemons have some dozens.
 const MAX_THREADS: usize = 512;
 /// Most open files that are counted one by one, where the kernel does not tell their number (before 6.2).
@@ -126,18 +125,18 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not tell {what}"))
 }
 
-fn number_of(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+pub(in crate::node) fn number_of(text: &str, name: &str) -> Option<u64> {
+    whole_lines(text).find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
-fn parse_switches(status: &str) -> Option<u64> {
+pub(in crate::node) fn parse_switches(status: &str) -> Option<u64> {
     let of = |name| number_of(status, name);
     Some(of("voluntary_ctxt_switches:")?.saturating_add(of("nonvoluntary_ctxt_switches:")?))
 }
 
 /// The soft limit of this name.
-fn parse_limit(limits: &str, name: &str) -> Option<u64> {
-    let soft = limits.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?;
+pub(in crate::node) fn parse_limit(limits: &str, name: &str) -> Option<u64> {
+    let soft = whole_lines(limits).find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?;
     if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
 }
 
@@ -150,6 +149,7 @@ mod tests {
         let status = "FDSize:\t256\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t5\n";
         assert_eq!((parse_switches(status), number_of(status, "FDSize:")), (Some(12), Some(256)));
         assert_eq!(parse_switches("voluntary_ctxt_switches:\t7\n"), None);
+        assert_eq!(number_of("FDSize:\t2", "FDSize:"), None, "cut");
         let limits = "Limit   Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files     \n";
         assert_eq!(parse_limit(limits, "Max open files"), Some(1024));
         assert_eq!(parse_limit("Max open files   unlimited unlimited files\n", "Max open files"), Some(u64::MAX));

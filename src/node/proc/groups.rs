@@ -16,7 +16,7 @@ const MOUNT: &str = "sys/fs/cgroup";
 
 /// The groups of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Groups(pub(super) String);
+pub struct Groups(pub(in crate::node) String);
 
 impl Handle {
     /// Its control groups.

@@ -8,15 +8,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::bounded::{self, Bytes};
+use super::bounded::{self, Bytes, whole_lines};
 use super::locks::{FileId, LockKind, parse_held};
 use super::stat::{self, Stat};
 use crate::core::text::bounded;
 
 /// Most bytes of arguments that are read.
 const MAX_ARGS: usize = 64 << 10;
+/// Most bytes of `status` that are read. 65,536 groups fit, which a process can give itself, and what is of interest comes
+/// after them.
+pub(super) const MAX_STATUS: usize = 1 << 20;
 /// Most bytes of environment that are read.
 const MAX_ENVIRON: usize = 256 << 10;
+/// Longest value of a variable that is taken; a longer one is none.
+const MAX_VALUE: usize = 4096;
 /// Most open files of one process that are looked at.
 const MAX_DESCRIPTORS: usize = 1024;
 /// Most bytes of one `fdinfo` that are read.
@@ -68,7 +73,7 @@ impl Handle {
     /// Depth of its PID namespace below the one of this `/proc`: 1 for processes of the node itself, more
     /// for those inside containers.
     pub fn namespace_depth(&self) -> io::Result<usize> {
-        let text = self.read("status", 16 << 10)?.bytes;
+        let text = self.read("status", MAX_STATUS)?.bytes;
         parse_depth(&String::from_utf8_lossy(&text)).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no NSpid line", self.pid))
         })
@@ -99,7 +104,7 @@ impl Handle {
     pub fn environ<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<String>; N]> {
         self.refuse_uninterruptible("environment")?;
         let read = self.read("environ", MAX_ENVIRON)?;
-        Ok(names.map(|name| variable(&read.bytes, name)))
+        Ok(names.map(|name| variable(whole_entries(&read), name)))
     }
 
     /// The files whose locks it holds, by its own open files: exact also for a lock that was taken by a
@@ -123,9 +128,8 @@ impl Handle {
     fn locks_of(&self, descriptor: u32) -> io::Result<Vec<LockedFile>> {
         let text = self.read(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?.bytes;
         let text = String::from_utf8_lossy(&text);
-        let held = text.lines().filter_map(|line| parse_held(line.strip_prefix("lock:")?));
         let mut found = Vec::new();
-        for (kind, file) in held {
+        for (kind, file) in held(&text) {
             let path = bounded(&self.link(&format!("fd/{descriptor}"))?, 512);
             found.push(LockedFile { kind, file, path });
         }
@@ -170,20 +174,30 @@ impl Handle {
     }
 }
 
-fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The locks in an `fdinfo`.
+pub(in crate::node) fn held(fdinfo: &str) -> impl Iterator<Item = (LockKind, FileId)> {
+    whole_lines(fdinfo).filter_map(|line| parse_held(line.strip_prefix("lock:")?))
+}
+
+/// What was read, without an entry that was cut.
+pub(in crate::node) fn whole_entries(read: &Bytes) -> &[u8] {
+    let whole = |at| read.bytes.get(..at).unwrap_or_default();
+    if read.truncated { whole(read.bytes.iter().rposition(|byte| *byte == 0).unwrap_or_default()) } else { &read.bytes }
+}
+
+pub(in crate::node) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parts = (!bytes.is_empty()).then(|| bytes.strip_suffix(&[0]).unwrap_or(bytes).split(|byte| *byte == 0));
     parts.into_iter().flatten()
 }
 
-fn variable(environ: &[u8], name: &str) -> Option<String> {
-    split(environ).find_map(|entry| {
-        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-        Some(bounded(&String::from_utf8_lossy(value), 512))
-    })
+/// The value of a variable, all of it or nothing: half an id is another id.
+pub(in crate::node) fn variable(environ: &[u8], name: &str) -> Option<String> {
+    let value = split(environ).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    std::str::from_utf8(value).ok().filter(|value| value.len() <= MAX_VALUE).map(|value| bounded(value, MAX_VALUE))
 }
 
-fn parse_depth(status: &str) -> Option<usize> {
-    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+pub(in crate::node) fn parse_depth(status: &str) -> Option<usize> {
+    let pids = whole_lines(status).find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(pids.split_ascii_whitespace().count()).filter(|depth| *depth > 0)
 }
 
@@ -201,9 +215,38 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_is_taken_whole_or_not_at_all() {
+        // The longest names that Kubernetes allows.
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};MORE=x;K8S_POD_UID={}",
+            "n".repeat(63),
+            "p".repeat(253),
+            "c".repeat(64),
+            "u".repeat(36)
+        );
+        let environ = format!("A=1\0CNI_ARGS={args}\0");
+        assert_eq!(variable(environ.as_bytes(), "CNI_ARGS"), Some(args));
+        assert_eq!(variable(format!("CNI_ARGS={}", "x".repeat(MAX_VALUE + 1)).as_bytes(), "CNI_ARGS"), None);
+        let cut = |truncated| Bytes { bytes: b"A=1\0CNI_CONTAINERID=abc".to_vec(), truncated };
+        assert_eq!(variable(whole_entries(&cut(true)), "CNI_CONTAINERID"), None);
+        assert_eq!(variable(whole_entries(&cut(false)), "CNI_CONTAINERID").as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn a_lock_in_a_line_that_was_cut_is_none() {
+        let whole = "pos:\t0\nlock:\t1: FLOCK  ADVISORY  WRITE 123 fe:00:5554898 0 EOF\n";
+        assert_eq!(held(whole).count(), 1);
+        for cut in 0..whole.len() {
+            assert_eq!(held(&whole[..cut]).count(), 0, "cut at {cut}");
+        }
+    }
+
+    #[test]
     fn depth_counts_namespaces() {
         assert_eq!(parse_depth("Pid:\t7\nNSpid:\t7\n"), Some(1));
         assert_eq!(parse_depth("NSpid:\t7\t1\n"), Some(2));
         assert_eq!(parse_depth("Pid:\t7\n"), None);
+        // In a container, cut where a list of groups before it was made as long as it takes.
+        assert_eq!(parse_depth("NSpid:\t7"), None);
     }
 }

@@ -73,7 +73,7 @@ struct Line {
 
 /// Lines that cannot be read are left out: the format differs between kernels, and a missing lock only means
 /// less evidence.
-fn parse(text: &str) -> Vec<Lock> {
+pub(in crate::node) fn parse(text: &str) -> Vec<Lock> {
     let mut locks: Vec<Lock> = Vec::new();
     let mut number = None;
     for line in text.lines().filter_map(parse_line) {
@@ -93,7 +93,7 @@ fn parse(text: &str) -> Vec<Lock> {
 }
 
 /// The file named by one line, as it also stands in `fdinfo`, and how it is locked.
-pub(super) fn parse_held(line: &str) -> Option<(LockKind, FileId)> {
+pub(in crate::node) fn parse_held(line: &str) -> Option<(LockKind, FileId)> {
     parse_line(line).filter(|line| !line.waits).map(|line| (line.kind, line.file))
 }
 
@@ -113,6 +113,8 @@ fn parse_line(line: &str) -> Option<Line> {
     let major = u32::from_str_radix(file.next()?, 16).ok()?;
     let minor = u32::from_str_radix(file.next()?, 16).ok()?;
     let inode = file.next()?.parse().ok()?;
+    // The range follows; without it the line was cut, and so perhaps the number.
+    words.next()?;
     Some(Line { number, waits, kind, pid, file: FileId { major, minor, inode } })
 }
 

@@ -257,7 +257,7 @@ fn is_like(pattern: &Path, folder: &Path) -> bool {
 }
 
 /// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_UID=…`).
-fn pod_uid(args: &str) -> Option<String> {
+pub(in crate::node) fn pod_uid(args: &str) -> Option<String> {
     let uid = args.split(';').find_map(|pair| pair.strip_prefix("K8S_POD_UID="))?;
     Some(uid.to_owned()).filter(|uid| !uid.is_empty())
 }
@@ -286,7 +286,7 @@ fn is_caller_name(command: &str) -> bool {
     is_runtime_name(command) || command == KUBELET
 }
 
-fn shim(args: &[String]) -> Option<Proof> {
+pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
     // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither.
     if args.iter().skip(1).any(|arg| arg == "start" || arg == "delete") {
         return None;
@@ -296,7 +296,7 @@ fn shim(args: &[String]) -> Option<Proof> {
     Some(Proof::Shim { id, namespace })
 }
 
-fn client(args: &[String]) -> Option<Proof> {
+pub(in crate::node) fn client(args: &[String]) -> Option<Proof> {
     let verb = args.iter().skip(1).find(|arg| VERBS.contains(&arg.as_str()))?.clone();
     let container_id = args.last().filter(|last| **last != verb && !last.starts_with('-')).cloned();
     Some(Proof::RuntimeClient { verb, container_id })

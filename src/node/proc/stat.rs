@@ -39,7 +39,7 @@ pub(super) fn from_file(file: &mut File, pid: i32) -> io::Result<Stat> {
 
 /// Takes a line apart. The name may hold spaces, parentheses and line ends, and whole made-up fields: only
 /// the *last* closing parenthesis ends it, since no field after it can hold one.
-fn parse(line: &[u8]) -> Option<Stat> {
+pub(in crate::node) fn parse(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|byte| *byte == b'(')?;
     let close = line.iter().rposition(|byte| *byte == b')')?;
     let name = line.get(open.checked_add(1)?..close)?;

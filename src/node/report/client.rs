@@ -159,7 +159,7 @@ pub struct Feedback {
 
 /// The part of the object that the probe reads. Everything else is skipped, not kept.
 #[derive(Debug, Deserialize)]
-struct OwnObject {
+pub(in crate::node) struct OwnObject {
     metadata: ObjectMeta,
     status: Option<OwnStatus>,
 }

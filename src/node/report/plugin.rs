@@ -42,7 +42,7 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 
 /// What the plugin gives.
 #[derive(Debug)]
-pub(super) struct Credential {
+pub(in crate::node) struct Credential {
     /// To be used instead of the plugin.
     pub auth: AuthInfo,
     /// When it ends, by the wall clock, where it does.
@@ -211,9 +211,13 @@ impl Pipe {
     }
 }
 
-fn read(output: &[u8], version: &str) -> Result<Credential, String> {
-    let answer: Answer = serde_json::from_slice(output)
-        .map_err(|error| format!("its answer of {} bytes is no ExecCredential: {error}", output.len()))?;
+/// The credential in what a plugin has written.
+pub(in crate::node) fn read(output: &[u8], version: &str) -> Result<Credential, String> {
+    // Where it stops being one is said, not what stands there: it may be the token.
+    let answer: Answer = serde_json::from_slice(output).map_err(|error| {
+        let (bytes, line, column) = (output.len(), error.line(), error.column());
+        format!("its answer of {bytes} bytes is no ExecCredential (line {line}, column {column})")
+    })?;
     if answer.api_version != version {
         let found = bounded(&answer.api_version, 100);
         return Err(format!("expected an answer of apiVersion {version}, found {found:?}"));
@@ -286,6 +290,7 @@ mod tests {
             ("sleep 600 & echo {", "is no ExecCredential"),
             ("head -c 10000000 /dev/zero", "its answer of 65536 bytes is no ExecCredential"),
             ("head -c 10000000 /dev/zero >&2; exit 1", "exit status: 1"),
+            (r#"echo '{"apiVersion": "client.authentication.k8s.io/v1", "status": "secret"}'"#, "is no ExecCredential"),
             (r#"echo '{"apiVersion": "client.authentication.k8s.io/v1alpha1", "status": {"token": "t"}}'"#, "v1alpha1"),
             (r#"echo '{"apiVersion": "client.authentication.k8s.io/v1"}'"#, "has no status"),
             (
@@ -296,6 +301,7 @@ mod tests {
             let error = run(text).await.unwrap_err();
             assert!(error.contains(expected) && error.contains("plugin"), "{text}: {error}");
             assert!(error.len() < 600, "{} bytes", error.len());
+            assert!(!error.contains("secret"), "{error}");
         }
         let missing = ExecConfig { command: Some("/no/such/plugin".into()), ..script(folder.path(), "") };
         assert!(run_within(&missing, LIMIT).await.unwrap_err().contains("cannot be run"));

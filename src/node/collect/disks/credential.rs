@@ -16,6 +16,7 @@ use crate::core::observation::Credential;
 use crate::core::text::bounded;
 use crate::node::collect::kubelet::settings::flag;
 use crate::node::proc::rooted;
+use crate::node::yaml;
 
 /// Largest kubeconfig, and largest file of certificates, that is read.
 const MAX_FILE: usize = 256 << 10;
@@ -51,9 +52,9 @@ struct NamedUser {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
-struct User {
-    client_certificate: Option<String>,
-    client_certificate_data: Option<ByteString>,
+pub(in crate::node) struct User {
+    pub(in crate::node) client_certificate: Option<String>,
+    pub(in crate::node) client_certificate_data: Option<ByteString>,
 }
 
 /// Looks at the certificate of the kubelet with these flags, as it sees its own files, at this time of the wall clock.
@@ -105,12 +106,7 @@ fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String
         return Err(format!("{} is not an absolute path", path.display()));
     }
     let config = rooted::read(root, path, MAX_FILE).map_err(|error| said(path, error))?;
-    // What is wrong with it is not said: it may hold a token.
-    let config: Kubeconfig =
-        serde_saphyr::from_str(&config).map_err(|_| format!("{} is no kubeconfig", path.display()))?;
-    let context = config.contexts.into_iter().find(|context| context.name == config.current_context);
-    let user = context.and_then(|one| config.users.into_iter().find(|user| user.name == one.context.user));
-    let user = user.ok_or_else(|| format!("{} names no user", path.display()))?.user;
+    let user = user(&config).map_err(|why| format!("{} {why}", path.display()))?;
     if let Some(ByteString(pem)) = user.client_certificate_data {
         return Ok(Some((path.display().to_string(), pem)));
     }
@@ -120,15 +116,23 @@ fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String
     Ok(Some((file.display().to_string(), pem.into_bytes())))
 }
 
+/// The user of a kubeconfig's own context. What else is wrong with it is not said: it may hold a token.
+pub(in crate::node) fn user(text: &str) -> Result<User, &'static str> {
+    let config: Kubeconfig = yaml::read(text).map_err(|_| "is no kubeconfig")?;
+    let context = config.contexts.into_iter().find(|context| context.name == config.current_context);
+    let user = context.and_then(|one| config.users.into_iter().find(|user| user.name == one.context.user));
+    Ok(user.ok_or("names no user")?.user)
+}
+
 /// The first and the last second of the first certificate, since 1970.
-fn dates(pem: &[u8]) -> Option<(Duration, Duration)> {
+pub(in crate::node) fn dates(pem: &[u8]) -> Option<(Duration, Duration)> {
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
     validity(&certificate).ok()
 }
 
 /// Walks to the validity of an X.509 certificate: version (where there is one), serial number, algorithm and issuer stand
 /// before it.
-fn validity(certificate: &[u8]) -> der::Result<(Duration, Duration)> {
+pub(in crate::node) fn validity(certificate: &[u8]) -> der::Result<(Duration, Duration)> {
     let outer = AnyRef::from_der(certificate)?;
     let mut outer = SliceReader::new(outer.value())?;
     let inner: AnyRef<'_> = outer.decode()?;

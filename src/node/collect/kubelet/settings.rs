@@ -13,6 +13,7 @@ use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::text::bounded;
 use crate::core::thresholds::RUNTIME_REQUEST_TIMEOUT;
 use crate::node::proc::rooted;
+use crate::node::yaml;
 
 /// Largest configuration file that is read.
 const MAX_FILE: usize = 1 << 20;
@@ -49,7 +50,7 @@ impl Default for Settings {
 /// The part of a `KubeletConfiguration` that is read. YAML or JSON, as the kubelet takes both.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ConfigFile {
+pub(in crate::node) struct ConfigFile {
     healthz_port: Option<u16>,
     healthz_bind_address: Option<String>,
     container_runtime_endpoint: Option<String>,
@@ -64,13 +65,19 @@ struct ConfigFile {
 pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> {
     let mut settings = Settings::default();
     if let Some(path) = flag(args, "config").filter(|path| !path.is_empty()) {
-        apply(&mut settings, &config(process, Path::new(path))?)?;
+        config(process, Path::new(path), &mut settings)?;
     }
     if let Some(folder) = flag(args, "config-dir").filter(|path| !path.is_empty()) {
         for path in drop_ins(process, Path::new(folder))? {
-            apply(&mut settings, &config(process, &path)?)?;
+            config(process, &path, &mut settings)?;
         }
     }
+    apply_flags(&mut settings, args)?;
+    Ok(settings)
+}
+
+/// Takes over what the flags say.
+pub(in crate::node) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<(), String> {
     if let Some(port) = flag(args, "healthz-port") {
         settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
     }
@@ -85,9 +92,9 @@ pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> 
     }
     // Each one adds to those before.
     for (name, on) in flags(args, "feature-gates").flat_map(|gates| gates.split(',')).filter_map(gate) {
-        open_gate(&mut settings, name, on, SettingsSource::Flags);
+        open_gate(settings, name, on, SettingsSource::Flags);
     }
-    Ok(settings)
+    Ok(())
 }
 
 /// `Name=true`, as the kubelet takes it. What it would not start with is of no interest here.
@@ -113,7 +120,8 @@ fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
     kubelet.source = kubelet.source.max(source);
 }
 
-fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
+/// Takes over what a file says.
+pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
     if let Some(port) = file.healthz_port {
         settings.healthz_port = port;
     }
@@ -136,12 +144,13 @@ fn unreadable(what: &str, value: &str) -> String {
     bounded(&format!("the kubelet's {what} is {value:?}, which is not understood"), 200)
 }
 
-fn config(process: &Path, path: &Path) -> Result<ConfigFile, String> {
+fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), String> {
     let said = |error: &dyn std::fmt::Display| {
         bounded(&format!("cannot read the kubelet's configuration {}: {error}", path.display()), 300)
     };
     let text = read_in_root(process, path).map_err(|error| said(&error))?;
-    serde_saphyr::from_str(&text).map_err(|error| said(&error))
+    let file = yaml::read(&text).map_err(|error| said(&error))?;
+    apply(settings, &file)
 }
 
 /// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path.
@@ -154,9 +163,9 @@ fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
         if name.extension().is_some_and(|extension| extension == "conf") {
             files.push(folder.join(name));
         }
-    }
-    if files.len() > MAX_DROP_INS {
-        return Err(format!("the kubelet's {} holds more than {MAX_DROP_INS} files", folder.display()));
+        if files.len() > MAX_DROP_INS {
+            return Err(format!("the kubelet's {} holds more than {MAX_DROP_INS} files", folder.display()));
+        }
     }
     files.sort();
     Ok(files)
@@ -286,6 +295,21 @@ mod tests {
         }
         let large = process_with(&[("large", &"#".repeat(2 << 20))]);
         assert!(read(&args(&["--config=/large"]), large.path()).unwrap_err().contains("larger than"));
+    }
+
+    #[test]
+    fn a_folder_of_too_many_files_is_not_read() {
+        let names: Vec<String> = (0..=MAX_DROP_INS).map(|number| format!("d/{number}.conf")).collect();
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        let read = |files: &[(&str, &str)]| read(&args(&["--config-dir=/d"]), process_with(files).path());
+        assert!(read(&files[1..]).is_ok());
+        assert!(read(&files).unwrap_err().contains("more than 64 files"));
+    }
+
+    #[test]
+    fn a_file_that_is_nested_too_deeply_is_refused() {
+        let folder = process_with(&[("deep", &format!("other: {}", "[".repeat(60) + &"]".repeat(60)))]);
+        assert!(read(&args(&["--config=/deep"]), folder.path()).is_err());
     }
 
     #[test]

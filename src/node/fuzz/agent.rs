@@ -1,0 +1,142 @@
+//! Orders, what the node remembers of them, the probe's own files, and what the probe reads of its object.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::api::duration::HumanDuration;
+use crate::core::diagnose::Findings;
+use crate::core::fault::MAX_FAULTS;
+use crate::core::order::{NodeAction, Order};
+use crate::core::text::is_full_id;
+use crate::core::thresholds::Thresholds;
+use crate::core::{fault, tracker};
+use crate::fuzz::is_bounded;
+use crate::node::agent::admission::{Task, task};
+use crate::node::agent::claims::{Known, of_claim};
+use crate::node::agent::job::read_order;
+use crate::node::config;
+use crate::node::report::client::{Feedback, OwnObject};
+use crate::node::report::plugin;
+use crate::node::state::Saved;
+
+/// Time since boot at which a state file is read.
+const NOW: Duration = Duration::from_hours(1);
+const VERSION: &str = "client.authentication.k8s.io/v1";
+
+/// The order of a Job's environment. Taken = it may be carried out, as far as its form goes.
+pub(crate) fn order(data: &[u8]) -> bool {
+    let read = read_order(&String::from_utf8_lossy(data));
+    let Ok(order) = read else { return false };
+    let written = serde_json::to_string(&order).unwrap_or_default();
+    assert_eq!(read_order(&written).as_ref(), Ok(&order));
+    assert!(task(&order, &format!("not {}", order.node)).is_err(), "an order for another node");
+    let Ok(task) = task(&order, &order.node) else { return false };
+    let id = &order.operation_id;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    assert!((1..=63).contains(&id.len()) && id.bytes().all(is_name), "{id:?} names a file");
+    assert!((1..=3600).contains(&order.ttl_seconds));
+    match task {
+        Task::RemoveContainer { container_id } => assert!(is_full_id(&container_id)),
+        Task::RemoveShim { process } | Task::RemoveDeafShim { process } => assert!(process.pid > 1),
+        Task::ReleaseClient { process, .. } => {
+            assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
+            assert!(order.target.container_id.as_deref().is_some_and(is_full_id));
+        }
+        Task::ReleaseShim { process, .. } | Task::ReleasePlugin { process, .. } => {
+            assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
+        }
+    }
+    true
+}
+
+/// What stands under an operation's id. Whatever it is, the operation is not free.
+pub(crate) fn claim(data: &[u8]) -> bool {
+    let order = Order {
+        operation_id: "op-1".to_owned(),
+        epoch: 1,
+        node: "w1".to_owned(),
+        action: NodeAction::ReleaseCont,
+        allow_running_pods: false,
+        fault_id: "hungcontainer-1".to_owned(),
+        fault_type: fault::FaultType::HungContainer,
+        target: fault::Target::default(),
+        issued_at: Timestamp::UNIX_EPOCH,
+        ttl_seconds: 60,
+    };
+    let known = of_claim(data, &order);
+    assert_ne!(known, Known::Free, "a claim that is there was not seen");
+    known != Known::Open
+}
+
+/// The state file of an earlier probe.
+pub(crate) fn saved_state(data: &[u8]) -> bool {
+    let Ok(mut saved) = serde_json::from_slice::<Saved>(data) else { return false };
+    let written = serde_json::to_vec(&saved).unwrap_or_default();
+    let again = serde_json::from_slice::<Saved>(&written).and_then(|saved| serde_json::to_vec(&saved));
+    assert_eq!(again.ok(), Some(written));
+    saved.tracker = saved.tracker.restored(NOW);
+    assert_eq!(saved.tracker.clone().restored(NOW), saved.tracker);
+    assert!(saved.tracker.suspects().count() <= tracker::MAX_TRACKED);
+    let tracked = saved.tracker.step(NOW, Timestamp::UNIX_EPOCH, &Findings::default(), &Thresholds::default());
+    assert!(tracked.faults.len() <= MAX_FAULTS);
+    assert!(tracked.faults.iter().all(|fault| fault.for_seconds <= NOW.as_secs()), "longer than since boot");
+    true
+}
+
+pub(crate) fn probe_config(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let shipped = Thresholds::default();
+    match config::parse(text, "probe.yaml") {
+        Ok(read) => {
+            for (one, shipped) in [
+                (&read.hung_container, &shipped.hung_container),
+                (&read.leaked_shim, &shipped.leaked_shim),
+                (&read.kubelet_down, &shipped.kubelet_down),
+                (&read.disk_full, &shipped.disk_full),
+            ] {
+                assert!((3..=20).contains(&one.looks), "{} looks", one.looks);
+                assert!(one.apart.saturating_mul(2) >= shipped.apart && one.apart <= shipped.apart.saturating_mul(20));
+                assert!(one.grace <= shipped.grace.saturating_mul(20));
+            }
+            assert!((2..=20).contains(&read.clean_looks));
+            assert!(read.clean_apart.saturating_mul(read.clean_looks.saturating_sub(1)) <= Duration::from_secs(20));
+            assert!(read.leaked_shim_age >= shipped.leaked_shim_age);
+            assert!(HumanDuration::from_secs(read.list_deadline.as_secs()).get() == read.list_deadline);
+            true
+        }
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.contains("probe.yaml") && said.len() <= 16 << 10, "{} bytes", said.len());
+            false
+        }
+    }
+}
+
+/// What a credential plugin has written.
+pub(crate) fn credential_plugin(data: &[u8]) -> bool {
+    match plugin::read(data, VERSION) {
+        Ok(made) => {
+            let auth = made.auth;
+            let certificate = auth.client_certificate_data.is_some() && auth.client_key_data.is_some();
+            assert!(auth.token.is_some() != certificate && auth.exec.is_none(), "one credential, and no other plugin");
+            true
+        }
+        Err(why) => {
+            assert!(is_bounded(&why, 300), "{} bytes", why.len());
+            false
+        }
+    }
+}
+
+/// The probe's own object, as far as it reads it.
+pub(crate) fn own_object(data: &[u8]) -> bool {
+    let Ok(object) = serde_json::from_slice::<OwnObject>(data) else { return false };
+    let feedback = Feedback::from(object);
+    assert!(feedback.kubelet_version.as_ref().is_none_or(|version| is_bounded(version, 64)));
+    if let Some(order) = &feedback.order {
+        let written = serde_json::to_string(order).unwrap_or_default();
+        assert_eq!(serde_json::from_str(&written).ok().as_ref(), Some(order));
+    }
+    true
+}

@@ -1,0 +1,81 @@
+//! What the kubelet was told, and the certificate by which it proves who it is.
+
+use std::time::Duration;
+
+use crate::fuzz::{beginnings, is_bounded};
+use crate::node::collect::disks::credential;
+use crate::node::collect::kubelet::settings::{ConfigFile, Settings, apply, apply_flags};
+use crate::node::proc::handle;
+use crate::node::yaml;
+
+/// The last second of 9999: no certificate names a later one.
+const LAST: Duration = Duration::from_secs(253_402_300_799);
+
+/// What must hold for all settings that were understood, and for the sentence about those that were not.
+fn check(read: &Result<(), String>, settings: &Settings) {
+    match read {
+        Ok(()) => {
+            assert!(settings.runtime_endpoint.as_ref().is_none_or(|endpoint| is_bounded(endpoint, 512)));
+            assert!(!settings.kubelet.request_timeout.is_zero(), "a kubelet that gives no call any time");
+        }
+        Err(why) => assert!(is_bounded(why, 300) && why.contains("kubelet"), "{why}"),
+    }
+}
+
+/// The command line.
+pub(crate) fn flags(data: &[u8]) -> bool {
+    let args: Vec<String> = handle::split(data).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
+    let mut settings = Settings::default();
+    let read = apply_flags(&mut settings, &args);
+    check(&read, &settings);
+    if read.is_ok() {
+        let mut twice = settings.clone();
+        assert!(apply_flags(&mut twice, &args).is_ok() && twice == settings);
+        // The value of a flag is the last one, so what stands before all of them changes nothing.
+        let before = ["kubelet", "--healthz-port=1", "--healthz-bind-address=::1"].map(str::to_owned);
+        let mut after = Settings::default();
+        let doubled: Vec<String> = before.into_iter().chain(args.iter().skip(1).cloned()).collect();
+        assert!(apply_flags(&mut after, &doubled).is_ok());
+        assert_eq!(after.runtime_endpoint, settings.runtime_endpoint);
+        assert!(after.healthz_port == settings.healthz_port || after.healthz_port == 1);
+    }
+    read.is_ok()
+}
+
+/// The file of `--config`, or a drop-in.
+pub(crate) fn config(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(file) = yaml::read::<ConfigFile>(text) else { return false };
+    let mut settings = Settings::default();
+    let read = apply(&mut settings, &file);
+    check(&read, &settings);
+    if read.is_ok() {
+        let mut twice = settings.clone();
+        assert!(apply(&mut twice, &file).is_ok() && twice == settings);
+    }
+    read.is_ok()
+}
+
+pub(crate) fn kubeconfig(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(user) = credential::user(text) else { return false };
+    if let Some(pem) = &user.client_certificate_data {
+        assert!(pem.0.len() <= data.len(), "more than is there");
+        certificate(&pem.0);
+    }
+    user.client_certificate.is_some() || user.client_certificate_data.is_some()
+}
+
+/// A certificate, as PEM or bare.
+pub(crate) fn certificate(data: &[u8]) -> bool {
+    let (pem, der) = (credential::dates(data), credential::validity(data).ok());
+    for (begin, end) in pem.iter().chain(&der) {
+        assert!(*begin <= LAST && *end <= LAST, "from {begin:?} to {end:?}");
+    }
+    for cut in beginnings(data) {
+        let cut_off = credential::dates(cut);
+        assert!(cut_off.is_none() || cut_off == pem, "cut at {}", cut.len());
+        assert!(der.is_none() || credential::validity(cut).is_err(), "cut at {}", cut.len());
+    }
+    pem.is_some() || der.is_some()
+}

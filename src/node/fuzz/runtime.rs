@@ -1,0 +1,150 @@
+//! Answers of container runtimes, and the names of their sockets.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use containerd_client::services::v1::GetResponse;
+use http::StatusCode;
+use k8s_cri::v1::{ListContainersResponse, ListPodSandboxResponse, VersionResponse};
+use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::{Code, Status};
+
+use crate::core::fault::PodRef;
+use crate::core::observation::{ContainerSeen, SandboxSeen};
+use crate::fuzz::{beginnings, is_bounded};
+use crate::node::collect::HostPaths;
+use crate::node::cri::endpoint::socket_path;
+use crate::node::cri::{CriError, seen as cri};
+use crate::node::docker::{converse, seen as docker, understood};
+
+const ID: &str = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
+/// Largest body that is read here, in bytes.
+const MOST: usize = 4096;
+
+fn check_pod(pod: &PodRef) {
+    assert!(is_bounded(&pod.namespace, 63) && is_bounded(&pod.name, 253) && is_bounded(&pod.uid, 64), "{pod:?}");
+}
+
+fn check_sandbox(seen: &SandboxSeen) {
+    assert!(is_bounded(&seen.id, 128));
+    check_pod(&seen.pod);
+}
+
+fn check_container(seen: &ContainerSeen) {
+    assert!(is_bounded(&seen.id, 128) && is_bounded(&seen.sandbox_id, 128) && is_bounded(&seen.name, 253));
+    assert!(seen.pod.as_ref().is_none_or(|pod| !pod.uid.is_empty()), "a pod without a uid");
+    seen.pod.iter().for_each(check_pod);
+}
+
+/// The same bytes as each message that is read.
+pub(crate) fn cri_answers(data: &[u8]) -> bool {
+    let mut taken = false;
+    if let Ok(answer) = ListPodSandboxResponse::decode(data) {
+        taken |= !answer.items.is_empty();
+        answer.items.into_iter().map(cri::sandbox).for_each(|seen| check_sandbox(&seen));
+    }
+    if let Ok(answer) = ListContainersResponse::decode(data) {
+        taken |= !answer.containers.is_empty();
+        answer.containers.into_iter().map(cri::container).for_each(|seen| check_container(&seen));
+    }
+    if let Ok(answer) = VersionResponse::decode(data) {
+        taken |= !answer.runtime_name.is_empty();
+        let seen = cri::runtime(&answer);
+        assert!(is_bounded(&seen.name, 64) && is_bounded(&seen.version, 64));
+    }
+    taken | GetResponse::decode(data).is_ok_and(|answer| answer.process.is_some())
+}
+
+/// An error that came over the wire: its code, and what it says. Taken = the object is not there.
+pub(crate) fn cri_error(data: &[u8]) -> bool {
+    let Some((code, message)) = data.split_first() else { return false };
+    let (code, message) = (Code::from(i32::from(*code)), String::from_utf8_lossy(message).into_owned());
+    let error = CriError::of(&Status::new(code, message.clone()), ID);
+    assert!(error.to_string().len() < 300);
+    if error == CriError::NotFound {
+        let named = message.contains("No such container") && message.contains(ID);
+        assert!(code == Code::NotFound || (code == Code::Unknown && named), "{code:?}: {message:?}");
+        assert_ne!(
+            CriError::of(&Status::new(Code::Unknown, message), ""),
+            CriError::NotFound,
+            "nobody was asked about"
+        );
+    }
+    error == CriError::NotFound
+}
+
+fn list(data: &[u8]) -> Result<Vec<docker::Listed>, CriError> {
+    understood("/containers/json", None, StatusCode::OK, data)
+}
+
+pub(crate) fn docker_list(data: &[u8]) -> bool {
+    let Ok(entries) = list(data) else { return false };
+    let Ok(again) = list(data) else { return false };
+    entries.into_iter().map(docker::Listed::into_sandbox).for_each(|seen| check_sandbox(&seen));
+    again.into_iter().map(docker::Listed::into_container).for_each(|seen| check_container(&seen));
+    for cut in beginnings(data.trim_ascii_end()) {
+        assert!(matches!(list(cut), Err(CriError::Cut(_))), "cut at {}", cut.len());
+    }
+    true
+}
+
+/// What Docker says of the container asked for, and of one that is not there.
+pub(crate) fn docker_inspect(data: &[u8]) -> bool {
+    let missing = understood::<docker::Inspection>("/x", Some(ID), StatusCode::NOT_FOUND, data).err();
+    if missing == Some(CriError::NotFound) {
+        assert!(String::from_utf8_lossy(data).to_ascii_lowercase().contains("container"), "it did not say so");
+    }
+    let other = understood::<docker::Inspection>("/x", Some(ID), StatusCode::INTERNAL_SERVER_ERROR, data).err();
+    assert!(matches!(other, Some(CriError::Other(_))), "{other:?}");
+    let answer = understood::<docker::Inspection>("/x", Some(ID), StatusCode::OK, data);
+    let Ok(inspected) = answer.and_then(|answer| answer.into_inspected(ID)) else {
+        return missing == Some(CriError::NotFound);
+    };
+    assert!(inspected.pid().is_none_or(|pid| pid > 1), "{inspected:?}");
+    let removal = format!("{:?}", inspected.removal());
+    assert!(removal.len() <= 3 * 256 + 32, "{} bytes", removal.len());
+    true
+}
+
+/// A whole answer as it comes over the socket: chunked, cut off, too large, or something else.
+pub(crate) fn docker_http(data: &[u8]) -> bool {
+    let Some(whole) = asked(data) else { return false };
+    for cut in beginnings(data) {
+        let cut_off = asked(cut);
+        assert!(cut_off.is_none() || cut_off.as_ref() == Some(&whole), "cut at {}: {cut_off:?}", cut.len());
+    }
+    true
+}
+
+/// The ids in a list that these bytes are an answer with.
+fn asked(data: &[u8]) -> Option<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+    let answer = runtime.block_on(async {
+        let (here, mut there) = tokio::io::duplex(64 << 10);
+        // An answer that comes before the question is none.
+        let serve = async move {
+            let mut question = [0; 1024];
+            if there.read(&mut question).await.is_ok() && there.write_all(data).await.is_ok() {
+                let _ = there.shutdown().await;
+            }
+        };
+        tokio::join!(tokio::time::timeout(Duration::from_secs(20), converse(here, "/x", MOST)), serve).0
+    });
+    assert!(answer.is_ok(), "it has not come to an end");
+    let (status, body) = answer.ok()?.ok()?;
+    assert!(body.len() <= if status == StatusCode::OK { MOST } else { 64 << 10 }, "{} bytes were read", body.len());
+    let entries: Vec<docker::Listed> = understood("/x", None, status, &body).ok()?;
+    Some(entries.into_iter().map(|entry| entry.into_container().id).collect())
+}
+
+/// What a kubelet's flag or file names as its runtime's socket.
+pub(crate) fn socket_name(data: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(data);
+    let Some(path) = socket_path(&text) else { return false };
+    assert!(path.is_absolute() && path.as_os_str().len() <= text.len());
+    let host = HostPaths { root: PathBuf::from("/host"), proc: PathBuf::from("/host/proc") };
+    let socket = host.socket(&path);
+    assert!(socket.starts_with(Path::new("/host")), "{}", socket.display());
+    true
+}
