@@ -312,7 +312,14 @@ fn a_runtime_without_a_handler_is_not_to_be_signalled() {
 async fn a_real_process_is_told_of_as_far_as_the_kernel_allows() {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let pid = i32::try_from(child.id()).unwrap();
-    let stat = proc::Handle::open(Path::new(proc::PROC), pid).unwrap().stat().unwrap();
+    let stat = || proc::Handle::open(Path::new(proc::PROC), pid).unwrap().stat().unwrap();
+    // One that runs just now has no stack to be told.
+    let began = std::time::Instant::now();
+    while stat().state != 'S' || stat().command != "sleep" {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", stat());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let stat = stat();
     let host = Host::new();
     let settings = EvidenceSettings { proc: PathBuf::from(proc::PROC), ..host.settings() };
     let mut evidence = Evidence::start(settings);

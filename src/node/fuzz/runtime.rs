@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1::GetResponse;
 use http::StatusCode;
-use k8s_cri::v1::{ListContainersResponse, ListPodSandboxResponse, VersionResponse};
+use k8s_cri::v1::{ListContainersResponse, ListPodSandboxResponse, StatusResponse, VersionResponse};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Status};
@@ -52,6 +52,10 @@ pub(crate) fn cri_answers(data: &[u8]) -> bool {
         taken |= !answer.runtime_name.is_empty();
         let seen = cri::runtime(&answer);
         assert!(is_bounded(&seen.name, 64) && is_bounded(&seen.version, 64));
+    }
+    if let Some(network) = StatusResponse::decode(data).ok().and_then(|answer| cri::status(answer).network) {
+        taken = true;
+        assert!(is_bounded(&network.reason, 64) && is_bounded(&network.message, 256));
     }
     taken | GetResponse::decode(data).is_ok_and(|answer| answer.process.is_some())
 }
