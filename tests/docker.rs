@@ -39,6 +39,18 @@ async fn ended(client: &mut Child) -> ExitStatus {
     panic!("Docker's client still waits after a minute");
 }
 
+/// An engine with a pod of one container: its sandbox and that.
+fn engine() -> Option<(Docker, String, String)> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
+        return None;
+    }
+    let docker = Docker::up().unwrap();
+    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
+    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    Some((docker, sandbox, app))
+}
+
 /// Lanes, diagnosis and tracker, as the probe has them.
 struct Probe {
     lanes: Lanes,
@@ -123,13 +135,7 @@ fn running(docker: &Docker) -> Vec<String> {
 
 #[tokio::test]
 async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is_touched() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
-        return;
-    }
-    let docker = Docker::up().unwrap();
-    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
-    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let Some((docker, sandbox, app)) = engine() else { return };
     let sidecar = docker.run(Kind::Work(&sandbox), "sidecar", "web-0").unwrap();
     let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
     let mut probe = Probe::start(&docker);
@@ -217,13 +223,7 @@ async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is
 /// is not; and a removal that has failed is told from one that is under way.
 #[tokio::test]
 async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
-        return;
-    }
-    let docker = Docker::up().unwrap();
-    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
-    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let Some((docker, sandbox, app)) = engine() else { return };
     let dead = docker.run(Kind::Work(&sandbox), "dead", "web-0").unwrap();
     let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
     let _undo = fail_removal(&docker, &dead);
@@ -250,13 +250,7 @@ async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
 /// engine goes on.
 #[tokio::test]
 async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
-        return;
-    }
-    let docker = Docker::up().unwrap();
-    let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
-    let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
+    let Some((docker, sandbox, app)) = engine() else { return };
     let stuck = docker.create(Kind::Work(&sandbox), "stuck", "web-0").unwrap();
     docker.hang_clients().unwrap();
     let mut start = docker.begin(&["start", &stuck]).unwrap();
