@@ -113,10 +113,9 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
             FaultType::DuplicateSandbox,
             FaultType::GhostSandbox,
             FaultType::ContainerStuck,
-            FaultType::UnknownKubepodsProcess,
             FaultType::ExitedContainerPileUp,
         ],
-        "every container has its sandbox and every sandbox is there, no pod has two, no shim and no process is left over, \
+        "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, \
          no container neither starts nor goes, and ended ones do not pile up",
     ),
     (
@@ -137,8 +136,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
             FaultType::FdExhaustion,
             FaultType::UninterruptibleProcess,
             FaultType::FrozenCgroup,
+            // Like the others here it hangs on looks through the kubelet's or the runtime's root.
+            FaultType::UnknownKubepodsProcess,
         ],
-        "there is room for processes and open files, and nothing of runtime and kubelet hangs in the kernel",
+        "there is room for processes and open files, nothing of runtime and kubelet hangs in the kernel, and the runtime \
+         knows whose processes run in pods",
     ),
     // What one of these cannot look at is no gap of the others.
     (
@@ -299,6 +301,18 @@ mod tests {
         }
         let (_, status, reason) = of(&mut node, &[1000]);
         assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultSuspected), "all were looked at");
+    }
+
+    /// What takes leftovers away is verified also while no kubelet runs.
+    #[test]
+    fn without_a_kubelet_what_is_left_over_is_still_looked_for() {
+        let mut node = Node::healthy();
+        node.kubelet_gone();
+        node.lose_sight_of_the_kubelet();
+        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let judged = of_probe(&[], 0, &findings);
+        let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
+        assert_eq!(sandboxes.status, Tri::True, "{sandboxes:?}");
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         gap(kind, &mut kubelet);
         gap(kind, &mut runtime);
     }
-    for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung] {
+    for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
         gap(kind, &mut runtime);
     }
     safety.kubelet = kubelet.judge();

@@ -15,9 +15,9 @@ use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
 /// Verbs that do one thing to a container and end, and that may be cut off. Others run as long as somebody wants them to
-/// (`run`, `exec`, `events`), are the container's own first step (`init`), or leave it frozen when they are cut off
-/// (`pause`, `resume`).
-pub(crate) const ENDING: [&str; 5] = ["create", "start", "kill", "delete", "update"];
+/// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave it frozen when they are cut off
+/// (`pause`, `resume`, and `update`, for which older ones freeze it).
+pub(crate) const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
 
 /// A client of a container of the kubelet that is older than its bound.
 struct Old<'a> {
@@ -61,6 +61,10 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         }
     }
     old.sort_by_key(|client| (client.process.start_ticks, client.process.pid));
+    // Without lists it is not known of which pods they are, and by those they may stand.
+    if let (Err(verdict), false) = (lists(seen), old.is_empty()) {
+        coverage.others = verdict;
+    }
     for client in &old {
         let detail = format!("{} is old too; another one is told in its place", describe(client.process));
         for name in client.names() {

@@ -8,7 +8,7 @@ use super::{
     processes, short, unproven,
 };
 use crate::core::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
-use crate::core::observation::{Look, MayBe, Observations, Part, RuntimeKind};
+use crate::core::observation::{Look, MayBe, Observations, Part, ProcessSeen, RuntimeKind};
 use crate::core::text::{bounded, is_full_id};
 use crate::core::thresholds::Thresholds;
 
@@ -19,9 +19,15 @@ pub(super) fn deaf(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Look::Failed { age, .. } => *age <= STALE,
         _ => false,
     };
+    // Another daemon beside it, somebody's own Docker, says nothing of containerd.
+    let is_containerd =
+        |process: &ProcessSeen| process.part == Part::Runtime && process.command.starts_with("containerd");
+    let runs = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(is_containerd));
     match (seen.kind, silent) {
-        (RuntimeKind::Unknown, _) => return findings.blind(kind, kind_not_known()),
+        // A probe that begins while containerd is stuck has not been told yet what it is.
         (RuntimeKind::Containerd, true) => {}
+        (RuntimeKind::Unknown, true) if runs => {}
+        (RuntimeKind::Unknown, _) => return findings.blind(kind, kind_not_known()),
         // It answers, so nothing keeps it (what is left over beside it is a LeakedShim); or it is one that waits for no
         // shim at its start.
         _ => {
@@ -38,7 +44,6 @@ pub(super) fn deaf(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
     }
-    let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
     for process in &table.processes {
         let Part::Shim { id, living_children: 0 } = &process.part else { continue };
         if process.parent != 1 || process.state != 'T' || !is_full_id(id) {

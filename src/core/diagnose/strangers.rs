@@ -52,5 +52,5 @@ pub(super) fn unknown(seen: &Observations, thresholds: &Thresholds, findings: &m
             .into(),
         );
     }
-    findings.cover(kind, Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked)));
+    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
 }

@@ -67,10 +67,14 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
     let is_removed = |id: &str| removals.iter().any(|removal| removal.container.id == id);
     for container in lists.containers.iter().filter(|container| !is_removed(&container.id)) {
         if let Some(how) = unfinished(container, lists) {
-            let impact = "its pod gets no further as long as it is so";
+            let impact = if is_newest(container, lists) {
+                "its pod gets no further as long as it is so"
+            } else {
+                "its files and its name stay, and the kubelet tries to stop it again and again"
+            };
             found(container, impact, in_between(container, how));
-        } else if lists.unfinished.contains_key(&container.id) {
-            // A probe that has just begun does not know for how long.
+        } else if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
+            // A probe that has just begun does not know for how long. One that was given up is clean.
             coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
         }
     }
@@ -81,21 +85,25 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
 /// not the newest of its name was given up, and is kept as the last dead instance; one without a ready sandbox is on its
 /// way out, or an orphan.
 fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static str> {
-    let pod = container.pod.as_ref()?;
+    container.pod.as_ref()?;
     lists.unfinished.get(&container.id).filter(|since| **since >= IN_BETWEEN)?;
-    let is_newer = |other: &&ContainerSeen| {
-        other.name == container.name
-            && other.attempt > container.attempt
-            && other.pod.as_ref().is_some_and(|of| of.uid == pod.uid)
-    };
     match container.state {
         ContainerState::Created => {
             let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == container.sandbox_id);
-            (ready && !lists.containers.iter().any(|other| is_newer(&other))).then_some("created and not started")
+            (ready && is_newest(container, lists)).then_some("created and not started")
         }
         ContainerState::Unknown => Some("in a state that the runtime does not know"),
         ContainerState::Running | ContainerState::Exited => None,
     }
+}
+
+/// Whether its kubelet has made no other one of its name since.
+fn is_newest(container: &ContainerSeen, lists: &ListRound) -> bool {
+    let uid = |of: &ContainerSeen| of.pod.as_ref().map(|pod| pod.uid.clone());
+    !lists
+        .containers
+        .iter()
+        .any(|other| other.name == container.name && other.attempt > container.attempt && uid(other) == uid(container))
 }
 
 fn in_between(container: &ContainerSeen, how: &str) -> (String, Vec<String>) {

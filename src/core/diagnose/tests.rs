@@ -327,6 +327,11 @@ impl Node {
         (kubelet.process, kubelet.healthz) = (None, None);
     }
 
+    /// No kubelet runs that could be looked through.
+    pub(crate) fn lose_sight_of_the_kubelet(&mut self) {
+        self.host().unseen = Some("no kubelet runs that could be looked at".into());
+    }
+
     pub(crate) fn runtime_client(&mut self, verb: &str, age: u64) {
         let client = process(300, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
         self.table().push(ProcessSeen { age: Duration::from_secs(age), ..client });

@@ -107,6 +107,19 @@ impl Held {
         }
     }
 
+    /// File name of what it executes.
+    pub(super) fn program(&self) -> io::Result<String> {
+        let exe = self.handle.exe()?;
+        Ok(exe.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
+    }
+
+    /// Whether it is in the control group of the container with this id.
+    pub(super) fn is_inside(&self, container_id: &str) -> io::Result<bool> {
+        let groups = self.handle.groups()?;
+        let is_of = |folder: std::path::PathBuf| folder.to_string_lossy().contains(container_id);
+        Ok(groups.folders("pids").any(is_of))
+    }
+
     /// Time since its start.
     pub(super) fn age(&self, prover: &Prover) -> io::Result<Duration> {
         Ok(proc::age(self.process.start_ticks, proc::uptime(prover.root())?))

@@ -57,6 +57,8 @@ pub struct Lists {
     rechecks: Direct<OrphanRecheck>,
     removals: Direct<Option<RemovalSaid>>,
     sandboxes: Direct<Option<bool>>,
+    /// Sandboxes that were not there when asked for last.
+    ghosts: BTreeSet<String>,
     /// Containers that are created or of an unknown state, by the moment at which they were first listed so.
     unfinished: BTreeMap<String, Instant>,
 }
@@ -178,10 +180,22 @@ impl Lists {
 
     /// Whether sandboxes that are not ready are there at all: some of them, in turn.
     async fn ghosts(&mut self, status: &Client, sandboxes: &[SandboxSeen]) -> BTreeMap<String, Option<bool>> {
-        let not_ready = sandboxes.iter().filter(|seen| !seen.ready).map(|seen| (false, seen.id.as_str())).collect();
+        let not_ready: Vec<&str> = sandboxes.iter().filter(|seen| !seen.ready).map(|seen| seen.id.as_str()).collect();
+        self.ghosts.retain(|id| not_ready.contains(&id.as_str()));
+        // Those that were not there are asked for in every round: that takes several looks to be so.
+        let most = MAX_SANDBOXES + self.ghosts.len().min(MAX_RECHECKS);
+        let wanted = not_ready.into_iter().map(|id| (!self.ghosts.contains(id), id)).collect();
         let call = |id: &str| is_there(status.clone(), id.to_owned());
-        let answers = self.sandboxes.ask(not_ready, MAX_SANDBOXES, self.round, call).await;
-        answers.into_iter().map(|(id, said)| (id, said.flatten())).collect()
+        let answers = self.sandboxes.ask(wanted, most, self.round, call).await;
+        let answers: BTreeMap<_, _> = answers.into_iter().map(|(id, said)| (id, said.flatten())).collect();
+        for (id, said) in &answers {
+            match said {
+                Some(false) => self.ghosts.insert(id.clone()),
+                Some(true) => self.ghosts.remove(id),
+                None => continue,
+            };
+        }
+        answers
     }
 
     /// How many direct questions are still out.

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::bundle::LARGEST;
 use crate::core::fault::Fault;
@@ -22,8 +22,10 @@ pub const MAX_BUNDLES: usize = 32;
 pub const MAX_BYTES: u64 = 4 << 20;
 /// Longest name of a bundle.
 const MAX_NAME: usize = 120;
-/// A bundle that is being written; it has no name yet.
-const NEW: &str = "new";
+/// What the file of a bundle begins with that is being written.
+const NEW: &str = "new-";
+/// Nothing is written for so long.
+const HALF_WRITTEN: Duration = Duration::from_mins(1);
 const END: &str = ".json";
 
 /// The folder of a node's bundles.
@@ -91,14 +93,20 @@ impl Folder {
             if there.len() < MAX_BUNDLES && bytes <= MAX_BYTES {
                 break;
             }
-            std::fs::remove_file(self.file(&oldest.name))?;
+            match std::fs::remove_file(self.file(&oldest.name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             bytes = bytes.saturating_sub(oldest.bytes);
             there.remove(&oldest.name);
         }
-        let new = self.0.join(NEW);
+        // A name of its own: one that was given up may still be written.
+        let new = self.0.join(format!("{NEW}{name}"));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(json)?;
-        std::fs::rename(&new, self.file(name))?;
+        if let Err(error) = file.write_all(json).and_then(|()| std::fs::rename(&new, self.file(name))) {
+            let _ = std::fs::remove_file(&new);
+            return Err(error);
+        }
         there.insert(name.to_owned());
         Ok(there)
     }
@@ -118,6 +126,10 @@ impl Folder {
         for entry in entries {
             let entry = entry?;
             let file = entry.file_name();
+            if file.to_str().is_some_and(|file| file.starts_with(NEW) && !file.ends_with(END)) {
+                self.sweep(&entry);
+                continue;
+            }
             let Some(name) = file.to_str().and_then(|file| file.strip_suffix(END)).filter(|name| is_name(name)) else {
                 continue;
             };
@@ -129,12 +141,19 @@ impl Folder {
         kept.sort_by(|a, b| (a.written, &a.name).cmp(&(b.written, &b.name)));
         Ok(kept)
     }
+
+    /// Takes away what a probe that ended in the middle of it has left; what is young may still be written.
+    fn sweep(&self, entry: &std::fs::DirEntry) {
+        let written = entry.metadata().and_then(|about| about.modified());
+        if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > HALF_WRITTEN)) {
+            let _ = std::fs::remove_file(self.0.join(entry.file_name()));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
 
     use super::*;
     use crate::core::fault::FaultType;
@@ -144,6 +163,20 @@ mod tests {
     fn aged(folder: &Folder, name: &str, seconds: u64) {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         File::options().write(true).open(folder.file(name)).unwrap().set_modified(at).unwrap();
+    }
+
+    #[test]
+    fn what_was_never_written_to_its_end_goes_and_what_is_being_written_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = Folder::below(state.path());
+        folder.keep("b-1", b"{}").unwrap();
+        let half = |name: &str| folder.path().join(format!("{NEW}{name}"));
+        for name in ["old", "young"] {
+            std::fs::write(half(name), b"{").unwrap();
+        }
+        File::options().write(true).open(half("old")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(folder.names().unwrap(), ["b-1"]);
+        assert!(!half("old").exists() && half("young").exists());
     }
 
     #[test]

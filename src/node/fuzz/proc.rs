@@ -80,7 +80,7 @@ pub(crate) fn cmdline(data: &[u8]) -> bool {
     let client = role::client(&args);
     if let Some(Proof::RuntimeClient { verb, container_id }) = &client {
         assert!(args.iter().skip(1).any(|arg| arg == verb));
-        assert!(container_id.is_none() || container_id.as_ref() == args.last());
+        assert!(container_id.as_ref().is_none_or(|id| args.contains(id) && !id.starts_with('-')));
     }
     shim.is_some() || client.is_some()
 }

@@ -61,7 +61,7 @@ pub enum Proof {
     RuntimeClient {
         /// Its verb.
         verb: String,
-        /// The container it works on: the last argument.
+        /// The container it works on, from its arguments.
         container_id: Option<String>,
     },
     /// A runtime daemon.
@@ -297,8 +297,11 @@ pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
 }
 
 pub(in crate::node) fn client(args: &[String]) -> Option<Proof> {
-    let verb = args.iter().skip(1).find(|arg| VERBS.contains(&arg.as_str()))?.clone();
-    let container_id = args.last().filter(|last| **last != verb && !last.starts_with('-')).cloned();
+    let mut args = args.iter().skip(1).skip_while(|arg| !VERBS.contains(&arg.as_str()));
+    let verb = args.next()?.clone();
+    // The container comes last, but for `kill`, where a signal may follow it.
+    let container_id = if verb == "kill" { args.find(|arg| !arg.starts_with('-')) } else { args.last() };
+    let container_id = container_id.filter(|id| !id.starts_with('-')).cloned();
     Some(Proof::RuntimeClient { verb, container_id })
 }
 
@@ -349,6 +352,12 @@ mod tests {
         let create = args("runc --root /run/containerd/runc/k8s.io --log l create --bundle /b --pid-file p abc");
         let proof = Proof::RuntimeClient { verb: "create".to_owned(), container_id: Some("abc".to_owned()) };
         assert_eq!(client(&create), Some(proof));
+        let kill = Proof::RuntimeClient { verb: "kill".to_owned(), container_id: Some("abc".to_owned()) };
+        for line in ["runc --root r kill --all abc 9", "runc kill abc 15", "crun kill abc"] {
+            assert_eq!(client(&args(line)), Some(kill.clone()), "{line}");
+        }
+        let nothing = Proof::RuntimeClient { verb: "delete".to_owned(), container_id: None };
+        assert_eq!(client(&args("runc delete --force")), Some(nothing));
         assert_eq!(client(&args("runc --version")), None);
     }
 }

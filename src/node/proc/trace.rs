@@ -4,13 +4,13 @@
 
 use std::io;
 
-use super::bounded::Bytes;
+use super::bounded::{Bytes, whole_lines};
 use super::groups::Groups;
-use super::handle::Handle;
+use super::handle::{Handle, MAX_STATUS};
 
 /// Longest stack that is read: the kernel names at most 64 functions.
 const MAX_STACK: usize = 8 << 10;
-/// Longest `status` or `limits` that is read.
+/// Longest `limits` that is read.
 const MAX_TEXT: usize = 16 << 10;
 
 impl Handle {
@@ -31,7 +31,7 @@ impl Handle {
 
     /// The signals for which it has a handler: bit 0 is signal 1.
     pub fn caught_signals(&self) -> io::Result<u64> {
-        parse_caught(&text(&self.read("status", MAX_TEXT)?)).ok_or_else(|| {
+        parse_caught(&text(&self.read("status", MAX_STATUS)?)).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no SigCgt line", self.pid()))
         })
     }
@@ -49,7 +49,7 @@ fn text(read: &Bytes) -> String {
 }
 
 fn parse_caught(status: &str) -> Option<u64> {
-    u64::from_str_radix(status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?.trim(), 16).ok()
+    u64::from_str_radix(whole_lines(status).find_map(|line| line.strip_prefix("SigCgt:"))?.trim(), 16).ok()
 }
 
 #[cfg(test)]
@@ -61,5 +61,6 @@ mod tests {
         assert_eq!(parse_caught("SigIgn:\t0000000000000001\nSigCgt:\tfffffffd7fc1feff\n"), Some(0xffff_fffd_7fc1_feff));
         assert_eq!(parse_caught("SigCgt:\tx\n"), None);
         assert_eq!(parse_caught("Name:\tx\n"), None);
+        assert_eq!(parse_caught("SigCgt:\tfffffffd7fc1feff"), None, "cut");
     }
 }

@@ -96,6 +96,8 @@ fn facts(status: &NodeRuntimeHealthStatus) -> NodeRuntimeHealthStatus {
         (fault.for_seconds, fault.look_age_seconds, fault.confirmations) = (0, 0, 0);
         fault.evidence = Vec::new();
         fault.message = String::new();
+        // Its name follows a moment after the fault is confirmed: the next heartbeat tells it.
+        fault.evidence_bundle = None;
         if let Some(process) = &mut fault.target.process {
             (process.state, process.wchan) = (String::new(), None);
         }

@@ -52,7 +52,7 @@ fn a_sandbox_that_is_in_no_list_yet_goes_by_its_id_and_is_the_same_when_it_is() 
 
 #[test]
 fn what_may_take_long_and_what_is_not_the_kubelets_is_nothing() {
-    for verb in ["exec", "run", "events", "init", "pause", "resume"] {
+    for verb in ["exec", "run", "events", "init", "pause", "resume", "update"] {
         assert!(with(client(verb, 4000, WORK)).kinds().is_empty(), "{verb}");
     }
     // podman, or Docker beside containerd: no shim of ours above it, and its container is in no list.
@@ -66,6 +66,10 @@ fn what_may_take_long_and_what_is_not_the_kubelets_is_nothing() {
     assert!(docker.kinds().is_empty());
     docker.list().containers.push(ContainerSeen { state: ContainerState::Created, ..container(BORN, SANDBOX, "new") });
     assert!(docker.kinds().contains(&KIND));
+    // What stands by the name of a pod is not clean while nobody tells pods.
+    let mut hung = with(client("create", 4000, WORK));
+    hung.lists = Look::Hung { out: Duration::from_mins(2) };
+    assert_eq!(clean_at(&hung.findings(), KIND, "uid-one"), None);
     // Nobody lists anything: whose it is cannot be told.
     let mut dark = with(ProcessSeen { parent: 1, ..client("create", 4000, BORN) });
     dark.lists = Look::Never;

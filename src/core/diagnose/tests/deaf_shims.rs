@@ -7,12 +7,17 @@ const KIND: FaultType = FaultType::DeafShim;
 /// A shim is stopped with nothing alive below it, and the runtime's process runs without an answer.
 fn deaf() -> Node {
     let mut node = Node::healthy();
+    containerd(&mut node).command = "containerd".into();
     let shim = node.shim(SANDBOX);
     (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
     node.runtime = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
     node.lists = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
     node.tasks.clear();
     node
+}
+
+fn containerd(node: &mut Node) -> &mut ProcessSeen {
+    node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap()
 }
 
 fn told(node: &Node) -> Option<Sighting> {
@@ -27,7 +32,14 @@ fn a_deaf_shim_beside_a_silent_runtime_is_named_with_its_process() {
     assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
     let mut hung = deaf();
     hung.runtime = Look::Hung { out: Duration::from_secs(40) };
+    // A probe that has begun after it has not been told what the runtime is.
+    hung.kind = RuntimeKind::Unknown;
     assert!(told(&hung).is_some());
+    // Docker of somebody's own is not what does not answer.
+    containerd(&mut hung).command = "dockerd".into();
+    assert_eq!(told(&hung), None);
+    hung.kind = RuntimeKind::Containerd;
+    assert_eq!((told(&hung), clean_at(&hung.findings(), KIND, SANDBOX)), (None, None));
 }
 
 #[test]
@@ -58,7 +70,7 @@ fn while_the_runtime_answers_nothing_waits_for_a_shim() {
     let mut node = deaf();
     node.runtime = Look::Blind { reason: "not mounted".into() };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
-    for kind in [RuntimeKind::Docker, RuntimeKind::Other, RuntimeKind::Unknown] {
+    for kind in [RuntimeKind::Docker, RuntimeKind::Other] {
         let mut node = deaf();
         node.kind = kind;
         assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");

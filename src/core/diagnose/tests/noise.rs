@@ -58,6 +58,9 @@ fn no_network(node: &mut Node) {
 
 /// A shim is stopped, what it served has ended, and the runtime does not answer.
 fn deaf(node: &mut Node) {
+    node.table().iter_mut().filter(|process| process.part == Part::Runtime).for_each(|daemon| {
+        daemon.command = "containerd".into();
+    });
     let shim = node.shim(SANDBOX);
     (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
     node.runtime = failed("connection refused");

@@ -17,6 +17,14 @@ impl Looker {
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
         self.as_old_as(held, self.thresholds.runtime_client_age).await?;
         let (pid, parent) = (held.process.pid, held.process.parent);
+        // The first process of a container may still be named as the client that has made it.
+        let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
+        let inside = self.reader.run(self.bounds.processes, move || read.is_inside(&id)).await?;
+        let inside = inside.map_err(|error| Refusal::cannot_look(format!("the groups of process {pid}: {error}")))?;
+        if inside {
+            let message = format!("process {pid} is in the container's own control group: it is no client any more");
+            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+        }
         let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
         match self.proof_of(parent).await? {
             Some(Proof::Shim { id, namespace }) if namespace == NAMESPACE => {

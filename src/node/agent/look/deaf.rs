@@ -25,6 +25,15 @@ impl Looker {
             let message = format!("shim {pid} serves {id:?}, which is no id that the kubelet's have");
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
         }
+        // Below the shim of a VM nothing needs to live: the VM may be in the shim itself, or a child of process 1.
+        let read = Arc::clone(held);
+        let program = self.reader.run(self.bounds.processes, move || read.program()).await?;
+        let program =
+            program.map_err(|error| Refusal::cannot_look(format!("what does shim {pid} execute? {error}")))?;
+        if !program.starts_with("containerd-shim-runc-") {
+            let message = format!("shim {pid} is {program}, not one of runc's: what it holds is not known");
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
         let answer = match Cri::connect(&self.endpoint.socket).await {
             Ok(cri) => cri.version(self.bounds.call).await,
             Err(error) => Err(error),

@@ -43,10 +43,16 @@ async fn a_shim_that_runs_or_has_something_alive_below_it_is_left_alone() {
     let (client, shim) = node.stage.client("k8s.io", &sandbox, "create", &id());
     shim.stop();
     refused(&node.execute(&end(&shim, &sandbox)).await, OutcomeReason::Recovered);
+    // That of a VM may hold it, with no child at all.
+    let sandbox = id();
+    let name = format!("{}/containerd-shim-kata-v2", id());
+    let vm = node.stage.orphan(&name, &["-namespace", "k8s.io", "-id", &sandbox]);
+    vm.stop();
+    refused(&node.execute(&end(&vm, &sandbox)).await, OutcomeReason::Protected);
     let sandbox = id();
     let docker = node.stage.shim_of("moby", &sandbox);
     docker.stop();
     let refusal = node.execute(&end(&docker, &sandbox)).await;
     assert_eq!(refusal.state, OutcomeState::Refused, "{}", refusal.message);
-    assert!([&runs, &client, &shim, &docker].into_iter().all(|process| process.state().is_some()));
+    assert!([&runs, &client, &shim, &vm, &docker].into_iter().all(|process| process.state().is_some()));
 }

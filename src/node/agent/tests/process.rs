@@ -121,7 +121,12 @@ impl Stage {
         let (log, out) = (self.path(&format!("{runc}.log")), self.path(&format!("{runc}.pid")));
         let runc = self.program(&runc);
         let mut command = Command::new(shim);
-        command.arg("-c").arg(r#"out=$1; shift 5; "$@" & echo $! > "$out"; wait"#).arg("shim").arg(&out);
+        command
+            .arg("-c")
+            .arg(r#"out=$1; shift 5; "$@" & echo $! > "$out"; wait; read -r _ < "$gate""#)
+            .arg("shim")
+            .arg(&out);
+        command.env("gate", self.path("gate"));
         command.args(["-namespace", namespace, "-id", sandbox_id]).arg(runc);
         command.args(self.waiting(&log, &[verb, "--bundle", "/b", container_id])).stdin(Stdio::null());
         let child = command.spawn().unwrap();

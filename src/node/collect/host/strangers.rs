@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::PODS;
 use crate::core::observation::StrangerSeen;
 use crate::core::text::{bounded, is_full_id};
@@ -15,8 +17,6 @@ const MAX_GROUPS: usize = 4096;
 /// Most of them in one look, and most processes told of each.
 const MAX_FOUND: usize = 16;
 const MAX_PIDS: usize = 8;
-/// What the kernel says of a group that holds threads instead of processes.
-const EOPNOTSUPP: i32 = 95;
 
 /// Looks below the kubelet's group of all pods. Where there is none at the usual places, there is nothing to look at.
 pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Vec<StrangerSeen>> {
@@ -68,7 +68,8 @@ fn of_pod(
 /// Some of the processes of a group.
 fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
     let text = match groups::file(group, "cgroup.procs") {
-        Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => None,
+        // It holds threads instead of processes.
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => None,
         read => read?,
     };
     Ok(text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).take(MAX_PIDS).collect())

@@ -203,7 +203,8 @@ async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn(
     let mut said = BTreeMap::new();
     until(&lanes, "an answer of each", |seen| {
         if let Some(round) = seen.lists.value() {
-            assert!(round.asked_sandboxes.len() <= 2, "{:?}", round.asked_sandboxes);
+            // Two in turn, and the one that is gone again.
+            assert!(round.asked_sandboxes.len() <= 3, "{:?}", round.asked_sandboxes);
             said.extend(round.asked_sandboxes.clone());
         }
         said.len() == 4
