@@ -15,6 +15,8 @@ use crate::view;
 
 /// How long the blocked call stays out at most; when it is given up the list comes back.
 const UPDATE: Duration = Duration::from_mins(10);
+/// An attempt to which no kubelet comes: a name that the pod has had is reserved.
+const ATTEMPT: u32 = 100;
 /// The configuration of the network plugins, and where it is put away.
 const NETWORK: &str = "/etc/cni/net.d/10-nrh.conflist";
 const NETWORK_AWAY: &str = "/etc/cni/net.d/10-nrh.conflist.away";
@@ -44,7 +46,7 @@ pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     let lists = view::lists(&socket, view::LIMIT)?;
     let first = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let injection = Injection::now(Fault::DuplicateSandbox, node, Victim::default());
-    let second = view::run_sandbox(&socket, &first.pod, 1, SETTLE)?;
+    let second = view::run_sandbox(&socket, &first.pod, ATTEMPT, SETTLE)?;
     let victim = Victim { pod_uid: Some(pod_uid.to_owned()), sandbox: Some(second), ..Victim::default() };
     Ok(Injection { victim, ..injection })
 }
