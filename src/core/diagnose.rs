@@ -125,6 +125,11 @@ impl Verdict {
         unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CannotLook, why))
     }
 
+    /// Clean at this look, where it was had.
+    fn clean_at<T>(look: Result<(&T, Duration), Self>) -> Self {
+        look.map_or_else(|verdict| verdict, |(_, looked)| Self::Clean { looked })
+    }
+
     /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
     fn undecided(detail: &str) -> Self {
         Self::unknown(ConditionReason::NotYetLooked, detail)

@@ -132,6 +132,14 @@ pub struct ListRound {
     pub round: u64,
 }
 
+impl ListRound {
+    /// Every id in one of the lists, of containers and sandboxes.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let sandboxes = self.sandboxes.iter().map(|seen| &seen.id).chain(&self.sandboxes_again);
+        self.containers.iter().map(|seen| &seen.id).chain(sandboxes).map(String::as_str)
+    }
+}
+
 /// What the runtime says when asked for a suspect container and its sandbox by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanRecheck {

@@ -31,9 +31,7 @@ pub(super) fn deaf(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         // It answers, so nothing keeps it (what is left over beside it is a LeakedShim); or it is one that waits for no
         // shim at its start.
         _ => {
-            let answers = answer(&seen.runtime, seen.now, "the runtime", STALE);
-            return findings
-                .blind(kind, answers.map_or_else(|verdict| verdict, |(_, looked)| Verdict::Clean { looked }));
+            return findings.blind(kind, Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
         }
     }
     let (table, looked) = match processes(seen) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Coverage, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes};
+use super::{Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes};
 use crate::core::fault::{FaultType, MAX_LINE, Severity, Subject, SubjectKind};
 use crate::core::observation::{KubeletSeen, Observations, Part};
 use crate::core::reason::ConditionReason;
@@ -79,10 +79,7 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         }
         .into(),
     );
-    findings.cover(
-        kind,
-        Coverage::new(Verdict::unknown(ConditionReason::CannotLook, "no kubelet has completed its start")),
-    );
+    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "no kubelet has completed its start"));
 }
 
 /// Kubelets that come up, each of them, and do not stay. One that never comes up is down.

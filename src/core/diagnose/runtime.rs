@@ -26,11 +26,7 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
             ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
         }
         look => {
-            let verdict = match answer(look, seen.now, "the runtime", STALE) {
-                Ok((_, looked)) => Verdict::Clean { looked },
-                Err(verdict) => verdict,
-            };
-            return findings.blind(kind, verdict);
+            return findings.blind(kind, Verdict::clean_at(answer(look, seen.now, "the runtime", STALE)));
         }
     };
     let process = match seen.processes.value() {
@@ -70,11 +66,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         }
     };
     let Look::Hung { out } = &seen.lists else {
-        let verdict = match lists(seen) {
-            Ok((_, looked)) => Verdict::Clean { looked },
-            Err(verdict) => verdict,
-        };
-        return blind(findings, &verdict);
+        return blind(findings, &Verdict::clean_at(lists(seen)));
     };
     if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
         // Without a version answer it is the runtime as a whole that is in question.

@@ -22,12 +22,7 @@ pub(super) fn unknown(seen: &Observations, thresholds: &Thresholds, findings: &m
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
     };
     let looked = looked.min(listed);
-    let is_listed = |id: &str| {
-        lists.containers.iter().any(|container| container.id == id)
-            || lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
-            || lists.sandboxes_again.iter().any(|sandbox| sandbox == id)
-    };
-    for one in strangers.iter().filter(|one| !is_listed(&one.id)) {
+    for one in strangers.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
         let id = bounded(&one.id, 128);
         findings.sightings.push(
             Component {

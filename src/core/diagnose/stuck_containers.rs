@@ -99,11 +99,13 @@ fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static s
 
 /// Whether its kubelet has made no other one of its name since.
 fn is_newest(container: &ContainerSeen, lists: &ListRound) -> bool {
-    let uid = |of: &ContainerSeen| of.pod.as_ref().map(|pod| pod.uid.clone());
-    !lists
-        .containers
-        .iter()
-        .any(|other| other.name == container.name && other.attempt > container.attempt && uid(other) == uid(container))
+    !lists.containers.iter().any(|other| {
+        other.name == container.name && other.attempt > container.attempt && pod_uid(other) == pod_uid(container)
+    })
+}
+
+fn pod_uid(container: &ContainerSeen) -> Option<&str> {
+    container.pod.as_ref().map(|pod| pod.uid.as_str())
 }
 
 fn in_between(container: &ContainerSeen, how: &str) -> (String, Vec<String>) {

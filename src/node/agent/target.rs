@@ -14,13 +14,8 @@ use super::verdict::Refusal;
 use crate::core::diagnose::clients::ENDING;
 use crate::core::fault::{ProcessRef, Target};
 use crate::core::order::{OutcomeReason, Signal};
-use crate::node::proc::role::{Proof, Prover};
+use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::node::proc::{self, Handle, RawProcess};
-
-/// The containerd namespace of the kubelet's containers; shims of others are not ours to touch.
-pub(super) const NAMESPACE: &str = "k8s.io";
-/// That of Docker. Its shims may be anybody's: which of them are the kubelet's only Docker can say.
-pub(super) const DOCKER_NAMESPACE: &str = "moby";
 
 /// A proven process that cannot be mistaken for another one.
 #[derive(Debug)]
@@ -166,8 +161,8 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
             let ordered = target.container_id.as_deref().unwrap_or_else(|| ordered_id(target));
             Err(changed(wanted, &format!("it serves {id} for Docker, ordered was {ordered}")))
         }
-        Proof::Shim { namespace, .. } if namespace != NAMESPACE => {
-            Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {NAMESPACE:?}")))
+        Proof::Shim { namespace, .. } if namespace != KUBELET_NAMESPACE => {
+            Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {KUBELET_NAMESPACE:?}")))
         }
         Proof::Shim { id, .. } if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) => {
             Err(changed(wanted, &format!("it serves {id}, ordered was {}", ordered_id(target))))

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::core::observation::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::core::text::bounded;
-use crate::node::proc::role::{self, Proof, Prover};
+use crate::node::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::node::proc::{self, Handle, Lock, RawProcess, Waits};
 
 /// Most processes of interest in one look; more is an error, never a part of the truth.
@@ -19,9 +19,6 @@ const MAX_SEEN: usize = 8192;
 const MAX_HOLDS: usize = 4;
 /// A plugin this young is left alone: its locks are not worth a look yet.
 const YOUNG: Duration = Duration::from_secs(2);
-/// Shims of this containerd namespace are the kubelet's, where it uses containerd. Those of others (`moby`, `default`)
-/// belong to people who use the same containerd, and are in no list of ours.
-const SHIM_NAMESPACE: &str = "k8s.io";
 /// How `runc` calls itself at its steps from a process of the node to the first one of a container.
 const INIT: &str = "runc:[";
 /// A container is made in less than this.
@@ -30,8 +27,6 @@ const INIT_YOUNG: Duration = Duration::from_secs(10);
 const INIT_ANCESTORS: usize = 2;
 /// Most of them in one look.
 const MAX_INITS: usize = 64;
-/// The namespace of Docker's shims: of the kubelet's containers where Docker is the runtime, and of people's on any node.
-const DOCKER_NAMESPACE: &str = "moby";
 
 /// A proof, with what must stay the same for it to hold: the name changes when a process executes another file, the
 /// parent when its caller has ended (and then more is asked of a plugin).
@@ -88,7 +83,7 @@ impl Processes {
     /// When the table cannot be read as a whole, or a right to look is missing (`PermissionDenied`). Processes that
     /// end meanwhile are left out.
     pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
-        let namespace = if with_docker { DOCKER_NAMESPACE } else { SHIM_NAMESPACE };
+        let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
         let uptime = proc::uptime(&self.root)?;
         let table = proc::table(&self.root)?;
         let mut still = BTreeMap::new();
@@ -133,7 +128,7 @@ impl Processes {
     /// kubelet's. They live in the container's own PID namespace, where nothing else is proven.
     fn inits(&self, table: &[RawProcess], uptime: Duration) -> Vec<InitSeen> {
         let shim = |process: &RawProcess| match &self.proven.get(&(process.pid, process.start_ticks))?.proof {
-            Proof::Shim { id, namespace } if namespace == SHIM_NAMESPACE => Some(bounded(id, 128)),
+            Proof::Shim { id, namespace } if namespace == KUBELET_NAMESPACE => Some(bounded(id, 128)),
             _ => None,
         };
         let called = table.iter().filter(|process| process.command.starts_with(INIT) && !process.is_dead());

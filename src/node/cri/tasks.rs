@@ -15,9 +15,8 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
 use super::{CriError, ask, channel};
+use crate::node::proc::role::KUBELET_NAMESPACE;
 
-/// The containerd namespace in which the kubelet's containers live.
-const NAMESPACE: &str = "k8s.io";
 /// A task that there is not: containers have ids of 64 hex digits.
 const NOBODY: &str = "nrh-asks-for-nobody";
 /// Largest answer about one task.
@@ -64,7 +63,7 @@ impl Tasks {
     pub async fn get(&self, id: &str, deadline: Duration) -> Result<TaskState, CriError> {
         let mut client = self.client.clone();
         let mut request = Request::new(GetRequest { container_id: id.to_owned(), exec_id: String::new() });
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(KUBELET_NAMESPACE));
         let answer = ask(deadline, id, client.get(request)).await?;
         let status = answer.process.map(|process| process.status);
         Ok(match status.map(TaskStatus::try_from) {

@@ -29,7 +29,8 @@ pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         let (mut eye, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
         Box::new(move || {
             let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
-            eye.look(&who(&shared)).map_err(failed)
+            let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
+            eye.look(&Who { listed, ..who(&shared) }).map_err(failed)
         })
     };
     let worker = Worker::new("nrh-host", Box::new(make));
@@ -57,10 +58,6 @@ fn who(shared: &Shared) -> Who {
         Some(None) => unseen("no kubelet runs that could be looked at"),
         None => unseen("whether a kubelet runs is not known"),
     }
-    who.listed = lock(&shared.lists).value().map(|round| {
-        let sandboxes = round.sandboxes.iter().map(|seen| &seen.id).chain(&round.sandboxes_again);
-        round.containers.iter().map(|seen| &seen.id).chain(sandboxes).cloned().collect()
-    });
     let table = lock(&shared.processes);
     let Some(table) = table.value() else {
         unseen("the process table is not known");

@@ -27,6 +27,13 @@ pub const CNI_FOLDERS: [&str; 10] = [
     "/snap/microk8s/*/opt/cni/bin",
 ];
 
+/// The containerd namespace of the kubelet's containers, where it uses containerd. Shims of others (`default`) belong to
+/// people who use the same containerd, are in no list of ours, and are not ours to touch.
+pub const KUBELET_NAMESPACE: &str = "k8s.io";
+/// That of Docker: of the kubelet's containers where Docker is the runtime, and of people's on any node. Which of them are
+/// the kubelet's only Docker can say.
+pub const DOCKER_NAMESPACE: &str = "moby";
+
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";

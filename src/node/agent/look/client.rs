@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::Looker;
 use crate::core::fault::Target;
 use crate::core::order::OutcomeReason;
-use crate::node::agent::target::{DOCKER_NAMESPACE, Held, NAMESPACE};
+use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
 use crate::node::docker::Docker;
 use crate::node::proc;
-use crate::node::proc::role::Proof;
+use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
 
 impl Looker {
     /// It is as old as a hung one, and works for the kubelet: its parent is the shim of the ordered sandbox, or one of
@@ -27,7 +27,7 @@ impl Looker {
         }
         let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
         match self.proof_of(parent).await? {
-            Some(Proof::Shim { id, namespace }) if namespace == NAMESPACE => {
+            Some(Proof::Shim { id, namespace }) if namespace == KUBELET_NAMESPACE => {
                 if target.sandbox_id.as_ref() == Some(&id) {
                     return Ok(());
                 }

@@ -2,29 +2,19 @@
 
 use std::sync::Arc;
 
-use super::{Looker, asked, docker, recovered};
+use super::leaked::of_the_kubelets;
+use super::{Looker, asked, recovered};
 use crate::core::order::OutcomeReason;
-use crate::core::text::is_full_id;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
 use crate::node::cri::{Cri, CriError};
-use crate::node::proc::role::Proof;
 
 impl Looker {
     /// The runtime gives no answer, and the shim is stopped, has nothing alive below it and no parent but process 1: whatever
     /// the runtime would say, its end ends nothing else.
     pub(super) async fn shim_still_deaf(&self, held: &Arc<Held>) -> Result<(), Refusal> {
-        let Proof::Shim { id, .. } = &held.proof else {
-            return Err(Refusal::cannot_look("the process is no shim"));
-        };
-        if held.is_of_docker() {
-            return Err(docker::removes_nothing());
-        }
+        of_the_kubelets(held)?;
         let pid = held.process.pid;
-        if !is_full_id(id) {
-            let message = format!("shim {pid} serves {id:?}, which is no id that the kubelet's have");
-            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
-        }
         // Below the shim of a VM nothing needs to live: the VM may be in the shim itself, or a child of process 1.
         let read = Arc::clone(held);
         let program = self.reader.run(self.bounds.processes, move || read.program()).await?;

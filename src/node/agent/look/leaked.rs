@@ -15,26 +15,16 @@ use crate::node::proc::role::Proof;
 impl Looker {
     /// No ready sandbox and no container that may run has its id, and nothing lives below it.
     pub(super) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
-        let Proof::Shim { id, .. } = &held.proof else {
-            return Err(Refusal::cannot_look("the process is no shim"));
-        };
-        // Whatever the runtime that was asked calls itself.
-        if held.is_of_docker() {
-            return Err(docker::removes_nothing());
-        }
-        if !is_full_id(id) {
-            let message = format!("shim {} serves {id:?}, which is no id that the kubelet's have", held.process.pid);
-            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
-        }
+        let id = of_the_kubelets(held)?;
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
         let lists = self.lists(&cri).await?;
-        let ready = |seen: &&SandboxSeen| seen.id == *id && seen.ready;
+        let ready = |seen: &&SandboxSeen| seen.id == id && seen.ready;
         if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
             return Err(recovered(format!("sandbox {id} of shim {} is ready", held.process.pid)));
         }
         let lives =
-            |seen: &&ContainerSeen| (seen.sandbox_id == *id || seen.id == *id) && seen.state != ContainerState::Exited;
+            |seen: &&ContainerSeen| (seen.sandbox_id == id || seen.id == id) && seen.state != ContainerState::Exited;
         if let Some(seen) = lists.containers.iter().find(lives) {
             let message = format!("container {} of shim {} is {:?}", seen.id, held.process.pid, seen.state);
             return Err(recovered(message));
@@ -84,4 +74,20 @@ impl Looker {
         }
         Ok(())
     }
+}
+
+/// The id that a shim serves, where it is one of the kubelet's: of Docker's nothing is removed, whatever the runtime that
+/// was asked calls itself.
+pub(super) fn of_the_kubelets(held: &Held) -> Result<&str, Refusal> {
+    let Proof::Shim { id, .. } = &held.proof else {
+        return Err(Refusal::cannot_look("the process is no shim"));
+    };
+    if held.is_of_docker() {
+        return Err(docker::removes_nothing());
+    }
+    if !is_full_id(id) {
+        let message = format!("shim {} serves {id:?}, which is no id that the kubelet's have", held.process.pid);
+        return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+    }
+    Ok(id)
 }
