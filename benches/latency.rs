@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         eprintln!("SKIP latency: the test bed needs root on Linux");
         return Ok(());
     }
-    let nrh = operator::build()?;
+    let nrh = operator::build()?.nrh;
     let grace = Some(Duration::from_mins(15));
     let bed = Bed::up(BedOptions {
         name: "bench-latency".into(),

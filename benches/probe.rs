@@ -26,9 +26,9 @@ fn main() -> Result<()> {
         eprintln!("SKIP probe: a real node needs root on Linux");
         return Ok(());
     }
-    let nrh = operator::build()?;
+    let programs = operator::build()?;
     let bed = Bed::up(BedOptions { name: "bench-probe".into(), nodes: 1, ..BedOptions::default() })?;
-    operator::load_image(&bed, &nrh)?;
+    operator::load_image(&bed, &programs)?;
     operator::apply_folder(&bed, "config/default")?;
     operator::wait(&bed)?;
     let node = bed.nodes().first().context("a node")?;
@@ -59,7 +59,7 @@ fn fill(bed: &Bed, node: &Node, pods: usize) -> Result<()> {
 }
 
 fn measure(node: &Node, pods: usize) -> Result<Vec<Line>> {
-    let (probe, kubelet) = (pid(node, "nrh", "probe")?, pid(node, "kubelet", "")?);
+    let (probe, kubelet) = (pid(node, "nrh-probe")?, pid(node, "kubelet")?);
     let before = (ticks(probe)?, ticks(kubelet)?);
     std::thread::sleep(WINDOW);
     let cpu = |before: u64, after: u64| (after - before) as f64 * 10.0;
@@ -94,12 +94,10 @@ fn requests(bed: &Bed) -> Result<Line> {
     Ok(Line::new("probe, API requests at rest", probe / minutes, "1/min", kubelet / minutes))
 }
 
-/// The process of a program, told from others of its name by an argument.
-fn pid(node: &Node, comm: &str, argument: &str) -> Result<i32> {
-    let has = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(argument));
-    let found =
-        view::processes(node.init_pid())?.into_iter().find(|process| process.comm == comm && has(process.host_pid));
-    Ok(found.with_context(|| format!("no {comm} {argument} on {}", node.name))?.host_pid)
+/// The process of a program.
+fn pid(node: &Node, comm: &str) -> Result<i32> {
+    let found = view::processes(node.init_pid())?.into_iter().find(|process| process.comm == comm);
+    Ok(found.with_context(|| format!("no {comm} on {}", node.name))?.host_pid)
 }
 
 /// CPU time in ticks of 10 ms.

@@ -12,24 +12,30 @@ use crate::telemetry::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "nrh", version, about)]
 pub struct Cli {
+    /// Flags that every part has.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Args)]
+pub struct LogArgs {
     /// Form of the log lines on standard error.
     #[arg(long, global = true, env = "NRH_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
     /// Which log lines: a level, or directives such as `info,nrh=debug`.
     #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
     pub log: String,
-    /// What to run.
-    #[command(subcommand)]
-    pub command: Command,
 }
 
-/// The parts of the program.
+/// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// The controller: decides what is done in the whole cluster.
     Controller(ControllerArgs),
-    /// The probe: looks at the runtime and the kubelet of its own node.
-    Probe(ProbeArgs),
     /// Carries out one order on this node, then ends (runs inside a Job).
     Act(ActArgs),
     /// Says why a node is healed, held or left alone.
@@ -64,7 +70,19 @@ pub struct ControllerArgs {
     pub identity: String,
 }
 
-/// Flags of `nrh probe`.
+/// The probe of Node Runtime Health: looks at the runtime and the kubelet of its own node.
+#[derive(Debug, Parser)]
+#[command(name = "nrh-probe", version, about)]
+pub struct ProbeCli {
+    /// Flags that every part has.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// The probe's own.
+    #[command(flatten)]
+    pub probe: ProbeArgs,
+}
+
+/// Flags of `nrh-probe`.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
     /// Name of this node.

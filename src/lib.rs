@@ -17,4 +17,5 @@ pub mod explain;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod node;
+pub mod process;
 pub mod telemetry;

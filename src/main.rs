@@ -1,4 +1,4 @@
-//! `nrh`: parses the command line and runs one part.
+//! `nrh`: parses the command line and runs one part. The probe is a program of its own (`src/bin/nrh-probe.rs`).
 
 use anyhow::Context;
 use clap::Parser;
@@ -6,14 +6,9 @@ use nrh::cli::{Cli, Command, CrdArgs, ThresholdsArgs};
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    nrh::telemetry::start(cli.log_format, &cli.log);
-    // One thread is enough for every part, and keeps the probe small; blocking work has threads of its own.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
-    runtime.block_on(async {
+    nrh::process::run(&cli.log, async {
         match cli.command {
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
-            Command::Probe(args) => Box::pin(nrh::node::run::run(args)).await,
             Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,

@@ -28,17 +28,20 @@ const PROGRAM: &str = "workload";
 
 /// Builds the static workload binary (once; cargo keeps it) and returns its path.
 pub fn workload_binary(workspace: &Path) -> Result<PathBuf> {
-    static_binary(workspace, "nrh-testbed-workload", "nrh-testbed-workload")
+    let [program] = static_binaries(workspace, "nrh-testbed-workload", ["nrh-testbed-workload"])?;
+    Ok(program)
 }
 
-/// Builds one binary of the workspace so that it needs nothing in its image.
+/// Builds programs of the workspace so that they need nothing in their image.
 ///
 /// The target is named although it is the host's own: only then does cargo keep the flags away from build scripts.
-pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<PathBuf> {
+pub fn static_binaries<const N: usize>(workspace: &Path, package: &str, names: [&str; N]) -> Result<[PathBuf; N]> {
     // For machines without a compiler.
     if let Some(folder) = std::env::var_os(PREBUILT) {
-        let made = Path::new(&folder).join(binary);
-        ensure!(made.is_file(), "{} is not there, but {PREBUILT} says so", made.display());
+        let made = names.map(|name| Path::new(&folder).join(name));
+        for program in &made {
+            ensure!(program.is_file(), "{} is not there, but {PREBUILT} says so", program.display());
+        }
         return Ok(made);
     }
     let triple = host_triple()?;
@@ -46,7 +49,8 @@ pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<Pa
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
     let mut cargo = cargo(workspace);
     cargo
-        .args(["build", "--release", "--locked", "--package", package, "--bin", binary])
+        .args(["build", "--release", "--locked", "--package", package])
+        .args(names.iter().flat_map(|name| ["--bin", name]))
         .args(["--target", &triple])
         .arg("--target-dir")
         .arg(&target)
@@ -54,7 +58,7 @@ pub fn static_binary(workspace: &Path, package: &str, binary: &str) -> Result<Pa
         // It would win over the flags above.
         .env_remove("RUSTFLAGS");
     run(&mut cargo)?;
-    Ok(target.join(triple).join("release").join(binary))
+    Ok(names.map(|name| target.join(&triple).join("release").join(name)))
 }
 
 /// A cargo that builds the same thing whoever calls: a shell, `cargo run`, or the test of any package.
@@ -161,11 +165,11 @@ pub fn import(node: &Node, archive: &Path) -> Result<()> {
     run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), node.name))
 }
 
-/// Puts a locally built static `nrh` into the final stage of the shipped Dockerfile and saves it as a docker-archive.
+/// Puts locally built static programs into the final stage of the shipped Dockerfile and saves it as a docker-archive.
 ///
 /// So what runs in the bed has the user, labels and entry point that users get; only the compiler stage, which wants
-/// a registry, is replaced by `binary`.
-pub fn operator_image(workspace: &Path, binary: &Path, reference: &str, archive: &Path) -> Result<()> {
+/// a registry, is replaced by `programs`, each with its path in the image.
+pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &str, archive: &Path) -> Result<()> {
     let path = workspace.join("Dockerfile");
     let dockerfile = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let stage = final_stage(&dockerfile).with_context(|| format!("in {}", path.display()))?;
@@ -173,7 +177,10 @@ pub fn operator_image(workspace: &Path, binary: &Path, reference: &str, archive:
     let scratch = tempfile::tempdir().context("make a scratch folder")?;
     let program_folder = scratch.path().join("build/out");
     fs::create_dir_all(&program_folder).with_context(|| format!("create {}", program_folder.display()))?;
-    fs::copy(binary, program_folder.join("nrh")).with_context(|| format!("copy {}", binary.display()))?;
+    for (path, program) in programs {
+        let to = program_folder.join(path.trim_start_matches('/'));
+        fs::copy(program, to).with_context(|| format!("copy {}", program.display()))?;
+    }
     let own = scratch.path().join("Dockerfile");
     fs::write(&own, stage).with_context(|| format!("write {}", own.display()))?;
 
@@ -213,8 +220,8 @@ fn final_stage(dockerfile: &str) -> Result<String> {
     let base = lines[*last].split_whitespace().nth(1).unwrap_or_default();
     ensure!(base == "scratch", "the final stage is FROM {base}, which needs a registry, not FROM scratch");
     ensure!(
-        lines[*last..].iter().any(|line| line.contains("--from=build ") && line.contains("/out/nrh")),
-        "the final stage does not COPY --from=build /out/nrh"
+        lines[*last..].iter().any(|line| line.contains("--from=build ") && line.contains(" /out/ ")),
+        "the final stage does not COPY --from=build /out/"
     );
     let arguments = lines[..*first].iter().filter(|line| word(line) == "ARG");
     let mut stage: Vec<&str> = arguments.chain(&lines[*last..]).copied().collect();
@@ -289,13 +296,13 @@ mod tests {
     #[test]
     fn the_final_stage_is_cut_out() {
         let stage = final_stage(
-            "# x\nARG V=1\nFROM rust:1 AS build\nARG W\nRUN cargo build\n\nfrom scratch\nARG V\nCOPY --from=build /out/nrh /nrh\n",
+            "# x\nARG V=1\nFROM rust:1 AS build\nARG W\nRUN cargo build\n\nfrom scratch\nARG V\nCOPY --from=build /out/ /\n",
         )
         .unwrap();
-        assert_eq!(stage, "ARG V=1\nfrom scratch\nARG V\nCOPY --from=build /out/nrh /nrh\n");
+        assert_eq!(stage, "ARG V=1\nfrom scratch\nARG V\nCOPY --from=build /out/ /\n");
         let refused = |text| final_stage(text).unwrap_err().to_string();
         assert_eq!(refused("RUN x"), "no FROM line");
-        assert!(refused("FROM debian\nCOPY --from=build /out/nrh /nrh").contains("FROM debian"));
+        assert!(refused("FROM debian\nCOPY --from=build /out/ /").contains("FROM debian"));
         assert!(refused("FROM scratch\nCOPY nrh /nrh").contains("does not COPY"));
     }
 
@@ -306,12 +313,13 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let dockerfile = "FROM rust:1 AS build\nRUN x\nFROM scratch\nCOPY --from=build /out/nrh /nrh\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
+        let dockerfile = "FROM rust:1 AS build\nRUN x\nFROM scratch\nCOPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
         fs::write(dir.path().join("Dockerfile"), dockerfile).unwrap();
         fs::write(dir.path().join("binary"), "program").unwrap();
         let archive = dir.path().join("nrh.tar");
         for _ in 0..2 {
-            operator_image(dir.path(), &dir.path().join("binary"), "runtimehealth.io/nrh:dev", &archive).unwrap();
+            operator_image(dir.path(), &[("/nrh", &dir.path().join("binary"))], "runtimehealth.io/nrh:dev", &archive)
+                .unwrap();
         }
         let image = entries(&fs::read(&archive).unwrap());
         let manifest: Value = serde_json::from_slice(&image["manifest.json"].1).unwrap();

@@ -13,21 +13,38 @@ pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long the objects of a folder may take to be accepted.
 const APPLY: Duration = Duration::from_mins(3);
 
-/// Builds the static operator binary, as shipped, and returns its path.
-pub fn build() -> Result<PathBuf> {
-    images::static_binary(&state::workspace(), "nrh", "nrh")
+/// The operator's programs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// Controller, executor and what people ask
+    pub nrh: PathBuf,
+    /// The probe
+    pub probe: PathBuf,
 }
 
-/// Brings the image to every node; where stand-ins run, the program itself.
-pub fn load_image(bed: &Bed, nrh: &Path) -> Result<()> {
+impl Programs {
+    /// The same with paths of the image.
+    pub(crate) fn in_image(&self) -> [(&'static str, &Path); 2] {
+        [("/nrh", &self.nrh), ("/nrh-probe", &self.probe)]
+    }
+}
+
+/// Builds the static programs of the operator, as shipped.
+pub fn build() -> Result<Programs> {
+    let [nrh, probe] = images::static_binaries(&state::workspace(), "nrh", ["nrh", "nrh-probe"])?;
+    Ok(Programs { nrh, probe })
+}
+
+/// Brings the image to every node; where stand-ins run, the programs themselves.
+pub fn load_image(bed: &Bed, programs: &Programs) -> Result<()> {
     let (stand_ins, real): (Vec<_>, Vec<_>) = bed.nodes().iter().partition(|node| node.is_stand_in());
-    stand_ins.iter().try_for_each(|node| node.set_image(IMAGE, Image::program(nrh)))?;
+    stand_ins.iter().try_for_each(|node| node.set_image(IMAGE, Image::programs(programs)))?;
     if real.is_empty() {
         return Ok(());
     }
     packages::ensure(packages::BUILD, true)?;
     let archive = bed.dir().join("nrh-image.tar");
-    images::operator_image(&state::workspace(), nrh, IMAGE, &archive)?;
+    images::operator_image(&state::workspace(), &programs.in_image(), IMAGE, &archive)?;
     real.iter().try_for_each(|node| images::import(node, &archive))
 }
 

@@ -23,11 +23,11 @@ fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server() {
     // The workload stands in for the product here: what is proven is the way from a Dockerfile to a running pod.
     let dir = tempfile::tempdir().unwrap();
     let dockerfile = "FROM nowhere.invalid/rust:1 AS build\nRUN false\nFROM scratch\n\
-        COPY --from=build /out/nrh /nrh\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
+        COPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
     fs::write(dir.path().join("Dockerfile"), dockerfile).unwrap();
     let binary = images::workload_binary(&workspace()).unwrap();
     let archive = dir.path().join("nrh.tar");
-    images::operator_image(dir.path(), &binary, REFERENCE, &archive).unwrap();
+    images::operator_image(dir.path(), &[("/nrh", &binary)], REFERENCE, &archive).unwrap();
     images::import(node, &archive).unwrap();
 
     let pod = |name: &str, image: &str, argument: &str, restart: &str| {

@@ -156,8 +156,8 @@ fn workload(bed: &Bed, name: &str, containers: usize, node: &Value) {
 
 /// The product as shipped, with the mirror of conditions, and a workload on every node; on the third one with ten
 /// containers.
-fn install(bed: &Bed, nrh: &Path) {
-    operator::load_image(bed, nrh).unwrap();
+fn install(bed: &Bed, programs: &operator::Programs) {
+    operator::load_image(bed, programs).unwrap();
     operator::apply_folder(bed, "config/default").unwrap();
     // As the component config/node-conditions does.
     let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
@@ -177,21 +177,22 @@ fn what_is_injected_into_real_nodes_is_named_and_taken_back() {
         eprintln!("SKIP: real nodes need root on Linux");
         return;
     }
-    let nrh = operator::build().unwrap();
+    let programs = operator::build().unwrap();
+    let nrh = &programs.nrh;
     let bed = Bed::up(BedOptions { name: "sight".into(), nodes: 5, ..BedOptions::default() }).unwrap();
-    install(&bed, &nrh);
+    install(&bed, &programs);
     let [blocked, doubled, starting, dying, lacking] = bed.nodes() else { panic!("five nodes") };
     // Side by side: it is thresholds that take the time.
     thread::scope(|scope| {
-        scope.spawn(|| blocked_update(&bed, &nrh, blocked));
+        scope.spawn(|| blocked_update(&bed, nrh, blocked));
         scope.spawn(|| {
-            missing_network(&bed, &nrh, doubled);
-            deaf_shim(&bed, &nrh, doubled);
-            duplicate_sandbox(&bed, &nrh, doubled);
+            missing_network(&bed, nrh, doubled);
+            deaf_shim(&bed, nrh, doubled);
+            duplicate_sandbox(&bed, nrh, doubled);
         });
-        scope.spawn(|| blocked_start(&bed, &nrh, starting));
+        scope.spawn(|| blocked_start(&bed, nrh, starting));
         scope.spawn(|| {
-            frozen_kubelet(&bed, &nrh, dying);
+            frozen_kubelet(&bed, nrh, dying);
             crash_loop(&bed, dying);
         });
         scope.spawn(|| lacking_node(&bed, lacking));

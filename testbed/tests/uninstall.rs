@@ -32,7 +32,7 @@ fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothin
         println!("SKIPPED: a real node needs root");
         return;
     }
-    let nrh = operator::build().unwrap();
+    let programs = operator::build().unwrap();
     let bed = Bed::up(BedOptions { name: "uninstall".into(), ..BedOptions::default() }).unwrap();
     let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
     // What a cluster has before is not ours: everything cluster-wide is compared by name.
@@ -43,7 +43,7 @@ fn an_uninstall_while_a_node_is_cordoned_takes_the_cordon_back_and_leaves_nothin
         text.split_whitespace().map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
     };
     let before = everything();
-    operator::load_image(&bed, &nrh).unwrap();
+    operator::load_image(&bed, &programs).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();
     operator::wait(&bed).unwrap();
     assert!(everything().len() > before.len() + 10, "{:?}", everything());

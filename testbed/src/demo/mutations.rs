@@ -51,16 +51,16 @@ pub struct Variant {
 
 /// Plays all variants at the same time and judges each; one more node stays healthy throughout.
 pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
-    let nrh = operator::build()?;
+    let programs = operator::build()?;
     let nodes = variants.len() + 1;
     let bed = Bed::up(BedOptions { name: "mutations".into(), nodes, stand_ins: true, ..BedOptions::default() })?;
-    operator::load_image(&bed, &nrh)?;
+    operator::load_image(&bed, &programs)?;
     let (well, sick) = bed.nodes().split_last().context("no nodes")?;
     for (number, (node, variant)) in sick.iter().zip(variants).enumerate() {
         bed.kubectl(&["label", "node", &node.name, &format!("{LABEL}=v{number}")])?;
         reserve(&bed, node)?;
         if let Some(mutation) = variant.mutation {
-            node.set_image(operator::IMAGE, mutation.image(&nrh, &node.dir.join("bin")))?;
+            node.set_image(operator::IMAGE, mutation.image(&programs, &node.dir.join("bin")))?;
             start_mutant(node, mutation)?;
         }
     }
@@ -79,14 +79,14 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
         let what = format!("daemonset/{name}");
         bed.kubectl(&["-n", workloads::NAMESPACE, "rollout", "status", &what, "--timeout=300s"])?;
     }
-    let thresholds = thresholds(&nrh)?;
+    let thresholds = thresholds(&programs.nrh)?;
     let one = |node: &Node, variant: &Variant| -> Result<Report> {
         let stage = Stage {
             bed: Bed::attach(bed.name())?,
             tell: Teller::silent(),
             sick: node.clone(),
             well: well.clone(),
-            nrh: nrh.clone(),
+            programs: programs.clone(),
             thresholds: thresholds.clone(),
             look: LOOK,
             limit: Some(variant.limit),

@@ -29,7 +29,7 @@ pub fn run(options: &Options) -> Result<bool> {
         refuse_real(options)?;
     }
     tell.say("building the operator (static, as shipped)");
-    let nrh = operator::build()?;
+    let programs = operator::build()?;
     let nodes = if options.fake { "two nodes of stand-ins" } else { "two real nodes" };
     tell.say(&format!("starting a control plane, {nodes} and simulated ones"));
     let bed = Bed::up(BedOptions {
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<bool> {
         tidy_up_when_told(bed.name());
     }
     bed.add_kwok_nodes(options.kwok)?;
-    let stage = Stage::set(bed, tell, nrh, options.no_controls).context("install the operator")?;
+    let stage = Stage::set(bed, tell, programs, options.no_controls).context("install the operator")?;
     let mut plot = Plot { stage: &stage, options, records: Vec::new() };
     let told = plot.tell_all();
     if let Err(error) = &told {

@@ -1,7 +1,7 @@
 //! The stage: a bed with the operator installed as a user would, and the questions acts ask of it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::tell::Teller;
 use super::wait::{LOOK, wait};
 use super::workloads::NAMESPACE;
 use super::writes::Write;
+use crate::operator::Programs;
 use crate::view::{self, Pod, Snapshot};
 use crate::{Bed, Node, operator, state};
 
@@ -26,8 +27,8 @@ pub(super) struct Stage {
     pub(super) sick: Node,
     /// The node that stays healthy throughout.
     pub(super) well: Node,
-    /// The static operator binary.
-    pub(super) nrh: PathBuf,
+    /// The operator's static programs.
+    pub(super) programs: Programs,
     /// The operator's default thresholds by fault, in seconds.
     pub(super) thresholds: BTreeMap<String, u64>,
     /// How often the bed looks.
@@ -56,11 +57,11 @@ impl Stage {
     /// Takes a bed, installs the operator and the workloads, and waits until all runs.
     ///
     /// With `apart` the controllers are kept off the node that will be sick.
-    pub(super) fn set(bed: Bed, tell: Teller, nrh: PathBuf, apart: bool) -> Result<Self> {
+    pub(super) fn set(bed: Bed, tell: Teller, programs: Programs, apart: bool) -> Result<Self> {
         let [sick, well] = bed.nodes() else { anyhow::bail!("the demo needs two nodes") };
         let (sick, well) = (sick.clone(), well.clone());
-        let thresholds = thresholds(&nrh)?;
-        let stage = Self { bed, tell, sick, well, nrh, thresholds, look: LOOK, limit: None, shared: false };
+        let thresholds = thresholds(&programs.nrh)?;
+        let stage = Self { bed, tell, sick, well, programs, thresholds, look: LOOK, limit: None, shared: false };
         stage.install(apart)?;
         Ok(stage)
     }
@@ -74,7 +75,7 @@ impl Stage {
         if !self.sick.is_stand_in() {
             self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
         }
-        operator::load_image(&self.bed, &self.nrh)?;
+        operator::load_image(&self.bed, &self.programs)?;
         if apart {
             reserve(&self.bed, &self.sick)?;
         }

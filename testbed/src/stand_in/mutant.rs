@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::table::{Config, Object, Standing, Table};
 use super::{ROOT, settings::Image};
+use crate::operator::Programs;
 use crate::process::Identity;
 
 /// Where the second server listens, inside the node.
@@ -44,13 +45,16 @@ impl Mutation {
     }
 
     /// The operator's image under this mutation; `folder` holds the stand-ins.
-    pub(crate) fn image(self, nrh: &Path, folder: &Path) -> Image {
-        let words = [folder.join(EXECUTOR).display().to_string(), self.name(), nrh.display().to_string()];
-        Image {
+    pub(crate) fn image(self, programs: &Programs, folder: &Path) -> Image {
+        let words = [folder.join(EXECUTOR).display().to_string(), self.name(), programs.nrh.display().to_string()];
+        let mut image = Image {
             entrypoint: words.into(),
             env: [("NRH_RUNTIME_ENDPOINT".to_owned(), SOCKET.to_owned())].into(),
-            ..Image::default()
-        }
+            ..Image::programs(programs)
+        };
+        // A Job's command names this one.
+        image.files.remove("/nrh");
+        image
     }
 }
 

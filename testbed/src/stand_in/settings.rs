@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::operator::Programs;
+
 /// Where the settings are, inside the node.
 pub const PATH: &str = "/etc/containerd/stand-in.json";
 
@@ -25,6 +27,8 @@ pub struct Settings {
 pub struct Image {
     /// Its entry point: a program with leading arguments
     pub entrypoint: Vec<String>,
+    /// Programs of the machine by their paths in the image, beside the one of the entry point
+    pub files: BTreeMap<String, String>,
     /// Arguments when the pod names none
     pub args: Vec<String>,
     /// Environment of the image; what the pod says wins
@@ -37,9 +41,17 @@ impl Image {
         Self { entrypoint: vec![path.display().to_string()], ..Self::default() }
     }
 
-    /// The command line for a pod's `command` and `args`. A `command` names a file of the image, and there is only one.
+    /// The operator's image.
+    pub fn programs(programs: &Programs) -> Self {
+        let files = programs.in_image().map(|(file, program)| (file.to_owned(), program.display().to_string()));
+        Self { files: files.into(), ..Self::program(&programs.nrh) }
+    }
+
+    /// The command line for a pod's `command` and `args`. What a `command` names and is not known is the entry point's
+    /// program.
     pub fn command_line(&self, command: &[String], args: &[String]) -> Vec<String> {
-        let mut line = self.entrypoint.clone();
+        let named = command.first().and_then(|file| self.files.get(file));
+        let mut line = named.map_or_else(|| self.entrypoint.clone(), |program| vec![program.clone()]);
         if command.is_empty() && args.is_empty() {
             line.extend(self.args.iter().cloned());
         }
@@ -68,11 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_replaces_the_file_of_the_image_and_not_the_program() {
+    fn a_command_names_a_file_of_the_image() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let image = Image { entrypoint: words("/x/nrh"), args: words("--help"), ..Image::default() };
+        let files = [("/nrh-probe".to_owned(), "/x/nrh-probe".to_owned())].into();
+        let image = Image { entrypoint: words("/x/nrh"), files, args: words("--help"), ..Image::default() };
         assert_eq!(image.command_line(&[], &[]), words("/x/nrh --help"));
-        assert_eq!(image.command_line(&[], &words("probe --allow-actions")), words("/x/nrh probe --allow-actions"));
+        assert_eq!(image.command_line(&[], &words("explain n1")), words("/x/nrh explain n1"));
         assert_eq!(image.command_line(&words("/nrh act"), &[]), words("/x/nrh act"));
+        let probe = image.command_line(&words("/nrh-probe"), &words("--allow-actions"));
+        assert_eq!(probe, words("/x/nrh-probe --allow-actions"));
     }
 }

@@ -42,11 +42,9 @@ impl Orphan {
         if stage.sick.daemon(UNIT).is_some() {
             return Ok(());
         }
-        stage.tell.say("nrh probe runs on the node as a unit too, and waits: the probe's pod holds the lock");
-        let mut argv = vec![stage.nrh.display().to_string()];
-        argv.extend(
-            ["probe", "--unit", "--allow-actions", "--kubeconfig", node::KUBELET_KUBECONFIG].map(str::to_owned),
-        );
+        stage.tell.say("nrh-probe runs on the node as a unit too, and waits: the probe's pod holds the lock");
+        let mut argv = vec![stage.programs.probe.display().to_string()];
+        argv.extend(["--unit", "--allow-actions", "--kubeconfig", node::KUBELET_KUBECONFIG].map(str::to_owned));
         argv.extend(["--node-name".to_owned(), stage.sick.name.clone()]);
         stage.sick.start(UNIT, &argv).map(drop).context("start the probe as a unit")
     }
@@ -111,7 +109,7 @@ impl Act for Orphan {
             .program(node, "containerd")
             .program(node, "kubelet")
             .program(node, "testbed")
-            .program(node, "nrh")
+            .program(node, "nrh-probe")
     }
 
     fn writes(&self, _: &Stage) -> Vec<Write> {

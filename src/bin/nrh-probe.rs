@@ -1,0 +1,12 @@
+//! `nrh-probe`: the probe, a program of its own.
+//!
+//! It runs on every node, and most of what is resident of it is its code: with the controller and the other parts of
+//! `nrh` in the same file it would be half as large again.
+
+use clap::Parser;
+use nrh::cli::ProbeCli;
+
+fn main() -> anyhow::Result<()> {
+    let cli = ProbeCli::parse();
+    nrh::process::run(&cli.log, nrh::node::run::run(cli.probe))
+}
