@@ -62,6 +62,10 @@ demo: protoc ## Heals the incidents on real nodes, in front of your eyes; withou
 demo-down: ## Ends a cluster that was kept
 	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- --name demo down
 
+.PHONY: matrix
+matrix: ## Writes what the last tests have seen of each fault into docs/faults.md
+	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- matrix docs/faults.md
+
 .PHONY: bench
 bench: setup ## Benchmarks; writes target/bench/*.json
 	@$(CARGO) bench --package nrh --bench '*'

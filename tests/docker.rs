@@ -19,6 +19,7 @@ use nrh::node::collect::HostPaths;
 use nrh::node::cri::endpoint::Flags;
 use nrh::node::lanes::{LaneSettings, Lanes};
 use nrh_testbed::docker::{Docker, Kind, SOCKET};
+use nrh_testbed::matrix::{Seen, Way, seconds};
 use rustix::process::Signal;
 
 /// A threshold of a minute, and what a busy machine adds.
@@ -93,6 +94,13 @@ impl Probe {
         }
     }
 
+    /// As [`Probe::until`], until a fault is confirmed; recorded as seen since `injected`.
+    async fn confirms(&mut self, what: &str, kind: FaultType, limit: Duration, injected: Instant) {
+        self.until(what, limit, |probe| probe.is_confirmed(kind)).await;
+        let confirmed = seconds(injected.elapsed());
+        Seen { confirmed, ..Seen::of(kind.as_str(), "Docker", Way::Real) }.record();
+    }
+
     fn fault(&self, kind: FaultType) -> Option<&Fault> {
         self.faults.iter().find(|fault| fault.kind == kind)
     }
@@ -161,7 +169,7 @@ async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is
 
     // A stop takes the container's lock: from now on `inspect` of this one hangs, all else answers.
     let mut stop = docker.begin(&["stop", "-t", "1", &app]).unwrap();
-    probe.until("the hung container", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
+    probe.confirms("the hung container", FaultType::HungContainer, NAMED, Instant::now()).await;
     let fault = probe.fault(FaultType::HungContainer).unwrap().clone();
     assert!(fault.message.starts_with("container app of shop/web-0 does not answer"), "{}", fault.message);
     assert!(fault.evidence.iter().any(|line| line.starts_with("inspect of")), "{:?}", fault.evidence);
@@ -229,8 +237,10 @@ async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
     let _undo = fail_removal(&docker, &dead);
     assert!(docker.docker(&["rm", "-f", &dead]).is_err(), "an immutable file cannot be removed");
 
-    let mut probe = Probe::start(&docker);
+    let (mut probe, failed) = (Probe::start(&docker), Instant::now());
     probe.until("the failed removal", NAMED, |probe| probe.fault(FaultType::ContainerStuck).is_some()).await;
+    let named = seconds(failed.elapsed());
+    Seen { named, ..Seen::of(FaultType::ContainerStuck.as_str(), "Docker", Way::Real) }.record();
     let stuck = probe.fault(FaultType::ContainerStuck).unwrap();
     assert!(stuck.message.starts_with("Docker cannot remove container dead of shop/web-0: "), "{}", stuck.message);
     assert!(stuck.message.contains("operation not permitted"), "{}", stuck.message);
@@ -239,8 +249,9 @@ async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
     let (foreign, _) = docker.shim(&by_hand).unwrap();
     assert!(shim.signal(Signal::STOP).unwrap() && foreign.signal(Signal::STOP).unwrap());
     docker.restart().unwrap();
+    let restarted = Instant::now();
     assert!(shim.alive() && foreign.alive(), "frozen shims are left behind");
-    probe.until("the leaked shim", NAMED, |probe| probe.is_confirmed(FaultType::LeakedShim)).await;
+    probe.confirms("the leaked shim", FaultType::LeakedShim, NAMED, restarted).await;
     let leaked: Vec<_> = probe.faults.iter().filter(|fault| fault.kind == FaultType::LeakedShim).collect();
     assert_eq!(leaked.iter().map(|fault| fault.subject.id.as_deref()).collect::<Vec<_>>(), [Some(app.as_str())]);
     assert!(probe.fault(FaultType::HungContainer).is_none(), "{:#?}", probe.faults);
@@ -254,12 +265,13 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended() {
     let stuck = docker.create(Kind::Work(&sandbox), "stuck", "web-0").unwrap();
     docker.hang_clients().unwrap();
     let mut start = docker.begin(&["start", &stuck]).unwrap();
+    let began = Instant::now();
     let mut probe = Probe::start(&docker);
     probe.until("runc to be called", NAMED, |_| docker.clients(&stuck).len() == 1).await;
     docker.release_clients().unwrap();
 
     let kind = FaultType::RuntimeClientHung;
-    probe.until("the hung client", OLD_CLIENT, |probe| probe.is_confirmed(kind)).await;
+    probe.confirms("the hung client", kind, OLD_CLIENT, began).await;
     let fault = probe.fault(kind).unwrap().clone();
     assert!(
         fault.message.starts_with("`create` of container stuck of shop/web-0 has been at work"),

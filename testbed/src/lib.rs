@@ -15,6 +15,7 @@ pub mod docker;
 pub mod faults;
 pub mod images;
 pub mod kwok;
+pub mod matrix;
 pub mod network;
 pub mod node;
 mod node_config;

@@ -4,7 +4,7 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use nrh_testbed::{Bed, BedOptions, assets, faults, packages, start_check, supervise, unprivileged};
+use nrh_testbed::{Bed, BedOptions, assets, faults, matrix, packages, start_check, supervise, unprivileged};
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
 #[derive(Debug, Parser)]
@@ -53,6 +53,12 @@ enum Sub {
         /// Where the report is written
         #[arg(long, default_value = "target/demo/report.json")]
         report: std::path::PathBuf,
+    },
+    /// Write what the tests have seen of each fault into the documentation
+    Matrix {
+        /// The document
+        #[arg(default_value = "docs/faults.md")]
+        document: std::path::PathBuf,
     },
     /// Build and install what a bed needs
     Assets,
@@ -121,6 +127,7 @@ fn run(cli: Cli) -> Result<()> {
             if ok { Ok(()) } else { bail!("the demo did not hold, see the report") }
         }
         Sub::Down => Bed::attach(&cli.name)?.down(),
+        Sub::Matrix { document } => matrix::write_into(&document),
         Sub::Assets => {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;

@@ -6,9 +6,10 @@ mod until;
 
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nrh_testbed::faults::{self, Injection};
+use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, BedOptions, Node, images, operator, view};
 use serde_json::{Value, json};
 use until::until;
@@ -89,13 +90,15 @@ fn sees(
     let uid = victim(bed, node);
     healthy(bed, node, kind);
     let injection = inject(node, &uid).unwrap();
-    let mut seen = Value::Null;
+    let (mut seen, mut record) = (Value::Null, Seen::of(kind, "containerd", Way::Real));
     until(&format!("{kind} is named"), NAMED, || {
         seen = fault(bed, node, kind).unwrap_or_default();
         let pod = &seen["subject"]["pod"];
         seen["state"] == "Confirmed"
             || (shows == Shows::Suspected && !seen.is_null() && (pod.is_null() || pod["uid"] == uid))
     });
+    let took = seconds(injection.elapsed());
+    (record.named, record.confirmed) = if shows == Shows::Suspected { (took, None) } else { (None, took) };
     if let Shows::On(condition) = shows {
         until("it stands on the Node", CLEARED, || on_node(bed, node, condition).as_deref() == Some("True"));
     }
@@ -108,7 +111,8 @@ fn sees(
         kept(bed, nrh, node, kind);
     }
     injection.lift(node).unwrap();
-    until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none());
+    record.gone = seconds(until(&format!("{kind} is gone"), CLEARED, || fault(bed, node, kind).is_none()));
+    record.record();
     if let Shows::On(condition) = shows {
         until("it stands on the Node no more", CLEARED, || on_node(bed, node, condition).as_deref() == Some("False"));
     }
@@ -271,6 +275,8 @@ fn crash_loop(bed: &Bed, node: &Node) {
         seen["state"] == "Confirmed"
     });
     assert!(seen["message"].as_str().unwrap().contains("again and again"), "{seen}");
+    // Seven kills, a minute apart: the time is that of the test.
+    Seen::of("KubeletCrashLoop", "containerd", Way::Real).record();
 }
 
 /// One injection, the fault it makes, and whether that is confirmed soon enough to be waited for.
@@ -295,19 +301,27 @@ fn lacking_node(bed: &Bed, node: &Node) {
     } else {
         eprintln!("SKIP: no freezer of version 1 to make a shim wait");
     }
-    for (_, kind, confirmed) in &made {
+    let mut records = Vec::new();
+    for (injection, kind, confirmed) in &made {
         let mut seen = Value::Null;
         until(&format!("{kind} is named"), HOST_NAMED, || {
             seen = fault(bed, node, kind).unwrap_or_default();
             seen["state"] == "Confirmed" || (!confirmed && seen["state"] == "Suspected")
         });
         println!("{kind}: {}", seen["message"]);
+        let took = seconds(injection.elapsed());
+        let (named, confirmed) = if *confirmed { (None, took) } else { (took, None) };
+        records.push(Seen { named, confirmed, ..Seen::of(kind, "containerd", Way::Real) });
     }
     for (injection, kind, _) in made.iter().rev() {
         injection.lift(node).unwrap();
         println!("{kind} is lifted");
     }
-    for (_, kind, _) in &made {
-        until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, kind).is_none());
+    let lifted = Instant::now();
+    for record in &mut records {
+        let kind = record.fault.clone();
+        until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, &kind).is_none());
+        record.gone = seconds(lifted.elapsed());
+        record.record();
     }
 }

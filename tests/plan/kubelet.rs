@@ -6,6 +6,7 @@ use nrh::core::kubelet::Complaint;
 use nrh::core::plan::Health;
 use nrh::core::policy::Action;
 use nrh::core::snapshot::{KubeletView, Tri};
+use nrh_testbed::matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, policy, rule, secs, step};
 use crate::world::{Cure, World, acts};
@@ -94,6 +95,7 @@ fn a_probe_that_has_fallen_silent_blames_no_kubelet() {
     assert_eq!(kinds(&world), [FaultType::KubeletStartBlocked], "one missed heartbeat");
     world.tick(secs(30));
     assert_eq!(kinds(&world), [FaultType::ProbeSilent]);
+    Seen::of("ProbeSilent", "containerd", Way::MadeUp).record();
 }
 
 #[test]
@@ -104,6 +106,7 @@ fn a_stalled_pleg_is_told_and_gone_with_the_condition() {
     world.run(secs(30));
     assert_eq!(world.did(), ["notify"]);
     assert_eq!(world.plan().nodes["n1"].cluster_faults[0].kind, FaultType::PlegStalled);
+    Seen::of("PlegStalled", "containerd", Way::MadeUp).record();
     let view = &mut world.node("n1").view;
     (view.ready, view.complaint) = (Tri::True, None);
     world.run(secs(60));

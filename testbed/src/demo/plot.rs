@@ -4,6 +4,7 @@
 //! once the last act that stops the kubelet is over, and go on beside the others.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -14,6 +15,7 @@ use super::judge::{ActRecord, judge};
 use super::report::{Report, StageKind};
 use super::stage::Stage;
 use super::tell::Teller;
+use crate::matrix::{self, Seen, Way};
 use crate::{Bed, BedOptions, operator, unprivileged};
 
 /// Runs the demo; returns whether everything held.
@@ -189,10 +191,17 @@ impl Plot<'_> {
         }
         self.stage.tell.head(&format!("act: {}", act.name()));
         let at = self.record(act);
-        match self.records.get_mut(at) {
-            Some(record) => enforced(act, self.stage, record).with_context(|| format!("act {}", act.name())),
-            None => Ok(()),
+        let Some(record) = self.records.get_mut(at) else { return Ok(()) };
+        let done = enforced(act, self.stage, record).with_context(|| format!("act {}", act.name()));
+        if !self.options.fake
+            && let Some(run) = &record.run
+        {
+            let whole = |seconds: Option<f64>| {
+                seconds.and_then(|seconds| matrix::seconds(Duration::try_from_secs_f64(seconds).ok()?))
+            };
+            Seen { confirmed: whole(run.detected), ..Seen::of(act.fault(), "containerd", Way::Real) }.record();
         }
+        done
     }
 }
 

@@ -5,6 +5,7 @@
 mod of_the_host;
 
 use jiff::{SignedDuration, Timestamp};
+use nrh_testbed::matrix::{Seen, Way};
 
 use super::*;
 use crate::core::fault::FaultState;
@@ -547,16 +548,20 @@ fn what_stays_is_confirmed() {
     staying.extend(of_the_host::staying());
     for (kind, seconds, change) in staying {
         let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
+        let mut runtime = RuntimeKind::Unknown;
         for t in (0..=seconds).step_by(STEP) {
             let mut node = Node::healthy();
             node.now = Duration::from_secs(START + t);
             change(&mut node, t);
+            runtime = node.kind;
             answer_before_the_list(&mut node);
             let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
             let faults = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
             let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
             confirmed = confirmed.or_else(|| is.then_some(t));
         }
+        let runtime = if runtime == RuntimeKind::Docker { "Docker" } else { "containerd" };
+        Seen { confirmed, ..Seen::of(kind.as_str(), runtime, Way::MadeUp) }.record();
         let nominal = thresholds.nominal(kind).as_secs();
         assert!(confirmed.is_some_and(|at| at >= nominal), "{kind}: confirmed {confirmed:?}, nominal {nominal} s");
     }
