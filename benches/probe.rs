@@ -1,31 +1,42 @@
-//! What a probe costs on a real node: resident memory, CPU, and requests to the API server at rest.
+//! What a probe costs on a real node with 10, 100 and 250 pods: memory, CPU, system calls, calls to the runtime, requests to
+//! the API server.
 //!
-//! The baseline of memory and CPU is the kubelet beside it, in the same minute; that of requests is the kubelet's own. Writes
-//! `target/bench/probe.json`. Needs root on Linux and takes about 20 minutes, most of it until the probe is at rest.
+//! The baseline is the kubelet beside it, in the same minutes; that of the calls to the runtime is what containerd is asked
+//! without a probe. Writes `target/bench/probe.json`. Needs root on Linux and takes about 45 minutes.
 
 #![expect(clippy::cast_precision_loss, reason = "bytes, ticks and requests are far below 2^52")]
 
+mod meters;
 mod record;
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use nrh_testbed::{Bed, BedOptions, Node, images, operator, view};
+use anyhow::{Context, Result, bail};
+use nrh_testbed::{Bed, BedOptions, Node, images, operator, packages, process};
 use record::Line;
 
-/// How long CPU is measured.
-const WINDOW: Duration = Duration::from_mins(1);
+/// How long CPU is measured while pods are still few.
+const WINDOW: Duration = Duration::from_mins(3);
+/// How long system calls are counted.
+const TRACE: Duration = Duration::from_mins(1);
 /// A probe reports every 15 s for ten minutes after it has suspected something, as it does of a young kubelet.
 const UNTIL_REST: Duration = Duration::from_mins(12);
-/// How long requests are counted: longer than the heartbeat at rest.
+/// How long a probe is watched at rest: longer than its heartbeat, and than its round of all tasks.
 const REST: Duration = Duration::from_mins(11);
+/// How long the runtime is watched without a probe.
+const WITHOUT: Duration = Duration::from_mins(5);
+/// Pods of the operator on the node.
+const OWN: usize = 3;
+/// Lines a second of the pod that logs.
+const LINES: &str = "5000";
 
 fn main() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIP probe: a real node needs root on Linux");
         return Ok(());
     }
+    packages::ensure(packages::BENCH, true)?;
     let programs = operator::build()?;
     let bed = Bed::up(BedOptions { name: "bench-probe".into(), nodes: 1, ..BedOptions::default() })?;
     operator::load_image(&bed, &programs)?;
@@ -36,86 +47,147 @@ fn main() -> Result<()> {
     let mut lines = Vec::new();
     for pods in [10_usize, 100] {
         fill(&bed, node, pods)?;
-        lines.extend(measure(node, pods)?);
+        let watched = Watched::begin(&bed, node)?;
+        std::thread::sleep(WINDOW);
+        lines.extend(watched.of_processes(pods)?);
+        lines.extend(traced(node, pods)?);
     }
+    let pods = 250;
+    fill(&bed, node, pods)?;
     std::thread::sleep(UNTIL_REST.saturating_sub(began.elapsed()));
-    lines.push(requests(&bed)?);
+    let watched = Watched::begin(&bed, node)?;
+    std::thread::sleep(REST);
+    let at_rest = watched.of_processes(pods)?;
+    let idle = at_rest.last().context("the CPU time")?.value();
+    lines.extend(at_rest);
+    lines.push(watched.requests()?);
+    let asked = watched.asked()?;
+    lines.extend(traced(node, pods)?);
+    lines.push(under_logs(&bed, node, idle)?);
+    lines.extend(against_nobody(&bed, node, &asked)?);
     record::write("probe", &lines)?;
     bed.down()
 }
 
+/// Makes the node have that many pods.
 fn fill(bed: &Bed, node: &Node, pods: usize) -> Result<()> {
-    let deployment = format!(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: fill}}\nspec:\n  replicas: {pods}\n  selector: {{matchLabels: {{app: fill}}}}\n  \
-         template:\n    metadata: {{labels: {{app: fill}}}}\n    spec:\n      nodeName: {}\n      containers: [{{name: main, image: {}, imagePullPolicy: Never, args: [work]}}]\n",
-        node.name,
-        images::WORK_IMAGE
-    );
-    bed.kubectl_input(&["apply", "-f", "-"], &deployment)?;
-    bed.kubectl(&["rollout", "status", "deployment/fill", "--timeout=600s"])?;
+    bed.kubectl_input(&["apply", "-f", "-"], &deployment("fill", &node.name, pods - OWN, &["work"]))?;
+    bed.kubectl(&["rollout", "status", "deployment/fill", "--timeout=1200s"])?;
     // Starting a hundred pods is work for everybody; the cost at rest is asked for.
     std::thread::sleep(Duration::from_secs(45));
     Ok(())
 }
 
-fn measure(node: &Node, pods: usize) -> Result<Vec<Line>> {
-    let (probe, kubelet) = (pid(node, "nrh-probe")?, pid(node, "kubelet")?);
-    let before = (ticks(probe)?, ticks(kubelet)?);
-    std::thread::sleep(WINDOW);
-    let cpu = |before: u64, after: u64| (after - before) as f64 * 10.0;
-    let (probe_cpu, kubelet_cpu) = (cpu(before.0, ticks(probe)?), cpu(before.1, ticks(kubelet)?));
-    Ok(vec![
-        Line::new(
-            format!("probe, {pods} pods, resident"),
-            resident(probe, "VmRSS")?,
-            "MiB",
-            resident(kubelet, "VmRSS")?,
-        ),
-        Line::new(
-            format!("probe, {pods} pods, anonymous"),
-            resident(probe, "RssAnon")?,
-            "MiB",
-            resident(kubelet, "RssAnon")?,
-        ),
-        Line::new(format!("probe, {pods} pods, CPU"), probe_cpu, "ms/min", kubelet_cpu),
+fn deployment(name: &str, node: &str, replicas: usize, args: &[&str]) -> String {
+    let container =
+        serde_json::json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": args});
+    serde_json::json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+            // More than 600 s to start 250 pods is no failure here.
+            "progressDeadlineSeconds": 1200,
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"nodeName": node, "containers": [container]}},
+        },
+    })
+    .to_string()
+}
+
+/// What stood on all counters when a window began.
+struct Watched<'a> {
+    bed: &'a Bed,
+    node: &'a Node,
+    since: (jiff::Timestamp, Instant),
+    pids: [i32; 2],
+    cpu: [u64; 2],
+    calls: BTreeMap<String, u64>,
+}
+
+impl<'a> Watched<'a> {
+    fn begin(bed: &'a Bed, node: &'a Node) -> Result<Self> {
+        let pids = [meters::pid(node, "nrh-probe")?, meters::pid(node, "kubelet")?];
+        let calls = meters::runtime_calls(bed, node)?;
+        let cpu = [meters::cpu(pids[0])?, meters::cpu(pids[1])?];
+        Ok(Self { bed, node, since: (jiff::Timestamp::now(), Instant::now()), pids, cpu, calls })
+    }
+
+    fn minutes(&self) -> f64 {
+        self.since.1.elapsed().as_secs_f64() / 60.0
+    }
+
+    /// Memory now, and CPU time since; the CPU time is the last line.
+    fn of_processes(&self, pods: usize) -> Result<Vec<Line>> {
+        let [probe, kubelet] = self.pids;
+        let cpu =
+            |at: usize| Ok::<_, anyhow::Error>((meters::cpu(self.pids[at])? - self.cpu[at]) as f64 / self.minutes());
+        let mut lines = Vec::new();
+        for (name, field) in [("resident", "VmRSS"), ("anonymous", "RssAnon")] {
+            let name = format!("probe, {pods} pods, {name}");
+            lines.push(Line::new(name, meters::memory(probe, field)?, "MiB", meters::memory(kubelet, field)?));
+        }
+        // A millicore is 60 of them.
+        lines.push(Line::new(format!("probe, {pods} pods, CPU"), cpu(0)?, "ms/min", cpu(1)?));
+        Ok(lines)
+    }
+
+    fn requests(&self) -> Result<Line> {
+        let log = self.bed.audit()?;
+        let minutes = self.minutes();
+        let count = |user: &str| {
+            let since = log.iter().filter(|entry| entry.request_received_timestamp >= self.since.0);
+            since.filter(|entry| entry.user.username == user).count() as f64 / minutes
+        };
+        let kubelet = format!("system:node:{}", self.node.name);
+        let probe = count("system:serviceaccount:nrh-node:nrh-probe");
+        Ok(Line::new("probe, API requests at rest", probe, "1/min", count(&kubelet)))
+    }
+
+    /// What containerd was asked since, a minute: CRI, and tasks.
+    fn asked(&self) -> Result<[f64; 2]> {
+        let (now, minutes) = (meters::runtime_calls(self.bed, self.node)?, self.minutes());
+        Ok(["RuntimeService", "Tasks"].map(|service| meters::more(&self.calls, &now, service) as f64 / minutes))
+    }
+}
+
+/// System calls, and those of them that make a process.
+fn traced(node: &Node, pods: usize) -> Result<[Line; 2]> {
+    let both = [meters::pid(node, "nrh-probe")?, meters::pid(node, "kubelet")?];
+    let [probe, kubelet] = meters::system_calls(both, TRACE)?;
+    let all = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>() as f64;
+    let made = |counts: &BTreeMap<String, u64>| {
+        ["fork", "vfork", "execve", "execveat"].iter().filter_map(|name| counts.get(*name)).sum::<u64>() as f64
+    };
+    Ok([
+        Line::new(format!("probe, {pods} pods, system calls"), all(&probe), "1/min", all(&kubelet)),
+        Line::new(format!("probe, {pods} pods, fork and exec"), made(&probe), "1/min", made(&kubelet)),
     ])
 }
 
-fn requests(bed: &Bed) -> Result<Line> {
-    let since = jiff::Timestamp::now();
-    std::thread::sleep(REST);
-    let log = bed.audit()?;
-    let count = |user: &str| {
-        log.iter().filter(|entry| entry.user.username == user && entry.request_received_timestamp >= since).count()
-            as f64
-    };
-    let minutes = REST.as_secs_f64() / 60.0;
-    let (probe, kubelet) = (count("system:serviceaccount:nrh-node:nrh-probe"), count("system:node:real-1"));
-    Ok(Line::new("probe, API requests at rest", probe / minutes, "1/min", kubelet / minutes))
+/// CPU while a pod writes thousands of lines a second; the baseline is the probe's own at rest.
+fn under_logs(bed: &Bed, node: &Node, idle: f64) -> Result<Line> {
+    bed.kubectl_input(&["apply", "-f", "-"], &deployment("logs", &node.name, 1, &["chatter", LINES]))?;
+    bed.kubectl(&["rollout", "status", "deployment/logs", "--timeout=300s"])?;
+    let watched = Watched::begin(bed, node)?;
+    std::thread::sleep(WINDOW);
+    let cpu = (meters::cpu(watched.pids[0])? - watched.cpu[0]) as f64 / watched.minutes();
+    bed.kubectl(&["delete", "deployment/logs", "--timeout=120s"])?;
+    Ok(Line::new(format!("probe, CPU while {LINES} lines a second are logged"), cpu, "ms/min", idle))
 }
 
-/// The process of a program.
-fn pid(node: &Node, comm: &str) -> Result<i32> {
-    let found = view::processes(node.init_pid())?.into_iter().find(|process| process.comm == comm);
-    Ok(found.with_context(|| format!("no {comm} on {}", node.name))?.host_pid)
-}
-
-/// CPU time in ticks of 10 ms.
-fn ticks(pid: i32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok()).context("user and system time");
-    Ok(next()? + next()?)
-}
-
-/// Memory in MiB.
-fn resident(pid: i32, field: &str) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
-        .context("a line of /proc/PID/status")?;
-    let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok((kib / 102.4).round() / 10.0)
+/// What containerd is asked with a probe, compared with what it is asked without.
+fn against_nobody(bed: &Bed, node: &Node, asked: &[f64; 2]) -> Result<[Line; 2]> {
+    let probe = meters::pid(node, "nrh-probe")?;
+    bed.kubectl(&["label", "node", &node.name, "runtimehealth.io/probe=disabled"])?;
+    if !process::wait_until(Duration::from_mins(2), || meters::memory(probe, "VmRSS").is_err()) {
+        bail!("the probe's pod is still there");
+    }
+    std::thread::sleep(Duration::from_secs(30));
+    let before = (meters::runtime_calls(bed, node)?, Instant::now());
+    std::thread::sleep(WITHOUT);
+    let (after, minutes) = (meters::runtime_calls(bed, node)?, before.1.elapsed().as_secs_f64() / 60.0);
+    let without = |service: &str| meters::more(&before.0, &after, service) as f64 / minutes;
+    Ok([
+        Line::new("CRI calls with a probe", asked[0], "1/min", without("RuntimeService")),
+        Line::new("calls for tasks with a probe", asked[1], "1/min", without("Tasks")),
+    ])
 }

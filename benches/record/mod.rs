@@ -22,6 +22,14 @@ impl Line {
     }
 }
 
+#[allow(dead_code, reason = "each benchmark is a program of its own")]
+impl Line {
+    /// What was measured.
+    pub const fn value(&self) -> f64 {
+        self.value
+    }
+}
+
 /// Prints the lines and writes `target/bench/NAME.json`.
 pub fn write(name: &str, lines: &[Line]) -> std::io::Result<()> {
     println!("{:<52} {:>12} {:>12} {:>8}", name, "value", "baseline", "ratio");

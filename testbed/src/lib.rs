@@ -18,7 +18,7 @@ pub mod kwok;
 pub mod matrix;
 pub mod network;
 pub mod node;
-mod node_config;
+pub mod node_config;
 pub mod operator;
 pub mod packages;
 mod pki;

@@ -165,8 +165,6 @@ fn with_table(text: &str, seen: &[Seen]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
 
     fn document(table: &str) -> String {

@@ -107,7 +107,7 @@ impl Node {
 
     fn write_files(&self, parts: &Parts<'_>, plugins: &Path) -> Result<()> {
         let subnet = network::pod_subnet(self.number);
-        self.write("/etc/containerd/config.toml", &node_config::containerd(images::PAUSE_IMAGE, plugins))?;
+        self.write("/etc/containerd/config.toml", &node_config::containerd(self.ip, images::PAUSE_IMAGE, plugins))?;
         self.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&subnet))?;
         self.write_kubelet_files(parts)
     }

@@ -4,13 +4,19 @@ use std::{net::Ipv4Addr, path::Path};
 
 use serde_json::json;
 
+/// Port of containerd's own metrics, on the node's address.
+pub const CONTAINERD_METRICS: u16 = 1338;
+
 /// containerd's configuration.
-pub(crate) fn containerd(sandbox_image: &str, cni_bin: &Path) -> String {
+pub(crate) fn containerd(ip: Ipv4Addr, sandbox_image: &str, cni_bin: &Path) -> String {
     let cni_bin = cni_bin.display();
     format!(
         r#"version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
+
+[metrics]
+  address = "{ip}:{CONTAINERD_METRICS}"
 
 # The default would write to /opt.
 [plugins."io.containerd.internal.v1.opt"]
@@ -70,7 +76,7 @@ pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
         // All nodes see the one disk and the one memory of the machine.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
-        "maxPods": 110,
+        "maxPods": 260,
         // The default is a folder of /usr.
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     });

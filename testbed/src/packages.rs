@@ -48,6 +48,8 @@ pub const DOCKER: &[Program] = &[
     program("containerd-shim-runc-v2", "containerd"),
     program("runc", "runc"),
 ];
+/// What the benchmark of the probe needs.
+pub const BENCH: &[Program] = &[program("strace", "strace")];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 

@@ -53,7 +53,7 @@ impl Identity {
 }
 
 /// Asks again every 10 ms until the condition holds; false after `limit`.
-pub(crate) fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {
         if condition() {

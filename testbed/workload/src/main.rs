@@ -7,6 +7,7 @@
 //! | `pause` | PID 1 of a sandbox: reaps, ends on SIGTERM |
 //! | `work [--ignore-term]` | a workload: runs until SIGTERM (or SIGKILL only) |
 //! | `fail-while PATH` | exits 1 after a second while `PATH` exists, else works |
+//! | `chatter LINES` | prints that many lines a second until SIGTERM |
 //! | `reach` | exits 0 when the API server's port answers |
 //! | named `runc` | `create` never comes back while `/run/nrh-hang-runc` is there, else it is `/run/nrh-real/runc` |
 //! | named `nrh-gate`, or with `CNI_COMMAND` set | a CNI plugin in front of another one |
@@ -20,7 +21,7 @@ mod process;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: pause | work [--ignore-term] | fail-while PATH | reach";
+const USAGE: &str = "usage: pause | work [--ignore-term] | fail-while PATH | chatter LINES | reach";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args();
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["work"] => process::work(process::OnTerm::Exit),
         ["work", "--ignore-term"] => process::work(process::OnTerm::Ignore),
         ["fail-while", path] => process::fail_while(Path::new(path)),
+        ["chatter", lines] => process::chatter(lines),
         ["reach"] => process::reach(),
         _ => {
             eprintln!("{USAGE}");

@@ -1,12 +1,12 @@
 //! The personalities that run inside pods.
 
-use std::io::{Error, Result};
+use std::io::{Error, Result, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{WaitOptions, wait};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
@@ -53,6 +53,24 @@ pub(crate) fn work(on_term: OnTerm) -> Result<()> {
         if on_term == OnTerm::Exit {
             break;
         }
+    }
+    Ok(())
+}
+
+/// Prints `lines` lines a second until it is told to end.
+pub(crate) fn chatter(lines: &str) -> Result<()> {
+    let lines: u32 =
+        lines.parse().map_err(|error| Error::other(format!("{lines:?} is no number of lines: {error}")))?;
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    while signals.pending().next().is_none() {
+        let began = Instant::now();
+        // A few at a time, as a busy program does.
+        for number in 0..lines.div_ceil(10) {
+            writeln!(out, "line {number}: nothing of interest has happened")?;
+        }
+        out.flush()?;
+        sleep(Duration::from_millis(100).saturating_sub(began.elapsed()));
     }
     Ok(())
 }
