@@ -70,6 +70,13 @@ matrix: ## Writes what the last tests have seen of each fault into docs/faults.m
 bench: setup ## Benchmarks; writes target/bench/*.json
 	@$(CARGO) bench --package nrh --bench '*'
 
+# Minutes of `make soak`.
+SOAK ?= 60
+
+.PHONY: soak
+soak: setup ## An hour (SOAK=60 minutes) of pods and faults that come and go; writes target/bench/soak.json
+	@NRH_SOAK_MINUTES=$(SOAK) $(CARGO) test --package nrh-testbed --test soak -- --nocapture
+
 .PHONY: lint
 lint: protoc ## Format, clippy, dependencies, generated files
 	@$(CARGO) fmt --all -- --check

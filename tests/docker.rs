@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use nrh::node::cri::endpoint::Flags;
 use nrh::node::lanes::{LaneSettings, Lanes};
 use nrh_testbed::docker::{Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
+use nrh_testbed::packages;
 use rustix::process::Signal;
 
 /// A threshold of a minute, and what a busy machine adds.
@@ -41,15 +43,11 @@ async fn ended(client: &mut Child) -> ExitStatus {
 }
 
 /// An engine with a pod of one container: its sandbox and that.
-fn engine() -> Option<(Docker, String, String)> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
-        return None;
-    }
+fn engine() -> (Docker, String, String) {
     let docker = Docker::up().unwrap();
     let sandbox = docker.run(Kind::Sandbox, "POD", "web-0").unwrap();
     let app = docker.run(Kind::Work(&sandbox), "app", "web-0").unwrap();
-    Some((docker, sandbox, app))
+    (docker, sandbox, app)
 }
 
 /// Lanes, diagnosis and tracker, as the probe has them.
@@ -141,9 +139,34 @@ fn running(docker: &Docker) -> Vec<String> {
     list.lines().map(ToOwned::to_owned).collect()
 }
 
-#[tokio::test]
-async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is_touched() {
-    let Some((docker, sandbox, app)) = engine() else { return };
+/// Each on an engine of its own, side by side: it is thresholds that take the time.
+#[test]
+fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
+        return;
+    }
+    // Once, before three of them find it missing.
+    packages::ensure(packages::DOCKER, false).unwrap();
+    let stories: [(&str, fn() -> Story); 3] = [
+        ("hung-inspect", || Box::pin(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
+        ("leftovers", || Box::pin(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
+        ("hung-client", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended())),
+    ];
+    std::thread::scope(|scope| {
+        for (name, story) in stories {
+            let one = move || {
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(story());
+            };
+            std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, one).unwrap();
+        }
+    });
+}
+
+type Story = Pin<Box<dyn Future<Output = ()>>>;
+
+async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched() {
+    let (docker, sandbox, app) = engine();
     let sidecar = docker.run(Kind::Work(&sandbox), "sidecar", "web-0").unwrap();
     let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
     let mut probe = Probe::start(&docker);
@@ -229,9 +252,8 @@ async fn a_container_that_hangs_in_docker_is_named_and_freed_and_nobody_elses_is
 
 /// A restart of the daemon leaves frozen shims behind. That of the kubelet's container is named, that of somebody else's
 /// is not; and a removal that has failed is told from one that is under way.
-#[tokio::test]
-async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
-    let Some((docker, sandbox, app)) = engine() else { return };
+async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
+    let (docker, sandbox, app) = engine();
     let dead = docker.run(Kind::Work(&sandbox), "dead", "web-0").unwrap();
     let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
     let _undo = fail_removal(&docker, &dead);
@@ -259,9 +281,8 @@ async fn what_a_restart_of_docker_and_a_failed_removal_leave_behind_is_named() {
 
 /// A start that hangs in `runc create`: Docker waits for it for ever. Its process is named, ended on Docker's word, and the
 /// engine goes on.
-#[tokio::test]
 async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended() {
-    let Some((docker, sandbox, app)) = engine() else { return };
+    let (docker, sandbox, app) = engine();
     let stuck = docker.create(Kind::Work(&sandbox), "stuck", "web-0").unwrap();
     docker.hang_clients().unwrap();
     let mut start = docker.begin(&["start", &stuck]).unwrap();

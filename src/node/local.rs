@@ -47,6 +47,9 @@ pub struct LocalStatus {
     /// Calls given up without an answer since the probe's start, by lane.
     #[serde(default)]
     pub calls_given_up: BTreeMap<String, u64>,
+    /// Tasks of the probe that are alive. They are a fixed few and one per call that is out.
+    #[serde(default)]
+    pub tasks: usize,
     /// Seconds since the API server last took a report; absent while it has taken none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_taken_seconds: Option<u64>,
@@ -69,6 +72,7 @@ impl LocalStatus {
             status: draft.map(|draft| draft.as_of(now)).unwrap_or_default(),
             calls_out: calls.out.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
             calls_given_up: calls.given_up.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
+            tasks: tokio::runtime::Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks()),
             report_taken_seconds: delivery.taken.map(since),
             report_failing_seconds: failing.map(since),
             report_error: error.unwrap_or_default(),

@@ -1,0 +1,284 @@
+//! The probe as shipped, on a real node whose pods come and go and on which faults come and go: nothing of it may pile up.
+//!
+//! Six minutes by default; `make soak` takes an hour. Writes `target/bench/soak.json`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod until;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nrh_testbed::faults::{self, Injection};
+use nrh_testbed::{Bed, BedOptions, Node, images, operator, view, workspace};
+use rustix::process::Signal;
+use serde::Serialize;
+use serde_json::{Value, json};
+use until::until;
+
+/// How long it takes, in minutes.
+const MINUTES: &str = "NRH_SOAK_MINUTES";
+const SHORT: u64 = 6;
+/// Time between two looks at the probe.
+const EVERY: Duration = Duration::from_secs(5);
+/// How often pods come, and go.
+const CHURN: Duration = Duration::from_secs(20);
+/// Until a fault is named, and until it is gone: what takes longest waits for a minute and looks once a minute.
+const NAMED: Duration = Duration::from_mins(4);
+const GONE: Duration = Duration::from_mins(4);
+/// What memory may grow by although nothing leaks: an allocator never gives everything back.
+const SLACK_MIB: f64 = 1.0;
+/// Threads, descriptors and tasks that may be there for a moment.
+const SLACK: u64 = 2;
+
+/// What the probe has at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct Sample {
+    second: u64,
+    resident_mib: f64,
+    anonymous_mib: f64,
+    threads: u64,
+    descriptors: u64,
+    tasks: u64,
+    calls_out: u64,
+}
+
+/// One kind of trouble.
+struct Trouble {
+    /// What the probe calls it.
+    fault: &'static str,
+    /// For how long it is left: until it is this, or confirmed.
+    until: &'static str,
+    make: fn(&Bed, &Node) -> Injection,
+}
+
+/// In turn. The first few fit into the short version. (A plugin that adds a pod would not be left alone for long enough:
+/// its pod goes soon.)
+const TROUBLES: [Trouble; 6] = [
+    Trouble {
+        fault: "HungContainer",
+        until: "Confirmed",
+        make: |bed, node| faults::freeze_shim(node, &worker(bed, node)).unwrap(),
+    },
+    Trouble { fault: "NetworkNotReady", until: "Suspected", make: |_, node| faults::take_network(node).unwrap() },
+    Trouble {
+        fault: "RuntimeUpdateBlocked",
+        until: "Confirmed",
+        make: |bed, node| faults::block_update(node, &worker(bed, node)).unwrap(),
+    },
+    Trouble {
+        fault: "DuplicateSandbox",
+        until: "Suspected",
+        make: |bed, node| faults::duplicate_sandbox(node, &worker(bed, node)).unwrap(),
+    },
+    Trouble { fault: "NetworkPluginHung", until: "Confirmed", make: |_, node| faults::hang_cni_del(node).unwrap() },
+    Trouble { fault: "FdExhaustion", until: "Suspected", make: |_, node| faults::few_files(node).unwrap() },
+];
+
+/// Pod of the workload that stays.
+fn worker(bed: &Bed, node: &Node) -> String {
+    let find = || {
+        let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+        pods.into_iter().find(|pod| pod.owner.as_deref() == Some("stays") && pod.ready)
+    };
+    until("the workload runs", GONE, || find().is_some());
+    find().unwrap().uid
+}
+
+fn workload(bed: &Bed, kind: &str, name: &str) {
+    let labels = json!({"app": name});
+    let container = json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
+    let object = json!({
+        "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
+            "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1, "containers": [container]}}},
+    });
+    bed.kubectl_input(&["apply", "-f", "-"], &object.to_string()).unwrap();
+}
+
+/// What the probe says on the node itself.
+fn told(node: &Node, nrh: &Path) -> Value {
+    let text = node.run(nrh.to_str().unwrap(), &["status", "--json"]).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Types and states of its faults.
+fn faults_of(told: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let faults = told["status"]["faults"].as_array().into_iter().flatten();
+    faults.map(|fault| (text(&fault["type"]), text(&fault["state"]))).collect()
+}
+
+fn calls_out(told: &Value) -> u64 {
+    told["callsOut"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+fn sample(node: &Node, nrh: &Path, pid: i32, began: Instant) -> Sample {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_else(|error| panic!("the probe has ended: {error}"));
+    let number = |field: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    #[expect(clippy::cast_precision_loss, reason = "KiB of a small program")]
+    let mib = |field: &str| number(field) as f64 / 1024.0;
+    let told = told(node, nrh);
+    Sample {
+        second: began.elapsed().as_secs(),
+        resident_mib: mib("VmRSS"),
+        anonymous_mib: mib("RssAnon"),
+        threads: number("Threads"),
+        descriptors: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count().try_into().unwrap(),
+        tasks: told["tasks"].as_u64().unwrap(),
+        calls_out: calls_out(&told),
+    }
+}
+
+/// Injects, waits until it is named, lifts, and waits until it is gone.
+fn trouble(bed: &Bed, node: &Node, nrh: &Path, trouble: &Trouble) {
+    let now = || {
+        let all = faults_of(&told(node, nrh));
+        all.into_iter().find(|(kind, _)| kind == trouble.fault).map(|(_, state)| state)
+    };
+    let injection = (trouble.make)(bed, node);
+    let what = format!("{} is {}", trouble.fault, trouble.until);
+    until(&what, NAMED, || now().is_some_and(|state| state == trouble.until || state == "Confirmed"));
+    injection.lift(node).unwrap();
+    until(&format!("{} is gone", trouble.fault), GONE, || now().is_none());
+}
+
+/// A runtime that answers nobody for a while: every lane's call is out at once.
+fn silent_runtime(node: &Node) {
+    let containerd = node.daemon("containerd").unwrap();
+    containerd.signal(Signal::STOP).unwrap();
+    sleep(Duration::from_secs(25));
+    containerd.signal(Signal::CONT).unwrap();
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// First and last quarter of the samples, in the middle of each.
+fn quarters(samples: &[Sample], value: fn(&Sample) -> f64) -> (f64, f64) {
+    let quarter = samples.len() / 4;
+    let of = |part: &[Sample]| middle(part.iter().map(value).collect());
+    (of(&samples[..quarter]), of(&samples[samples.len() - quarter..]))
+}
+
+#[test]
+fn nothing_of_the_probe_piles_up() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: a real node needs root on Linux");
+        return;
+    }
+    let minutes = std::env::var(MINUTES).map_or(SHORT, |text| text.parse().expect("a number of minutes"));
+    let programs = operator::build().unwrap();
+    let bed = Bed::up(BedOptions { name: "soak".into(), nodes: 1, ..BedOptions::default() }).unwrap();
+    operator::load_image(&bed, &programs).unwrap();
+    operator::apply_folder(&bed, "config/default").unwrap();
+    workload(&bed, "DaemonSet", "stays");
+    workload(&bed, "Deployment", "churn");
+    operator::wait(&bed).unwrap();
+    let (node, nrh) = (&bed.nodes()[0], programs.nrh.as_path());
+    until("nothing is told of a node that nobody has harmed", GONE, || faults_of(&told(node, nrh)).is_empty());
+    let probe = || {
+        let processes = view::processes(node.init_pid()).unwrap();
+        processes.into_iter().find(|process| process.comm == "nrh-probe").expect("a probe")
+    };
+    let (first, began) = (probe(), Instant::now());
+
+    let (stop, end) = (AtomicBool::new(false), began + Duration::from_mins(minutes));
+    let mut made: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut samples = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut samples = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                samples.push(sample(node, nrh, first.host_pid, began));
+                sleep(EVERY);
+            }
+            samples
+        });
+        scope.spawn(|| {
+            for replicas in ["12", "0"].into_iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                // It fails while the API server is busy: the next one comes.
+                let _ = bed.kubectl(&["scale", "deployment/churn", "--replicas", replicas]);
+                sleep(CHURN);
+            }
+        });
+        // However it ends, the others end too.
+        let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for one in TROUBLES.iter().cycle() {
+                silent_runtime(node);
+                *made.entry("a silent runtime").or_default() += 1;
+                trouble(&bed, node, nrh, one);
+                *made.entry(one.fault).or_default() += 1;
+                if Instant::now() > end {
+                    break;
+                }
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let samples = watch.join().unwrap();
+        played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        samples
+    });
+    bed.kubectl(&["delete", "deployment/churn", "--timeout=120s"]).unwrap();
+    until("nothing is told any more", GONE, || faults_of(&told(node, nrh)).is_empty());
+    until("no call is out", GONE, || calls_out(&told(node, nrh)) == 0);
+    // What has served its purpose ends by itself some seconds later.
+    sleep(Duration::from_secs(30));
+    let quiet: Vec<Sample> = (0..6)
+        .map(|_| {
+            sleep(EVERY);
+            sample(node, nrh, first.host_pid, began)
+        })
+        .collect();
+    samples.extend(&quiet);
+    write(minutes, &made, &samples);
+
+    assert_eq!(probe(), first, "the probe was restarted");
+    let least = |of: &[Sample], value: fn(&Sample) -> u64| of.iter().map(value).min().unwrap();
+    for (what, value) in [
+        ("threads", (|one: &Sample| one.threads) as fn(&Sample) -> u64),
+        ("file descriptors", |one| one.descriptors),
+        ("tasks", |one| one.tasks),
+    ] {
+        let (before, after) = (least(&samples[..12], value), least(&quiet, value));
+        assert!(after <= before + SLACK, "{before} {what} at the beginning, {after} at the end");
+    }
+    let (before, after) = quarters(&samples, |one| one.anonymous_mib);
+    assert!(
+        after <= before * 1.25 + SLACK_MIB,
+        "{before:.1} MiB anonymous in the first quarter, {after:.1} in the last"
+    );
+    bed.down().unwrap();
+}
+
+fn write(minutes: u64, made: &BTreeMap<&str, u64>, samples: &[Sample]) {
+    let of = |value: fn(&Sample) -> f64| {
+        let (first, last) = quarters(samples, value);
+        let most = samples.iter().map(value).fold(0.0, f64::max);
+        json!({"firstQuarter": first, "lastQuarter": last, "most": most})
+    };
+    #[expect(clippy::cast_precision_loss, reason = "small counts")]
+    let document = json!({
+        "minutes": minutes, "looks": samples.len(), "faults": made,
+        "residentMiB": of(|one| one.resident_mib), "anonymousMiB": of(|one| one.anonymous_mib),
+        "threads": of(|one| one.threads as f64), "descriptors": of(|one| one.descriptors as f64),
+        "tasks": of(|one| one.tasks as f64), "callsOut": of(|one| one.calls_out as f64),
+    });
+    println!("{document:#}");
+    let folder = workspace().join("target/bench");
+    fs::create_dir_all(&folder).unwrap();
+    let whole = json!({"summary": document, "samples": samples});
+    fs::write(folder.join("soak.json"), serde_json::to_string_pretty(&whole).unwrap()).unwrap();
+}
