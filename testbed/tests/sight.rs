@@ -344,7 +344,9 @@ fn a_kubelet_that_does_not_get_on_is_named_by_its_own_port() {
             assert!(seen["message"].as_str().unwrap().contains("30 s or more"), "{seen}");
         });
     });
-    assert_eq!(health(&bed, quiet).unwrap()["status"]["faults"], Value::Null, "a node that nobody has harmed");
+    for kind in ["SyncLoopStalled", "PlegSlow"] {
+        assert_eq!(fault(&bed, quiet, kind), None, "a node that nobody has harmed");
+    }
     bed.down().unwrap();
 }
 

@@ -118,11 +118,9 @@ fn pins(proc: &Path, served: &Served) -> Result<Vec<CertificateDer<'static>>, St
         return Err("the kubelet has ended".to_owned());
     }
     let root = handle.root().map_err(said)?;
-    let server = &served.server;
-    let files = server
-        .cert_file
-        .as_ref()
-        .map_or_else(|| OWN.map(|name| server.cert_dir.join(name)).to_vec(), |file| vec![file.clone()]);
+    let Server { cert_dir, cert_file, .. } = &served.server;
+    let files =
+        cert_file.as_ref().map_or_else(|| OWN.map(|name| cert_dir.join(name)).to_vec(), |file| vec![file.clone()]);
     let (mut pins, mut missing) = (Vec::new(), None);
     for file in files {
         if !file.is_absolute() {
