@@ -21,7 +21,7 @@ use crate::node::fuzz::{agent, kubelet, proc, runtime};
 type Target = fn(&[u8]) -> bool;
 
 /// All targets, by name.
-const TARGETS: [(&str, Target); 31] = [
+const TARGETS: [(&str, Target); 32] = [
     ("certificate", kubelet::certificate),
     ("claim", agent::claim),
     ("credential_plugin", agent::credential_plugin),
@@ -37,6 +37,7 @@ const TARGETS: [(&str, Target); 31] = [
     ("kubeconfig", kubelet::kubeconfig),
     ("kubelet_config", kubelet::config),
     ("kubelet_flags", kubelet::flags),
+    ("kubelet_metrics", kubelet::metrics),
     ("ledger", cluster::ledger),
     ("node_object", cluster::node_object),
     ("order", agent::order),

@@ -102,11 +102,20 @@ fn a_node_may_read_reports_and_write_a_status_and_nothing_else() {
             assert_eq!(texts(&rule["resources"]), [expected], "{rule}");
         }
     }
+    // The kubelet's own port is the probe's to ask, not that of every node's certificate.
+    let port = one(&objects, "ClusterRole/nrh:probe-port");
+    let rules =
+        serde_json::json!([{"apiGroups": [""], "resources": ["nodes/healthz", "nodes/metrics"], "verbs": ["get"]}]);
+    assert_eq!(port["rules"], rules);
+    let subjects = serde_json::json!([{"kind": "ServiceAccount", "name": "nrh-probe", "namespace": "nrh-node"}]);
+    assert_eq!(one(&objects, "ClusterRoleBinding/nrh:probe-port")["subjects"], subjects);
     // Nothing else is bound to the node's identities.
     for binding in objects.iter().filter(|object| object["kind"].as_str().unwrap().ends_with("RoleBinding")) {
         for subject in binding["subjects"].as_array().unwrap() {
             let of_a_node = subject["namespace"] == "nrh-node" || subject["name"] == "system:nodes";
-            assert!(!of_a_node || binding["roleRef"]["name"] == "nrh:probe", "{binding}");
+            let role = binding["roleRef"]["name"].as_str().unwrap();
+            let of_the_probe = role == "nrh:probe" || (role == "nrh:probe-port" && subject["kind"] == "ServiceAccount");
+            assert!(!of_a_node || of_the_probe, "{binding}");
             assert!(subject["kind"] != "Group" || subject["name"] == "system:nodes", "{binding}");
         }
     }

@@ -101,10 +101,10 @@ pub struct NodeRuntimeHealthStatus {
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
-    /// KubeletReady, HostHealthy, StorageReady, ClientCertificateValid, ProbeSighted and RestartSafe are the
-    /// probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the controller's.
+    /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, ClientCertificateValid, ProbeSighted and
+    /// RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 }
@@ -174,7 +174,7 @@ pub enum LaneState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneStatus {
-    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host or disks.
+    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host, disks or port.
     #[schemars(length(max = 32))]
     pub name: String,
     /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in

@@ -26,6 +26,10 @@ pub enum ConditionType {
     NetworkReady,
     /// A kubelet has completed its start, and goes on running.
     KubeletReady,
+    /// The kubelet's sync loop goes round.
+    SyncLoopRunning,
+    /// The kubelet is quick to look at its pods.
+    PodsWatched,
     /// The node's kernel gives its runtime and its kubelet what they need.
     HostHealthy,
     /// The file systems of runtime and kubelet have room and take writes.
@@ -63,6 +67,8 @@ impl ConditionType {
             Self::NetworkPluginResponsive => "NetworkPluginResponsive",
             Self::NetworkReady => "NetworkReady",
             Self::KubeletReady => "KubeletReady",
+            Self::SyncLoopRunning => "SyncLoopRunning",
+            Self::PodsWatched => "PodsWatched",
             Self::HostHealthy => "HostHealthy",
             Self::StorageReady => "StorageReady",
             Self::ClientCertificateValid => "ClientCertificateValid",
@@ -93,7 +99,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 12] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -129,6 +135,13 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
         &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
         "the kubelet has completed its start",
     ),
+    // Each of these two needs a right of its own, and older kubelets tell only the second.
+    (
+        ConditionType::SyncLoopRunning,
+        &[FaultType::SyncLoopStalled],
+        "the kubelet's sync loop goes round, by its own check",
+    ),
+    (ConditionType::PodsWatched, &[FaultType::PlegSlow], "the kubelet is quick to look at its pods"),
     (
         ConditionType::HostHealthy,
         &[

@@ -20,6 +20,7 @@ mod naming;
 mod network;
 mod network_ready;
 mod pile_up;
+mod port;
 mod runtime;
 mod sandboxes;
 mod strangers;
@@ -263,6 +264,7 @@ impl Findings {
 ///     kubelet: Look::Never,
 ///     host: Look::Never,
 ///     disks: Look::Never,
+///     port: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -298,6 +300,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     certificate::expiring(seen, thresholds, &mut findings);
     strangers::unknown(seen, thresholds, &mut findings);
     stuck_containers::stuck(seen, thresholds, &mut findings);
+    port::sync_loop(seen, thresholds, &mut findings);
+    port::pleg(seen, thresholds, &mut findings);
     blind::lanes(seen, thresholds, &mut findings);
     findings
 }

@@ -54,6 +54,10 @@ pub enum FaultType {
     KubeletCrashLoop,
     /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
     PlegStalled,
+    /// The kubelet takes long for each look at its pods, and does not say so.
+    PlegSlow,
+    /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
+    SyncLoopStalled,
     /// A file system of the kubelet's or the runtime's folders takes no writes.
     ReadOnlyFilesystem,
     /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
@@ -80,7 +84,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -100,6 +104,8 @@ impl FaultType {
         Self::KubeletStartBlocked,
         Self::KubeletCrashLoop,
         Self::PlegStalled,
+        Self::SyncLoopStalled,
+        Self::PlegSlow,
         Self::ReadOnlyFilesystem,
         Self::DiskFull,
         Self::PidExhaustion,
@@ -130,6 +136,8 @@ impl FaultType {
             Self::KubeletStartBlocked => "KubeletStartBlocked",
             Self::KubeletCrashLoop => "KubeletCrashLoop",
             Self::PlegStalled => "PlegStalled",
+            Self::PlegSlow => "PlegSlow",
+            Self::SyncLoopStalled => "SyncLoopStalled",
             Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
             Self::DiskFull => "DiskFull",
             Self::PidExhaustion => "PidExhaustion",
@@ -161,6 +169,8 @@ impl FaultType {
             Self::GhostSandbox
                 | Self::UnknownKubepodsProcess
                 | Self::NetworkNotReady
+                | Self::SyncLoopStalled
+                | Self::PlegSlow
                 | Self::ProbeBlind
                 | Self::ReadOnlyFilesystem
                 | Self::DiskFull

@@ -86,7 +86,7 @@ impl NodeCondition {
     }
 
     /// The condition that a fault of this type shows in; none for those that the controller finds, that the kubelet itself
-    /// writes to its Node (a network that is not ready), or that are of the probe alone.
+    /// writes to its Node (a network that is not ready), that not every kubelet tells, or that are of the probe alone.
     pub fn showing(fault: FaultType) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| faults_of(kind.of()).contains(&fault))
     }
@@ -164,7 +164,10 @@ mod tests {
     #[test]
     fn every_fault_of_the_probe_shows_in_one_condition() {
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
-            let elsewhere = matches!(kind, FaultType::NetworkNotReady | FaultType::ProbeBlind);
+            let elsewhere = matches!(
+                kind,
+                FaultType::NetworkNotReady | FaultType::SyncLoopStalled | FaultType::PlegSlow | FaultType::ProbeBlind
+            );
             assert_eq!(NodeCondition::showing(kind).is_none(), elsewhere, "{kind}");
         }
     }

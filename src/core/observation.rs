@@ -10,6 +10,7 @@ use super::fault::PodRef;
 use super::thresholds::RUNTIME_REQUEST_TIMEOUT;
 
 mod host;
+mod port;
 mod processes;
 
 pub use host::{
@@ -17,6 +18,7 @@ pub use host::{
     ThreadWaiting, Usage,
 };
 
+pub use port::{PortSeen, RelistsSeen};
 pub use processes::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
 
 /// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
@@ -318,4 +320,6 @@ pub struct Observations {
     pub host: Look<HostSeen>,
     /// What lies on the node's disks.
     pub disks: Look<DisksSeen>,
+    /// The kubelet's own port.
+    pub port: Look<PortSeen>,
 }

@@ -105,6 +105,8 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::KubeletCrashLoop
         | FaultType::KubeletStartBlocked
         | FaultType::PlegStalled
+        | FaultType::PlegSlow
+        | FaultType::SyncLoopStalled
         | FaultType::StuckDaemonSetPod
         | FaultType::ProbeBlind
         | FaultType::ProbeSilent => (false, false),

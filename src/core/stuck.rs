@@ -108,7 +108,11 @@ fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
             {
                 Some(1)
             }
-            FaultType::NetworkPluginHung | FaultType::NetworkNotReady if waits_for_the_node(pod) => Some(2),
+            FaultType::NetworkPluginHung | FaultType::NetworkNotReady | FaultType::SyncLoopStalled
+                if waits_for_the_node(pod) =>
+            {
+                Some(2)
+            }
             kind if kind.is_of_runtime() || kind == FaultType::KubeletDown => Some(3),
             _ => None,
         }

@@ -82,6 +82,13 @@ pub struct Thresholds {
     pub crash_loop_over: Duration,
     /// Three looks 20 s apart at a count that has been reached already.
     pub kubelet_crash_loop: Confirmation,
+    /// The kubelet's own check waits five minutes already, and by its monotonic clock.
+    pub sync_loop_stalled: Confirmation,
+    /// One call of the kubelet to its runtime may take two minutes, and then its next look at its pods is quick again.
+    pub pleg_slow: Confirmation,
+    /// From which time on one look of the kubelet at its pods is slow. Ordinary ones take well under a second, every
+    /// second; with many hundred containers they were seen to take tens of seconds.
+    pub slow_relist: Duration,
     /// Age from which a kubelet should have written its node's status, or have completed its start by its own word. It
     /// writes within seconds, and tries again every ten when the API server does not answer.
     pub start_blocked_age: Duration,
@@ -162,6 +169,9 @@ impl Default for Thresholds {
             crash_loop_window: secs(1800),
             crash_loop_over: secs(600),
             kubelet_crash_loop: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            sync_loop_stalled: Confirmation { looks: 3, apart: secs(45), grace: secs(120) },
+            pleg_slow: Confirmation { looks: 5, apart: secs(45), grace: secs(300) },
+            slow_relist: secs(30),
             start_blocked_age: secs(90),
             start_blocked_seen: secs(60),
             task_deadline: secs(4),
@@ -237,6 +247,8 @@ impl Thresholds {
             }
             FaultType::KubeletDown => of(&self.kubelet_down),
             FaultType::KubeletCrashLoop => of(&self.kubelet_crash_loop),
+            FaultType::SyncLoopStalled => of(&self.sync_loop_stalled),
+            FaultType::PlegSlow => self.slow_relist.saturating_add(of(&self.pleg_slow)),
             FaultType::KubeletStartBlocked => self.start_blocked_age,
             FaultType::PidExhaustion => of(&self.pid_exhaustion),
             FaultType::FdExhaustion => of(&self.fd_exhaustion),

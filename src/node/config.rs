@@ -89,6 +89,9 @@ struct Said {
     container_stuck: Option<ConfirmationFile>,
     kubelet_down: Option<ConfirmationFile>,
     kubelet_crash_loop: Option<ConfirmationFile>,
+    sync_loop_stalled: Option<ConfirmationFile>,
+    pleg_slow: Option<ConfirmationFile>,
+    slow_relist: Option<HumanDuration>,
     pid_exhaustion: Option<ConfirmationFile>,
     fd_exhaustion: Option<ConfirmationFile>,
     disk_full: Option<ConfirmationFile>,
@@ -168,6 +171,8 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("containerStuck", &file.container_stuck, &mut to.container_stuck);
     confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
     confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
+    confirmation("syncLoopStalled", &file.sync_loop_stalled, &mut to.sync_loop_stalled);
+    confirmation("plegSlow", &file.pleg_slow, &mut to.pleg_slow);
     confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
     confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
     confirmation("diskFull", &file.disk_full, &mut to.disk_full);
@@ -181,6 +186,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
     time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
     time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
+    time("slowRelist", file.slow_relist, NOT_SHORTER, &mut to.slow_relist, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
     time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
     number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
@@ -246,7 +252,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (34, 26), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (37, 28), "a key of `Said` is not in the file");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · status · tasks (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
+//! version · lists · status · tasks (async calls, connections of their own)   processes · kubelet · host · disks · port (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -19,18 +19,20 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{
-    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
-    StatusSeen,
+    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable, RuntimeKind,
+    RuntimeSeen, StatusSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
+use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
 mod host;
 mod local;
 mod pace;
+mod port;
 mod runtime;
 mod slot;
 mod tasks;
@@ -51,6 +53,8 @@ pub struct LaneSettings {
     pub kubelet_version: Option<String>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
+    /// The file of the token that the kubelet's own port is asked with, where there is one.
+    pub token: Option<PathBuf>,
     /// How often and how long.
     pub paces: Paces,
 }
@@ -93,6 +97,9 @@ struct Shared {
     kubelet: Mutex<Slot<KubeletSeen>>,
     host: Mutex<Slot<HostSeen>>,
     disks: Mutex<Slot<DisksSeen>>,
+    port: Mutex<Slot<PortSeen>>,
+    /// The kubelet whose own port may be asked, or why none.
+    served: Mutex<Result<Served, String>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// The kubelet's version, which others have to tell us.
@@ -127,6 +134,12 @@ impl Lanes {
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
             tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
             tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
+            tokio::spawn(port::port(
+                Arc::clone(&shared),
+                settings.host.proc.clone(),
+                settings.token.clone(),
+                settings.paces.port,
+            )),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -149,6 +162,7 @@ impl Lanes {
         let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
         let host = lock(&shared.host).look(at);
         let disks = lock(&shared.disks).look(at);
+        let port = lock(&shared.port).look(at);
         Observations {
             now,
             runtime,
@@ -162,6 +176,7 @@ impl Lanes {
             kubelet,
             host,
             disks,
+            port,
         }
     }
 
@@ -220,6 +235,7 @@ impl Lanes {
         out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
         out.insert("host", usize::from(lock(&shared.host).is_out()));
         out.insert("disks", usize::from(lock(&shared.disks).is_out()));
+        out.insert("port", usize::from(lock(&shared.port).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let given_up = lock(&shared.given_up).clone();
         Outstanding { out, given_up }
@@ -249,6 +265,8 @@ impl Shared {
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
             host: Mutex::new(Slot::new(paces.host.deadline)),
             disks: Mutex::new(Slot::new(paces.disks.deadline)),
+            port: Mutex::new(Slot::new(paces.port.deadline)),
+            served: Mutex::new(Err("nobody has looked for the kubelet yet".to_owned())),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named

@@ -46,6 +46,8 @@ use orders::{Execute, Orders};
 use status::About;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+/// Where a pod finds the token of its account.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Looks come in bursts: they are judged together, at most this often at rest, and while something is suspected.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -92,6 +94,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         sockets: Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() },
         saved_endpoint: saved.endpoint.clone(),
         kubelet_version: saved.kubelet_version.clone(),
+        token: token(&args),
         paces: Paces::of(&thresholds),
         ..LaneSettings::default()
     }));
@@ -133,6 +136,11 @@ fn told(
         let draft = newest.borrow().clone();
         LocalStatus::new(&node, draft.as_deref(), &lanes.outstanding(), &delivered.borrow(), Instant::now())
     }
+}
+
+/// The token of the probe's own account. With a kubeconfig the probe is somebody else, whom the kubelet would not know.
+fn token(args: &ProbeArgs) -> Option<PathBuf> {
+    matches!(credentials(args), Credentials::InCluster).then(|| PathBuf::from(TOKEN))
 }
 
 fn credentials(args: &ProbeArgs) -> Credentials {
@@ -356,6 +364,7 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.kubelet)
         && looked(&seen.host)
         && looked(&seen.disks)
+        && looked(&seen.port)
 }
 
 /// Whether every lane has looked, or hangs, within this time.
@@ -374,4 +383,5 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.kubelet, since)
         && looked(&seen.host, since)
         && looked(&seen.disks, since)
+        && looked(&seen.port, since)
 }

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, waiting_shim};
-pub use kubelet::{block_kubelet_start, freeze_kubelet, kill_kubelet};
-pub use runtime::{block_update, deaf_shim, duplicate_sandbox, take_network};
+pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
+pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
 
 use crate::node::Node;
 use crate::process::{self, Identity, wait_until};
@@ -70,6 +70,10 @@ pub enum Fault {
     FrozenKubelet,
     /// The configuration of the network plugins is gone
     MissingNetwork,
+    /// A mount that does not answer lies below the folder of a pod that is gone
+    DeadMount,
+    /// Update after update of a container behind a stopped shim holds up lists of containers, each for a while
+    SlowLists,
     /// A stopped shim with nothing alive below it, beside a containerd that does not answer
     DeafShim,
 }
@@ -123,9 +127,12 @@ impl Injection {
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
     pub fn lift(&self, node: &Node) -> Result<()> {
         match self.fault {
-            Fault::FrozenShim | Fault::BlockedUpdate | Fault::BlockedStart | Fault::FrozenKubelet => {
-                self.signal(Signal::CONT)
-            }
+            Fault::FrozenShim
+            | Fault::BlockedUpdate
+            | Fault::SlowLists
+            | Fault::BlockedStart
+            | Fault::FrozenKubelet => self.signal(Signal::CONT),
+            Fault::DeadMount => kubelet::bring_mount_down(node, &self.victim),
             Fault::LeakedShim => self.signal(Signal::KILL),
             Fault::DeafShim => {
                 self.signal(Signal::KILL)?;

@@ -325,3 +325,68 @@ fn lacking_node(bed: &Bed, node: &Node) {
         record.record();
     }
 }
+
+/// The kubelet's own check waits five minutes, the probe two more, and looks once a minute; a kubelet that is slow is
+/// waited for as long.
+const PORT_NAMED: Duration = Duration::from_mins(13);
+
+/// What the kubelet tells at its own port alone. Each with the time that it took from the injection.
+#[test]
+fn a_kubelet_that_does_not_get_on_is_named_by_its_own_port() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: real nodes need root on Linux");
+        return;
+    }
+    let nrh = operator::build().unwrap();
+    let bed = Bed::up(BedOptions { name: "port".into(), nodes: 3, ..BedOptions::default() }).unwrap();
+    install(&bed, &nrh);
+    let [stalled, slow, quiet] = bed.nodes() else { panic!("three nodes") };
+    for node in bed.nodes() {
+        // With the rights and the certificate of a real kubelet both are told, as soon as two looks have been had.
+        until("the kubelet's port tells of a healthy node", CLEARED, || {
+            ["SyncLoopRunning", "PodsWatched"].iter().all(|kind| condition(&bed, node, kind) == "True")
+        });
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let seen = sees_at_the_port(&bed, stalled, "SyncLoopStalled", "SyncLoopRunning", |node, _| {
+                faults::dead_mount(node)
+            });
+            assert!(seen["message"].as_str().unwrap().contains("stands still"), "{seen}");
+        });
+        scope.spawn(|| {
+            let seen = sees_at_the_port(&bed, slow, "PlegSlow", "PodsWatched", faults::slow_lists);
+            assert!(seen["message"].as_str().unwrap().contains("30 s or more"), "{seen}");
+        });
+    });
+    for kind in ["SyncLoopStalled", "PlegSlow"] {
+        assert_eq!(fault(&bed, quiet, kind), None, "a node that nobody has harmed");
+    }
+    bed.down().unwrap();
+}
+
+/// Injects, waits until the fault is confirmed while the node is Ready, then lifts and waits until the look is clean.
+fn sees_at_the_port(
+    bed: &Bed,
+    node: &Node,
+    kind: &str,
+    shown: &str,
+    inject: fn(&Node, &str) -> anyhow::Result<Injection>,
+) -> Value {
+    let uid = victim(bed, node);
+    let injection = inject(node, &uid).unwrap();
+    let mut seen = Value::Null;
+    until(&format!("{kind} is confirmed"), PORT_NAMED, || {
+        seen = fault(bed, node, kind).unwrap_or_default();
+        seen["state"] == "Confirmed"
+    });
+    println!("{kind} is confirmed {} s after it was made: {seen}", injection.elapsed().as_secs());
+    assert_eq!(on_node(bed, node, "Ready").as_deref(), Some("True"), "grey: the node says that all is well");
+    until("its condition says so", CLEARED, || condition(bed, node, shown) == "False");
+    injection.lift(node).unwrap();
+    let lifted = std::time::Instant::now();
+    until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, kind).is_none());
+    println!("{kind} is gone {} s after it was lifted", lifted.elapsed().as_secs());
+    until("its condition is clean", CLEARED, || condition(bed, node, shown) == "True");
+    seen
+}

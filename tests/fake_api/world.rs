@@ -225,13 +225,15 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 10] = [
+const LOOKED_AT: [&str; 12] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
     "NetworkPluginResponsive",
     "NetworkReady",
     "KubeletReady",
+    "SyncLoopRunning",
+    "PodsWatched",
     "HostHealthy",
     "StorageReady",
     "ClientCertificateValid",

@@ -15,6 +15,7 @@ mod network_plugin;
 mod network_ready;
 mod noise;
 mod orphan;
+mod port;
 mod properties;
 mod strangers;
 mod stuck_containers;
@@ -27,8 +28,9 @@ use super::*;
 use crate::core::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
 use crate::core::observation::{
     ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
-    KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, ProcessSeen, ProcessTable,
-    RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen,
+    ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer,
+    Unproven, Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -52,6 +54,7 @@ pub(crate) struct Node {
     pub kubelet: Look<KubeletSeen>,
     pub host: Look<HostSeen>,
     pub disks: Look<DisksSeen>,
+    pub port: Look<PortSeen>,
 }
 
 pub(crate) fn done<T>(value: T) -> Look<T> {
@@ -206,6 +209,7 @@ impl Node {
             kubelet: done(kubelet),
             host: done(roomy()),
             disks: done(sound()),
+            port: done(port::quick()),
         }
     }
 
@@ -223,6 +227,7 @@ impl Node {
             kubelet: no(),
             host: no(),
             disks: no(),
+            port: no(),
             ..Self::healthy()
         }
     }
@@ -241,6 +246,7 @@ impl Node {
             kubelet: self.kubelet.clone(),
             host: self.host.clone(),
             disks: self.disks.clone(),
+            port: self.port.clone(),
         }
     }
 

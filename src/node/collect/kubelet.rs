@@ -16,6 +16,10 @@ use crate::core::observation::KubeletSettings;
 use crate::core::text::bounded;
 use crate::node::proc::{self, Handle, RawProcess};
 
+pub(in crate::node) mod metrics;
+mod pin;
+pub mod port;
+pub mod server;
 pub(in crate::node) mod settings;
 
 pub use settings::Settings;
@@ -167,6 +171,7 @@ impl Finder {
         if kind.is_some_and(|kind| kind.file != "kubelet") {
             // What it hands on to the kubelet inside stands in flags and files of its own.
             settings.kubelet = KubeletSettings::default();
+            settings.server = None;
         }
         settings.same_network = self.same_network(pid);
         Ok(settings)

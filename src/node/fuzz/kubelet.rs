@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::fuzz::{beginnings, is_bounded};
 use crate::node::collect::disks::credential;
+use crate::node::collect::kubelet::metrics::{Memory, Parser, Sample};
 use crate::node::collect::kubelet::settings::{ConfigFile, Settings, apply, apply_flags};
 use crate::node::proc::handle;
 use crate::node::yaml;
@@ -54,6 +55,39 @@ pub(crate) fn config(data: &[u8]) -> bool {
         assert!(apply(&mut twice, &file).is_ok() && twice == settings);
     }
     read.is_ok()
+}
+
+/// What the numbers are after each piece of so many bytes, until they are complete.
+fn in_pieces(data: &[u8], size: usize) -> Option<Sample> {
+    let mut parser = Parser::default();
+    data.chunks(size).find_map(|piece| parser.push(piece).ok().flatten())
+}
+
+/// The kubelet's metrics.
+pub(crate) fn metrics(data: &[u8]) -> bool {
+    let found = in_pieces(data, data.len().max(1));
+    for cut in beginnings(data) {
+        let cut_off = in_pieces(cut, cut.len().max(1));
+        // A later line of the same name changes nothing, so what was complete stays; a moment that was told too late is
+        // none.
+        let same = |one: Sample, other: Sample| {
+            one.sum.to_bits() == other.sum.to_bits() && one.count.to_bits() == other.count.to_bits()
+        };
+        assert!(cut_off.is_none_or(|cut| found.is_some_and(|whole| same(cut, whole))), "cut at {}", cut.len());
+    }
+    let Some(found) = found else { return false };
+    for size in [1, 61] {
+        let pieces = in_pieces(data, size);
+        assert!(pieces.is_some_and(|pieces| pieces.sum.to_bits() == found.sum.to_bits()), "pieces of {size}");
+    }
+    assert!(found.sum.is_finite() && found.count.is_finite() && found.sum >= 0.0 && found.count >= 0.0);
+    let (mut memory, at) = (Memory::default(), tokio::time::Instant::now());
+    let more = Sample { sum: found.sum + 60.0, count: found.count + 1.0, ..found };
+    for (sample, after) in [(found, 0), (more, 60), (found, 120)] {
+        let seen = memory.note((60, 6000), sample, at + Duration::from_secs(after));
+        assert!(seen.idle <= LAST && seen.mean.is_none_or(|mean| mean <= LAST), "{seen:?}");
+    }
+    true
 }
 
 pub(crate) fn kubeconfig(data: &[u8]) -> bool {

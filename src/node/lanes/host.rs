@@ -78,7 +78,7 @@ fn who(shared: &Shared) -> Who {
 }
 
 /// Waits until the other lanes have looked once, but not for long.
-async fn others_have_looked(shared: &Shared) {
+pub(super) async fn others_have_looked(shared: &Shared) {
     let began = Instant::now();
     let never = || lock(&shared.kubelet).has_never_ended() || lock(&shared.processes).has_never_ended();
     while never() && began.elapsed() < FIRST {

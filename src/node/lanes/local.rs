@@ -10,7 +10,9 @@ use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
 use crate::core::observation::{KubeletSeen, KubeletSettings, ProcessTable, RuntimeKind};
 use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
+use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
 use crate::node::collect::processes::Processes;
 use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
@@ -124,7 +126,10 @@ impl Looker for KubeletLooker {
         self.round = self.round.saturating_add(1);
         let version = lock(&self.shared.kubelet_version).clone();
         let mut seen = KubeletSeen { round: self.round, version, ..KubeletSeen::default() };
-        let Some(found) = found else { return Ok(seen) };
+        let Some(found) = found else {
+            *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
+            return Ok(seen);
+        };
         seen.process = Some((found.pid, found.start_ticks, found.age));
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
@@ -135,8 +140,22 @@ impl Looker for KubeletLooker {
                 seen.note = said.err();
             }
         }
+        *lock(&self.shared.served) = served(&found, &seen);
         Ok(seen)
     }
+}
+
+/// Whether this kubelet may be asked at its own port: one that does not answer, or has hardly begun, has enough to do.
+fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
+    let settings = found.settings.as_ref().map_err(Clone::clone)?;
+    if seen.healthz == Some(false) || found.age < Thresholds::default().kubelet_start_age {
+        return Err("no kubelet has completed its start".to_owned());
+    }
+    if !settings.same_network {
+        return Err("the kubelet is in another network namespace: its port cannot be asked".to_owned());
+    }
+    let server = settings.server.clone().ok_or("where a kubelet of this kind has its port is not known")?;
+    Ok(Served { pid: found.pid, start_ticks: found.start_ticks, server })
 }
 
 impl KubeletLooker {

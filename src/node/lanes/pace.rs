@@ -54,6 +54,8 @@ pub struct Paces {
     pub host: Pace,
     /// The node's disks.
     pub disks: Pace,
+    /// The kubelet's own port. What shows there takes minutes to do so.
+    pub port: Pace,
 }
 
 const fn secs(seconds: u64) -> Duration {
@@ -77,6 +79,7 @@ impl Paces {
             kubelet: quick,
             host: seldom,
             disks: seldom,
+            port: seldom,
         }
     }
 }

@@ -34,6 +34,7 @@ fn quick() -> Paces {
         kubelet: pace,
         host: local,
         disks: local,
+        port: local,
     }
 }
 

@@ -1,4 +1,7 @@
-//! Faults of the kubelet: a start that waits for a deaf shim, a process that is stopped, one that is killed.
+//! Faults of the kubelet: a start that waits for a deaf shim, a process that is stopped, one that is killed, a sync loop that
+//! waits for a dead mount.
+
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
@@ -25,6 +28,40 @@ pub fn freeze_kubelet(node: &Node) -> Result<Injection> {
     ensure!(process.signal(Signal::STOP)?, "the kubelet of {} ended", node.name);
     ensure!(wait_until(SETTLE, || process::state(process.pid) == Some('T')), "kubelet {} does not stop", process.pid);
     Ok(injection)
+}
+
+/// A folder that the kubelet takes for one of a pod that is gone: it looks into it to tidy up, out of its sync loop.
+const GONE: &str = "/var/lib/kubelet/pods/3f0c3c1e-0000-4000-8000-0000000000ff";
+/// What the dead mount is called in the table of mounts.
+const DEAD: &str = "nrh-dead";
+
+/// Mounts a file system that nobody serves below the folder of a pod that is gone, as a storage server leaves it behind that
+/// does not answer: whoever looks at it waits uninterruptibly.
+pub fn dead_mount(node: &Node) -> Result<Injection> {
+    let path = format!("{GONE}/volumes");
+    let script = format!(
+        r#"mkdir -p "$1"; exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 {DEAD} "$1"; exec sleep infinity"#
+    );
+    let injection = Injection::now(Fault::DeadMount, node, Victim::default());
+    let argv = ["sh", "-ec", &script, "sh", &path].map(str::to_owned);
+    let process = node.realm.daemon(Path::new("/var/log/nrh-dead.log"), &argv)?;
+    ensure!(wait_until(SETTLE, || is_mounted(node)), "{path} is not mounted");
+    Ok(Injection {
+        victim: Victim { process: Some(process), path: Some(path.into()), ..Victim::default() },
+        ..injection
+    })
+}
+
+fn is_mounted(node: &Node) -> bool {
+    node.realm.run("cat", &["/proc/mounts"]).is_ok_and(|mounts| mounts.lines().any(|line| line.starts_with(DEAD)))
+}
+
+/// Takes the mount away; who waits for it gets an error when nobody holds it any more.
+pub(super) fn bring_mount_down(node: &Node, victim: &Victim) -> Result<()> {
+    if is_mounted(node) {
+        node.realm.script(r#"umount -l "$1""#, &[&format!("{GONE}/volumes")])?;
+    }
+    victim.process.map_or(Ok(()), |process| process.signal(Signal::KILL).map(drop))
 }
 
 /// Kills the kubelet; its supervisor starts the next one 5 s later.

@@ -15,6 +15,8 @@ use crate::view;
 
 /// How long the blocked call stays out at most; when it is given up the list comes back.
 const UPDATE: Duration = Duration::from_mins(10);
+/// How long each of several updates stays out: less than a probe takes for a list that hangs.
+const SLOW_UPDATE: Duration = Duration::from_secs(45);
 /// An attempt to which no kubelet comes: a name that the pod has had is reserved.
 const ATTEMPT: u32 = 100;
 /// The configuration of the network plugins, and where it is put away.
@@ -33,6 +35,27 @@ pub fn block_update(node: &Node, pod_uid: &str) -> Result<Injection> {
     let update = socket.clone();
     // It ends with the shim's answer or death, which is what is waited for: nobody asks how it went.
     thread::spawn(move || view::update_container(&update, &container, UPDATE));
+    let hangs = wait_until(SETTLE, || view::lists(&socket, LIST).is_err());
+    ensure!(hangs, "the list of containers of {} still answers", node.name);
+    Ok(injection)
+}
+
+/// As [`block_update`], but each update is given up after 45 s and the next one follows: lists of containers take so long
+/// and come back, again and again, and with them each look of the kubelet at its pods. Ends with the shim's stop, or with
+/// the process that injects it.
+pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let frozen = freeze_shim(node, pod_uid)?;
+    let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
+    let shim = frozen.victim.process.context("the pod has no shim")?;
+    let injection = Injection::now(Fault::SlowLists, node, frozen.victim);
+    let socket = view::socket(node);
+    let update = socket.clone();
+    thread::spawn(move || {
+        while process::state(shim.pid) == Some('T') {
+            // That it is given up is what is wanted.
+            let _ = view::update_container(&update, &container, SLOW_UPDATE);
+        }
+    });
     let hangs = wait_until(SETTLE, || view::lists(&socket, LIST).is_err());
     ensure!(hangs, "the list of containers of {} still answers", node.name);
     Ok(injection)

@@ -3,6 +3,7 @@
 //! at all shows too.
 
 mod of_the_host;
+mod of_the_port;
 
 use jiff::{SignedDuration, Timestamp};
 use nrh_testbed::matrix::{Seen, Way};
@@ -106,6 +107,7 @@ fn timelines() -> Vec<Timeline> {
         of_docker(),
         of_others(),
         of_the_host::timelines(),
+        of_the_port::timelines(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -546,6 +548,7 @@ fn what_stays_is_confirmed() {
         }),
     ];
     staying.extend(of_the_host::staying());
+    staying.extend(of_the_port::staying());
     for (kind, seconds, change) in staying {
         let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
         let mut runtime = RuntimeKind::Unknown;

@@ -177,6 +177,14 @@ fn disks() -> impl Strategy<Value = DisksSeen> {
     )
 }
 
+fn port() -> impl Strategy<Value = PortSeen> {
+    let relists = (prop::option::of(seconds(200)), seconds(200), prop::option::of(seconds(200)))
+        .prop_map(|(mean, idle, unmoved)| RelistsSeen { mean, idle, unmoved });
+    let sync_loop = prop_oneof![3 => any::<bool>().prop_map(Ok), 1 => text().prop_map(Err)];
+    let relists = prop_oneof![3 => relists.prop_map(Ok), 1 => text().prop_map(Err)];
+    (sync_loop, relists).prop_map(|(sync_loop, relists)| PortSeen { sync_loop, relists })
+}
+
 fn kubelet() -> impl Strategy<Value = KubeletSeen> {
     (prop::option::of(seconds(2000)), prop::option::of(any::<bool>()), prop::option::of(text())).prop_map(
         |(age, healthz, note)| KubeletSeen {
@@ -219,14 +227,15 @@ fn node() -> impl Strategy<Value = Node> {
         prop::collection::btree_map(id(), look(answers), 0..5),
         look(processes()),
         look(kubelet()),
-        (look(host()), look(disks()), any::<bool>(), kind()),
+        (look(host()), look(disks()), look(port()), any::<bool>(), kind()),
     )
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
-            let (host, disks, list_too_large, kind) = more;
+            let (host, disks, port, list_too_large, kind) = more;
             Node {
                 status,
                 host,
                 disks,
+                port,
                 list_too_large,
                 kind,
                 now: Duration::from_secs(10_000),
@@ -281,6 +290,7 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Lane::Kubelet],
         FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
         FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
+        FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Lane::Port],
         _ => &[],
     }
 }
@@ -295,10 +305,20 @@ enum Lane {
     Host,
     Disks,
     Status,
+    Port,
 }
 
-const LANES: [Lane; 8] =
-    [Lane::Runtime, Lane::Status, Lane::Lists, Lane::Tasks, Lane::Processes, Lane::Kubelet, Lane::Host, Lane::Disks];
+const LANES: [Lane; 9] = [
+    Lane::Runtime,
+    Lane::Status,
+    Lane::Lists,
+    Lane::Tasks,
+    Lane::Processes,
+    Lane::Kubelet,
+    Lane::Host,
+    Lane::Disks,
+    Lane::Port,
+];
 
 /// The same node, had that lane not been able to look.
 fn without(node: &Node, lane: Lane) -> Node {
@@ -315,6 +335,7 @@ fn without(node: &Node, lane: Lane) -> Node {
         Lane::Host => node.host = blind(),
         Lane::Disks => node.disks = blind(),
         Lane::Status => node.status = blind(),
+        Lane::Port => node.port = blind(),
     }
     node
 }
@@ -401,6 +422,7 @@ proptest! {
             host: aged(&node.host, by),
             disks: aged(&node.disks, by),
             status: aged(&node.status, by),
+            port: aged(&node.port, by),
             ..node
         };
         let findings = judged(&old, known);

@@ -15,6 +15,8 @@ use crate::core::thresholds::RUNTIME_REQUEST_TIMEOUT;
 use crate::node::proc::rooted;
 use crate::node::yaml;
 
+use super::server::Server;
+
 /// Largest configuration file that is read.
 const MAX_FILE: usize = 1 << 20;
 /// Most drop-in files that are read.
@@ -31,6 +33,8 @@ pub struct Settings {
     pub runtime_endpoint: Option<String>,
     /// Whether the kubelet is in our own network namespace.
     pub same_network: bool,
+    /// Its own port; `None` = not known where.
+    pub server: Option<Server>,
     /// What thresholds depend on.
     pub kubelet: KubeletSettings,
 }
@@ -42,6 +46,7 @@ impl Default for Settings {
             healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             runtime_endpoint: None,
             same_network: true,
+            server: Some(Server::default()),
             kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },
         }
     }
@@ -56,6 +61,10 @@ pub(in crate::node) struct ConfigFile {
     container_runtime_endpoint: Option<String>,
     runtime_request_timeout: Option<String>,
     feature_gates: Option<BTreeMap<String, bool>>,
+    address: Option<String>,
+    port: Option<u16>,
+    enable_server: Option<bool>,
+    tls_cert_file: Option<String>,
 }
 
 /// Reads the settings of the process whose `/proc` folder is `process`: its file, its drop-ins, then its flags.
@@ -86,6 +95,23 @@ pub(in crate::node) fn apply_flags(settings: &mut Settings, args: &[String]) -> 
     }
     if let Some(endpoint) = flag(args, "container-runtime-endpoint").filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    if let Some(server) = &mut settings.server {
+        if let Some(address) = flag(args, "address") {
+            server.address = address.parse().map_err(|_| unreadable("--address", address))?;
+        }
+        if let Some(port) = flag(args, "port") {
+            server.port = port.parse().map_err(|_| unreadable("--port", port))?;
+        }
+        if let Some(on) = flag(args, "enable-server") {
+            server.enabled = on != "false";
+        }
+        if let Some(file) = flag(args, "tls-cert-file") {
+            server.cert_file = path(file);
+        }
+        if let Some(folder) = flag(args, "cert-dir").and_then(path) {
+            server.cert_dir = folder;
+        }
     }
     if let Some(timeout) = flag(args, "runtime-request-timeout") {
         time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
@@ -131,6 +157,17 @@ pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Resu
     if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
+    if let Some(server) = &mut settings.server {
+        if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
+            server.address = address.parse().map_err(|_| unreadable("address", address))?;
+        }
+        // Nothing is what it ships with, also where it is written out.
+        server.port = file.port.filter(|port| *port != 0).unwrap_or(server.port);
+        server.enabled = file.enable_server.unwrap_or(server.enabled);
+        if let Some(file) = &file.tls_cert_file {
+            server.cert_file = path(file);
+        }
+    }
     if let Some(timeout) = file.runtime_request_timeout.as_deref().filter(|text| !text.is_empty()) {
         time_out(&mut settings.kubelet, timeout, SettingsSource::File);
     }
@@ -138,6 +175,10 @@ pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Resu
         open_gate(settings, name, *on, SettingsSource::File);
     }
     Ok(())
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
 fn unreadable(what: &str, value: &str) -> String {
@@ -277,6 +318,28 @@ mod tests {
         );
         assert_eq!(read(&["--config=/zero"]), (120, false, File));
         assert_eq!(read(&["--config=/odd"]), (120, false, Assumed), "its port is asked all the same");
+    }
+
+    #[test]
+    fn where_its_own_port_is_and_what_it_shows_there_is_read_too() {
+        let folder = process_with(&[
+            ("k.yaml", "address: 10.0.0.1\nport: 10260\ntlsCertFile: /etc/tls.crt\n"),
+            ("zero.yaml", "address: \"\"\nport: 0\nenableServer: false\ntlsCertFile: \"\"\n"),
+        ]);
+        let server = |words: &[&str]| read(&args(words), folder.path()).unwrap().server.unwrap();
+        assert_eq!(server(&[]), Server::default());
+        let found = server(&["--config=/k.yaml", "--cert-dir=/pki"]);
+        assert_eq!((found.address.to_string(), found.port), ("10.0.0.1".to_owned(), 10260));
+        assert_eq!((found.cert_dir, found.cert_file), ("/pki".into(), Some("/etc/tls.crt".into())));
+        let flags = ["--config=/k.yaml", "--address=::1", "--port", "99", "--tls-cert-file=/x.crt", "--enable-server"];
+        let found = server(&flags);
+        assert_eq!((found.address.to_string(), found.port, found.enabled), ("::1".to_owned(), 99, true));
+        assert_eq!(found.cert_file, Some("/x.crt".into()));
+        assert_eq!(server(&["--config=/zero.yaml"]), Server { enabled: false, ..Server::default() });
+        assert!(!server(&["--enable-server=false"]).enabled);
+        for wrong in ["--address=here", "--port=99999"] {
+            assert!(read(&args(&[wrong]), folder.path()).unwrap_err().contains("kubelet"), "{wrong}");
+        }
     }
 
     #[test]

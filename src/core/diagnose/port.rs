@@ -1,0 +1,162 @@
+//! `SyncLoopStalled` and `PlegSlow`: a kubelet that runs, is called Ready, and does not get on with its pods. Both show at
+//! its own port only.
+//!
+//! ```text
+//! runtime fails ──► relists fail or hang ──► "PLEG is not healthy" ──► the sync loop waits: its check fails, 5 min later
+//! ```
+//! So each of the two is a fault of its own only where nothing to its left explains it. What is explained by something else
+//! is held: neither suspected nor clean.
+
+use std::time::Duration;
+
+use super::component::Component;
+use super::{Findings, STALE, Verdict, answer, lists};
+use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::core::observation::{Observations, PortSeen};
+use crate::core::reason::ConditionReason;
+use crate::core::thresholds::Thresholds;
+
+/// There is one on a node.
+const KUBELET: &str = "kubelet";
+
+/// How the kubelet's looks at its pods go.
+enum Relists {
+    Fine,
+    /// In words.
+    Slow(Vec<String>),
+    /// Neither slow nor fine, or not known.
+    Undecided(Verdict),
+}
+
+pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::SyncLoopStalled;
+    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    match &port.sync_loop {
+        Ok(true) => return findings.blind(kind, Verdict::Clean { looked }),
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+        Ok(false) => {}
+    }
+    let held = |why: &str| {
+        let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
+        Verdict::unknown(ConditionReason::CannotLook, &detail)
+    };
+    if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
+        return findings.blind(kind, held(why));
+    }
+    match relists(seen, port, thresholds) {
+        Relists::Fine => {}
+        Relists::Slow(_) => return findings.blind(kind, held("its looks at its pods are slow")),
+        Relists::Undecided(_) => return findings.blind(kind, held("how its looks at its pods go is not known")),
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KUBELET,
+            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            severity: Severity::High,
+            message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
+            impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
+                     mount that does not answer, left below the folder of a pod that is gone",
+            evidence: vec![
+                "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
+                "its looks at its pods go on, and the runtime answers".to_owned(),
+            ],
+            looked,
+            confirm: thresholds.sync_loop_stalled,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "the sync loop stands still");
+}
+
+pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::PlegSlow;
+    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let evidence = match relists(seen, port, thresholds) {
+        Relists::Fine => return findings.blind(kind, Verdict::Clean { looked }),
+        Relists::Undecided(verdict) => return findings.blind(kind, verdict),
+        Relists::Slow(evidence) => evidence,
+    };
+    if let Some(why) = of_the_runtime(seen) {
+        let detail = format!("the kubelet's looks at its pods are slow, and {why}: that may be why");
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KUBELET,
+            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            severity: Severity::High,
+            message: format!(
+                "the kubelet takes {} s or more for each look at its pods, and the runtime answers",
+                thresholds.slow_relist.as_secs()
+            ),
+            impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
+                     single objects one after another, and up to its limit for each",
+            evidence,
+            looked,
+            confirm: thresholds.pleg_slow,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "its looks at its pods are slow");
+}
+
+fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
+    let relists = match &port.relists {
+        Ok(relists) => relists,
+        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CannotLook, why)),
+    };
+    // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
+    let evented =
+        seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
+    let slow = thresholds.slow_relist;
+    let mut evidence = Vec::new();
+    if let Some(mean) = relists.mean.filter(|mean| *mean >= slow) {
+        evidence.push(format!("those that have ended lately took more than {} s", steps(mean, slow)));
+    }
+    if !evented && relists.idle >= slow {
+        evidence.push(format!("none has ended for more than {} s", steps(relists.idle, slow)));
+    }
+    // That moment is told by the sync loop itself: one that stands still leaves it as it is.
+    let unmoved = relists.unmoved.filter(|unmoved| *unmoved >= slow && port.sync_loop == Ok(true) && !evented);
+    if let Some(unmoved) = unmoved {
+        evidence.push(format!("its last good list was begun more than {} s ago", steps(unmoved, slow)));
+    }
+    match relists.mean {
+        _ if !evidence.is_empty() => Relists::Slow(evidence),
+        Some(mean) if mean < slow / 2 => Relists::Fine,
+        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet's looks at its pods are neither slow nor quick")),
+        None => Relists::Undecided(Verdict::undecided("no look of the kubelet at its pods has been seen to end yet")),
+    }
+}
+
+/// In whole steps, so that a report does not change with each look.
+fn steps(time: Duration, step: Duration) -> u64 {
+    let step = step.as_secs().max(1);
+    time.as_secs() / step * step
+}
+
+/// What of the runtime explains it, if anything may.
+fn of_the_runtime(seen: &Observations) -> Option<&'static str> {
+    if answer(&seen.runtime, seen.now, "the runtime", STALE).is_err() {
+        return Some("the runtime does not answer, or nobody could ask it");
+    }
+    lists(seen).is_err().then_some("the runtime's lists do not come back, or nobody could ask for them")
+}
+
+fn no_network(seen: &Observations) -> Option<&'static str> {
+    match answer(&seen.status, seen.now, "the runtime's status", STALE) {
+        Err(_) => Some("what the runtime says of itself is not known"),
+        Ok((status, _)) if status.network.as_ref().is_some_and(|network| !network.ready) => {
+            Some("the runtime says that its network is not ready")
+        }
+        Ok(_) => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! Two questions at the kubelet's own port: whether its sync loop goes round, and how its looks at its pods go.
+//!
+//! ```text
+//! server::door (blocking: certificates, token) ─► pin::connect (proves who answers) ─► one GET ─► closed
+//! ```
+//! Each question has a connection of its own, and nothing of it stays.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, timeout};
+
+use super::metrics::{Memory, Parser, Sample};
+use super::pin;
+use super::server::Door;
+use crate::core::observation::{PortSeen, RelistsSeen};
+use crate::core::text::bounded;
+
+/// Longest wait for one of the two.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+const SYNC_LOOP: &str = "/healthz/syncloop";
+const METRICS: &str = "/metrics";
+/// What the check itself says when it fails. A kubelet that cannot ask the API server whether we may look answers with the
+/// same status, and other words.
+const STALLED: &str = "sync loop took longer than expected";
+/// Most bytes of an answer that is no 200.
+const MAX_REFUSAL: usize = 1024;
+/// Largest head of an answer.
+const MAX_HEAD: usize = 16 << 10;
+
+/// Asks both questions, one after the other.
+#[derive(Debug, Default)]
+pub struct Port {
+    memory: Memory,
+}
+
+impl Port {
+    /// One look. Ends within twice [`DEADLINE`].
+    pub async fn look(&mut self, door: &Door) -> PortSeen {
+        let sync_loop = bounded_by(sync_loop(door)).await;
+        let relists = self.relists(door).await;
+        PortSeen { sync_loop, relists }
+    }
+
+    async fn relists(&mut self, door: &Door) -> Result<RelistsSeen, String> {
+        let sample = bounded_by(sample(door)).await?;
+        Ok(self.memory.note(door.of, sample, Instant::now()))
+    }
+}
+
+async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = || Err(format!("the kubelet's port gives no whole answer within {} s", DEADLINE.as_secs()));
+    timeout(DEADLINE, call).await.unwrap_or_else(|_| late())
+}
+
+async fn sync_loop(door: &Door) -> Result<bool, String> {
+    exchange(door, SYNC_LOOP, async |status, body| match status {
+        StatusCode::OK => Ok(true),
+        StatusCode::INTERNAL_SERVER_ERROR => {
+            let said = refusal(body).await?;
+            if said.to_ascii_lowercase().contains(STALLED) {
+                return Ok(false);
+            }
+            Err(bounded(&format!("the kubelet's port answers {SYNC_LOOP} with 500: {said}"), 300))
+        }
+        StatusCode::FORBIDDEN => Err("the kubelet refuses to tell of its sync loop (403): it takes the right to get \
+                                      nodes/healthz, and kubelets before 1.33 take one that no probe is given"
+            .to_owned()),
+        status => Err(refused(SYNC_LOOP, status)),
+    })
+    .await
+}
+
+async fn sample(door: &Door) -> Result<Sample, String> {
+    exchange(door, METRICS, async |status, mut body| match status {
+        StatusCode::OK => {
+            let mut parser = Parser::default();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| cut(&error))?;
+                let Some(data) = frame.data_ref() else { continue };
+                if let Some(sample) = parser.push(data)? {
+                    return Ok(sample);
+                }
+            }
+            Err("the kubelet's metrics do not tell of its looks at its pods".to_owned())
+        }
+        StatusCode::FORBIDDEN => {
+            Err("the kubelet refuses its metrics (403): it takes the right to get nodes/metrics".to_owned())
+        }
+        status => Err(refused(METRICS, status)),
+    })
+    .await
+}
+
+fn refused(path: &str, status: StatusCode) -> String {
+    match status {
+        StatusCode::UNAUTHORIZED => "the kubelet does not take the probe's token (401)".to_owned(),
+        status => format!("the kubelet's port answers {path} with {}", status.as_u16()),
+    }
+}
+
+fn cut(error: &hyper::Error) -> String {
+    bounded(&format!("no whole answer from the kubelet's port: {error}"), 200)
+}
+
+/// The beginning of what is said where it is no 200.
+async fn refusal(mut body: Incoming) -> Result<String, String> {
+    let mut said = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| cut(&error))?;
+        let left = MAX_REFUSAL.saturating_sub(said.len());
+        let data = frame.data_ref().map_or(&[][..], AsRef::as_ref);
+        said.extend_from_slice(data.get(..left).unwrap_or(data));
+        if said.len() >= MAX_REFUSAL {
+            break;
+        }
+    }
+    Ok(bounded(String::from_utf8_lossy(&said).trim(), 200))
+}
+
+/// One request on a connection of its own, and what `read` makes of the answer. The token is sent once the other side has
+/// proven to be the kubelet.
+async fn exchange<T, F>(door: &Door, path: &str, read: F) -> Result<T, String>
+where
+    F: AsyncFnOnce(StatusCode, Incoming) -> Result<T, String>,
+{
+    let stream = pin::connect(door.address, &door.pins).await?;
+    let mut http = http1::Builder::new();
+    let (mut sender, connection) =
+        http.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(|error| cut(&error))?;
+    let mut token = HeaderValue::try_from(format!("Bearer {}", door.token))
+        .map_err(|_| "the probe's token is no token".to_owned())?;
+    token.set_sensitive(true);
+    let request = Request::get(path)
+        .header(header::HOST, door.address.to_string())
+        .header(header::AUTHORIZATION, token)
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| bounded(&error.to_string(), 200))?;
+    let mut call = pin!(async move {
+        let answer = sender.send_request(request).await.map_err(|error| cut(&error))?;
+        read(answer.status(), answer.into_body()).await
+    });
+    // The answer is read while the connection is driven; its end is not that of the answer.
+    let (mut connection, mut open) = (pin!(connection), true);
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut call => return answer,
+            _ = &mut connection, if open => open = false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
