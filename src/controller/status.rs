@@ -20,7 +20,7 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 11] = [
+const OF_PROBE: [ConditionType; 12] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
@@ -29,6 +29,7 @@ const OF_PROBE: [ConditionType; 11] = [
     ConditionType::KubeletReady,
     ConditionType::HostHealthy,
     ConditionType::StorageReady,
+    ConditionType::SystemdResponsive,
     ConditionType::ClientCertificateValid,
     ConditionType::ProbeSighted,
     ConditionType::RestartSafe,

@@ -30,6 +30,8 @@ pub enum ConditionType {
     HostHealthy,
     /// The file systems of runtime and kubelet have room and take writes.
     StorageReady,
+    /// systemd answers over the node's system bus, or does not run the node.
+    SystemdResponsive,
     /// The kubelet's client certificate is renewed in time.
     ClientCertificateValid,
     /// Every lane of the probe can look.
@@ -65,6 +67,7 @@ impl ConditionType {
             Self::KubeletReady => "KubeletReady",
             Self::HostHealthy => "HostHealthy",
             Self::StorageReady => "StorageReady",
+            Self::SystemdResponsive => "SystemdResponsive",
             Self::ClientCertificateValid => "ClientCertificateValid",
             Self::ProbeSighted => "ProbeSighted",
             Self::PodsProgressing => "PodsProgressing",
@@ -93,7 +96,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 11] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -147,6 +150,11 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 10] = [
         ConditionType::StorageReady,
         &[FaultType::ReadOnlyFilesystem, FaultType::DiskFull],
         "the file systems of runtime and kubelet have room and take writes",
+    ),
+    (
+        ConditionType::SystemdResponsive,
+        &[FaultType::DbusUnresponsive],
+        "systemd answers over the system bus, or does not run this node",
     ),
     (
         ConditionType::ClientCertificateValid,
@@ -253,7 +261,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 11);
+        assert_eq!(judged.len(), 12);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

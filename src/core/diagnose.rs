@@ -5,6 +5,7 @@
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
 mod blind;
+mod bus;
 mod certificate;
 pub(crate) mod clients;
 mod component;
@@ -263,6 +264,7 @@ impl Findings {
 ///     kubelet: Look::Never,
 ///     host: Look::Never,
 ///     disks: Look::Never,
+///     bus: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -291,6 +293,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     pile_up::exited(seen, thresholds, &mut findings);
     exhaustion::pids(seen, thresholds, &mut findings);
     exhaustion::files(seen, thresholds, &mut findings);
+    bus::unresponsive(seen, thresholds, &mut findings);
     filesystems::full(seen, thresholds, &mut findings);
     filesystems::read_only(seen, thresholds, &mut findings);
     uninterruptible::waiting(seen, thresholds, &mut findings);

@@ -62,6 +62,8 @@ pub enum FaultType {
     PidExhaustion,
     /// The node or a daemon is about to be refused new open files.
     FdExhaustion,
+    /// systemd does not answer over the node's system bus.
+    DbusUnresponsive,
     /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
     UninterruptibleProcess,
     /// A container that is being made is frozen, and with it the call that makes it.
@@ -80,7 +82,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -104,6 +106,7 @@ impl FaultType {
         Self::DiskFull,
         Self::PidExhaustion,
         Self::FdExhaustion,
+        Self::DbusUnresponsive,
         Self::UninterruptibleProcess,
         Self::FrozenCgroup,
         Self::ExitedContainerPileUp,
@@ -134,6 +137,7 @@ impl FaultType {
             Self::DiskFull => "DiskFull",
             Self::PidExhaustion => "PidExhaustion",
             Self::FdExhaustion => "FdExhaustion",
+            Self::DbusUnresponsive => "DbusUnresponsive",
             Self::UninterruptibleProcess => "UninterruptibleProcess",
             Self::FrozenCgroup => "FrozenCgroup",
             Self::ExitedContainerPileUp => "ExitedContainerPileUp",
@@ -166,6 +170,7 @@ impl FaultType {
                 | Self::DiskFull
                 | Self::PidExhaustion
                 | Self::FdExhaustion
+                | Self::DbusUnresponsive
                 | Self::UninterruptibleProcess
                 | Self::FrozenCgroup
                 | Self::ExitedContainerPileUp

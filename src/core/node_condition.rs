@@ -30,6 +30,8 @@ pub enum NodeCondition {
     HostUnhealthy,
     /// A file system of runtime or kubelet is full or takes no writes.
     StorageNotReady,
+    /// systemd does not answer over the system bus.
+    SystemdUnresponsive,
     /// The kubelet's client certificate was not renewed in time.
     ClientCertificateExpiring,
     /// A restart of the kubelet or of the runtime would do harm now.
@@ -38,7 +40,7 @@ pub enum NodeCondition {
 
 impl NodeCondition {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ContainerRuntimeUnhealthy,
         Self::KubeletUnhealthy,
         Self::ContainersUnresponsive,
@@ -46,6 +48,7 @@ impl NodeCondition {
         Self::NetworkPluginUnresponsive,
         Self::HostUnhealthy,
         Self::StorageNotReady,
+        Self::SystemdUnresponsive,
         Self::ClientCertificateExpiring,
         Self::RestartUnsafe,
     ];
@@ -65,6 +68,7 @@ impl NodeCondition {
             Self::NetworkPluginUnresponsive => "NetworkPluginUnresponsive",
             Self::HostUnhealthy => "HostUnhealthy",
             Self::StorageNotReady => "StorageNotReady",
+            Self::SystemdUnresponsive => "SystemdUnresponsive",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::RestartUnsafe => "RestartUnsafe",
         }
@@ -80,6 +84,7 @@ impl NodeCondition {
             Self::NetworkPluginUnresponsive => ConditionType::NetworkPluginResponsive,
             Self::HostUnhealthy => ConditionType::HostHealthy,
             Self::StorageNotReady => ConditionType::StorageReady,
+            Self::SystemdUnresponsive => ConditionType::SystemdResponsive,
             Self::ClientCertificateExpiring => ConditionType::ClientCertificateValid,
             Self::RestartUnsafe => ConditionType::RestartSafe,
         }
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_refused_with_those_there_are() {
         assert_eq!("".parse::<NodeConditions>(), Ok(NodeConditions::default()));
-        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 9);
+        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 10);
         let some = " KubeletUnhealthy, RestartUnsafe ".parse::<NodeConditions>().unwrap();
         assert_eq!(some.0, [NodeCondition::KubeletUnhealthy, NodeCondition::RestartUnsafe].into());
         let error = "KubeletReady".parse::<NodeConditions>().unwrap_err();

@@ -13,8 +13,8 @@ mod host;
 mod processes;
 
 pub use host::{
-    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, StrangerSeen,
-    ThreadWaiting, Usage,
+    BusSeen, BusStep, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space,
+    StrangerSeen, ThreadWaiting, Usage,
 };
 
 pub use processes::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
@@ -318,4 +318,6 @@ pub struct Observations {
     pub host: Look<HostSeen>,
     /// What lies on the node's disks.
     pub disks: Look<DisksSeen>,
+    /// The node's system bus, and systemd on it.
+    pub bus: Look<BusSeen>,
 }

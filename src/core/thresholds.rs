@@ -101,6 +101,8 @@ pub struct Thresholds {
     pub pid_exhaustion: Confirmation,
     /// The same of open files.
     pub fd_exhaustion: Confirmation,
+    /// systemd is busy for a minute at boot, and while it takes in hundreds of mounts at once.
+    pub dbus_unresponsive: Confirmation,
     /// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
     /// containers and every 5 min for images.
     pub disk_full: Confirmation,
@@ -170,6 +172,7 @@ impl Default for Thresholds {
             stuck_creating: secs(120),
             pid_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
             fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            dbus_unresponsive: Confirmation { looks: 3, apart: secs(45), grace: secs(180) },
             disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
             read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
             uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(600) },
@@ -240,6 +243,7 @@ impl Thresholds {
             FaultType::KubeletStartBlocked => self.start_blocked_age,
             FaultType::PidExhaustion => of(&self.pid_exhaustion),
             FaultType::FdExhaustion => of(&self.fd_exhaustion),
+            FaultType::DbusUnresponsive => of(&self.dbus_unresponsive),
             FaultType::DiskFull => of(&self.disk_full),
             FaultType::ReadOnlyFilesystem => of(&self.read_only_filesystem),
             FaultType::UninterruptibleProcess => {

@@ -91,6 +91,7 @@ struct Said {
     kubelet_crash_loop: Option<ConfirmationFile>,
     pid_exhaustion: Option<ConfirmationFile>,
     fd_exhaustion: Option<ConfirmationFile>,
+    dbus_unresponsive: Option<ConfirmationFile>,
     disk_full: Option<ConfirmationFile>,
     read_only_filesystem: Option<ConfirmationFile>,
     uninterruptible_process: Option<ConfirmationFile>,
@@ -170,6 +171,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
     confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
     confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
+    confirmation("dbusUnresponsive", &file.dbus_unresponsive, &mut to.dbus_unresponsive);
     confirmation("diskFull", &file.disk_full, &mut to.disk_full);
     confirmation("readOnlyFilesystem", &file.read_only_filesystem, &mut to.read_only_filesystem);
     confirmation("uninterruptibleProcess", &file.uninterruptible_process, &mut to.uninterruptible_process);
@@ -246,7 +248,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (34, 26), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (35, 27), "a key of `Said` is not in the file");
     }
 
     #[test]

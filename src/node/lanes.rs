@@ -1,7 +1,7 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · status · tasks (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
+//! version · lists · status · tasks · bus (async calls, connections of their own)   processes · kubelet · host · disks (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{
-    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind, RuntimeSeen,
-    StatusSeen,
+    BusSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind,
+    RuntimeSeen, StatusSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -28,6 +28,7 @@ use crate::node::collect::HostPaths;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
+mod bus;
 mod host;
 mod local;
 mod pace;
@@ -93,6 +94,7 @@ struct Shared {
     kubelet: Mutex<Slot<KubeletSeen>>,
     host: Mutex<Slot<HostSeen>>,
     disks: Mutex<Slot<DisksSeen>>,
+    bus: Mutex<Slot<BusSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// The kubelet's version, which others have to tell us.
@@ -127,6 +129,7 @@ impl Lanes {
             tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
             tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
             tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
+            tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -149,6 +152,7 @@ impl Lanes {
         let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
         let host = lock(&shared.host).look(at);
         let disks = lock(&shared.disks).look(at);
+        let bus = lock(&shared.bus).look(at);
         Observations {
             now,
             runtime,
@@ -162,6 +166,7 @@ impl Lanes {
             kubelet,
             host,
             disks,
+            bus,
         }
     }
 
@@ -220,6 +225,7 @@ impl Lanes {
         out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
         out.insert("host", usize::from(lock(&shared.host).is_out()));
         out.insert("disks", usize::from(lock(&shared.disks).is_out()));
+        out.insert("bus", usize::from(lock(&shared.bus).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let given_up = lock(&shared.given_up).clone();
         Outstanding { out, given_up }
@@ -249,6 +255,7 @@ impl Shared {
             kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
             host: Mutex::new(Slot::new(paces.host.deadline)),
             disks: Mutex::new(Slot::new(paces.disks.deadline)),
+            bus: Mutex::new(Slot::new(paces.bus.deadline)),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named

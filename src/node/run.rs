@@ -356,6 +356,7 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.kubelet)
         && looked(&seen.host)
         && looked(&seen.disks)
+        && looked(&seen.bus)
 }
 
 /// Whether every lane has looked, or hangs, within this time.
@@ -374,4 +375,5 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.kubelet, since)
         && looked(&seen.host, since)
         && looked(&seen.disks, since)
+        && looked(&seen.bus, since)
 }

@@ -225,7 +225,7 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 10] = [
+const LOOKED_AT: [&str; 11] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
@@ -234,6 +234,7 @@ const LOOKED_AT: [&str; 10] = [
     "KubeletReady",
     "HostHealthy",
     "StorageReady",
+    "SystemdResponsive",
     "ClientCertificateValid",
     "ProbeSighted",
 ];

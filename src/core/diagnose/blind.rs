@@ -48,6 +48,7 @@ pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut
         ("kubelet", of_thread(&seen.kubelet, now)),
         ("host", of_thread(&seen.host, now)),
         ("disks", of_thread(&seen.disks, now)),
+        ("bus", of_call(&seen.bus, now)),
     ];
     let mut coverage = Coverage::new(Verdict::Clean { looked: now });
     for (lane, sight) in lanes {

@@ -1,6 +1,7 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
 mod blind;
+mod bus;
 mod clients;
 mod components;
 mod deaf_shims;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
 use crate::core::observation::{
-    ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
+    BusSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
     KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, ProcessSeen, ProcessTable,
     RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
@@ -52,6 +53,7 @@ pub(crate) struct Node {
     pub kubelet: Look<KubeletSeen>,
     pub host: Look<HostSeen>,
     pub disks: Look<DisksSeen>,
+    pub bus: Look<BusSeen>,
 }
 
 pub(crate) fn done<T>(value: T) -> Look<T> {
@@ -206,6 +208,7 @@ impl Node {
             kubelet: done(kubelet),
             host: done(roomy()),
             disks: done(sound()),
+            bus: done(BusSeen::Answered),
         }
     }
 
@@ -223,6 +226,7 @@ impl Node {
             kubelet: no(),
             host: no(),
             disks: no(),
+            bus: no(),
             ..Self::healthy()
         }
     }
@@ -241,6 +245,7 @@ impl Node {
             kubelet: self.kubelet.clone(),
             host: self.host.clone(),
             disks: self.disks.clone(),
+            bus: self.bus.clone(),
         }
     }
 

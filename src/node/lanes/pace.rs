@@ -54,6 +54,8 @@ pub struct Paces {
     pub host: Pace,
     /// The node's disks.
     pub disks: Pace,
+    /// systemd, over the system bus.
+    pub bus: Pace,
 }
 
 const fn secs(seconds: u64) -> Duration {
@@ -77,6 +79,7 @@ impl Paces {
             kubelet: quick,
             host: seldom,
             disks: seldom,
+            bus: seldom,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+mod bus;
 mod docker;
 
 use tonic::Code;
@@ -34,6 +35,7 @@ fn quick() -> Paces {
         kubelet: pace,
         host: local,
         disks: local,
+        bus: local,
     }
 }
 

@@ -79,6 +79,7 @@ pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
         lane("kubelet", &seen.kubelet),
         lane("host", &seen.host),
         lane("disks", &seen.disks),
+        lane("bus", &seen.bus),
     ]
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::core::observation::{FrozenSeen, StrangerSeen, ThreadWaiting};
+use crate::core::observation::{BusStep, FrozenSeen, StrangerSeen, ThreadWaiting};
 
 /// A few ids, so that what one lane names is often what another lane knows.
 fn id() -> impl Strategy<Value = String> {
@@ -64,7 +64,10 @@ fn lists() -> impl Strategy<Value = ListRound> {
         prop::collection::btree_map(id(), prop::option::of(any::<bool>()), 0..4),
         (seconds(90), select(vec![900, 7 << 20, 9 << 20]), prop::collection::btree_map(id(), seconds(100), 0..3)),
     )
-        .prop_map(|(sandboxes, containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+        .prop_map(|(sandboxes, mut containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+            // Ids are keys in every runtime: none was seen to list one twice, in two pods at that.
+            containers.sort_by(|one, other| one.id.cmp(&other.id));
+            containers.dedup_by(|one, other| one.id == other.id);
             let (containers_before, answer_bytes, unfinished) = more;
             ListRound {
                 sandboxes,
@@ -177,6 +180,14 @@ fn disks() -> impl Strategy<Value = DisksSeen> {
     )
 }
 
+fn bus() -> impl Strategy<Value = BusSeen> {
+    let step = select(vec![BusStep::Connect, BusStep::Login, BusStep::Hello, BusStep::Ping]);
+    prop_oneof![
+        2 => select(vec![BusSeen::Answered, BusSeen::NoBus, BusSeen::NotOnIt]),
+        1 => (step, text()).prop_map(|(step, how)| BusSeen::Silent { step, how }),
+    ]
+}
+
 fn kubelet() -> impl Strategy<Value = KubeletSeen> {
     (prop::option::of(seconds(2000)), prop::option::of(any::<bool>()), prop::option::of(text())).prop_map(
         |(age, healthz, note)| KubeletSeen {
@@ -219,14 +230,15 @@ fn node() -> impl Strategy<Value = Node> {
         prop::collection::btree_map(id(), look(answers), 0..5),
         look(processes()),
         look(kubelet()),
-        (look(host()), look(disks()), any::<bool>(), kind()),
+        (look(host()), look(disks()), look(bus()), any::<bool>(), kind()),
     )
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
-            let (host, disks, list_too_large, kind) = more;
+            let (host, disks, bus, list_too_large, kind) = more;
             Node {
                 status,
                 host,
                 disks,
+                bus,
                 list_too_large,
                 kind,
                 now: Duration::from_secs(10_000),
@@ -281,6 +293,7 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Lane::Kubelet],
         FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
         FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
+        FaultType::DbusUnresponsive => &[Lane::Bus],
         _ => &[],
     }
 }
@@ -295,10 +308,20 @@ enum Lane {
     Host,
     Disks,
     Status,
+    Bus,
 }
 
-const LANES: [Lane; 8] =
-    [Lane::Runtime, Lane::Status, Lane::Lists, Lane::Tasks, Lane::Processes, Lane::Kubelet, Lane::Host, Lane::Disks];
+const LANES: [Lane; 9] = [
+    Lane::Runtime,
+    Lane::Status,
+    Lane::Lists,
+    Lane::Tasks,
+    Lane::Processes,
+    Lane::Kubelet,
+    Lane::Host,
+    Lane::Disks,
+    Lane::Bus,
+];
 
 /// The same node, had that lane not been able to look.
 fn without(node: &Node, lane: Lane) -> Node {
@@ -315,6 +338,7 @@ fn without(node: &Node, lane: Lane) -> Node {
         Lane::Host => node.host = blind(),
         Lane::Disks => node.disks = blind(),
         Lane::Status => node.status = blind(),
+        Lane::Bus => node.bus = blind(),
     }
     node
 }
@@ -400,6 +424,7 @@ proptest! {
             kubelet: aged(&node.kubelet, by),
             host: aged(&node.host, by),
             disks: aged(&node.disks, by),
+            bus: aged(&node.bus, by),
             status: aged(&node.status, by),
             ..node
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::fault::FaultType as F;
-use crate::core::observation::{FrozenSeen, ThreadWaiting};
+use crate::core::observation::{BusStep, FrozenSeen, ThreadWaiting};
 
 const KEY: usize = 0;
 
@@ -24,6 +24,10 @@ fn frozen(node: &mut Node, age: u64) {
 fn left(node: &mut Node, left: Duration) {
     let Credential::Certificate { left: is, .. } = &mut node.disks().credential else { panic!("no certificate") };
     *is = left;
+}
+
+fn no_systemd(node: &mut Node, step: BusStep) {
+    node.bus = done(BusSeen::Silent { step, how: "no answer within 5 s".into() });
 }
 
 fn many_ended(node: &mut Node) {
@@ -64,6 +68,26 @@ pub(super) fn timelines() -> Vec<Timeline> {
             node.host().pids[KEY] = limit(Owner::Node, used, 100);
             node.host().files[KEY] = limit(Owner::Node, used, 100);
         }),
+        timeline("systemd is busy while a node boots", 300, &[F::DbusUnresponsive], |node, t| {
+            if t < 75 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("five hundred mounts at once", 600, &[F::DbusUnresponsive], |node, t| {
+            if t < 170 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("the bus is restarted, and systemd executes itself anew", 300, &[F::DbusUnresponsive], |node, t| {
+            match t {
+                0..20 => no_systemd(node, BusStep::Connect),
+                20..40 => no_systemd(node, BusStep::Login),
+                40..60 => node.bus = done(BusSeen::NotOnIt),
+                _ => {}
+            }
+        }),
+        timeline("a node without systemd", 3600, &[], |node, _| node.bus = done(BusSeen::NoBus)),
+        timeline("a bus that systemd is not on", 3600, &[], |node, _| node.bus = done(BusSeen::NotOnIt)),
         timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
             node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
         }),
@@ -131,6 +155,8 @@ pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
         (F::UninterruptibleProcess, 700, thread_waits),
         (F::PidExhaustion, 140, |node, _| node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768)),
         (F::FdExhaustion, 140, |node, _| node.host().files[KEY] = limit(Owner::Node, 99, 100)),
+        (F::DbusUnresponsive, 200, |node, _| no_systemd(node, BusStep::Ping)),
+        (F::DbusUnresponsive, 200, |node, _| no_systemd(node, BusStep::Connect)),
         (F::DiskFull, 620, |node, _| node.disks().filesystems[0].bytes.left = 0),
         (F::ReadOnlyFilesystem, 140, |node, _| {
             node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
