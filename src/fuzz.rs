@@ -21,7 +21,7 @@ use crate::node::fuzz::{agent, bus, kubelet, proc, runtime};
 type Target = fn(&[u8]) -> bool;
 
 /// All targets, by name.
-const TARGETS: [(&str, Target); 32] = [
+const TARGETS: [(&str, Target); 33] = [
     ("bus_message", bus::message),
     ("certificate", kubelet::certificate),
     ("claim", agent::claim),
@@ -34,6 +34,7 @@ const TARGETS: [(&str, Target); 32] = [
     ("durations", durations::durations),
     ("health_object", cluster::health_object),
     ("host_numbers", proc::host_numbers),
+    ("http_date", agent::http_date),
     ("job_outcome", cluster::job_outcome),
     ("kubeconfig", kubelet::kubeconfig),
     ("kubelet_config", kubelet::config),

@@ -34,6 +34,8 @@ pub enum ConditionType {
     SystemdResponsive,
     /// The kubelet's client certificate is renewed in time.
     ClientCertificateValid,
+    /// The node's clock is near the API server's.
+    ClockSynchronised,
     /// Every lane of the probe can look.
     ProbeSighted,
     /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
@@ -69,6 +71,7 @@ impl ConditionType {
             Self::StorageReady => "StorageReady",
             Self::SystemdResponsive => "SystemdResponsive",
             Self::ClientCertificateValid => "ClientCertificateValid",
+            Self::ClockSynchronised => "ClockSynchronised",
             Self::ProbeSighted => "ProbeSighted",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
@@ -96,7 +99,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 11] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 12] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -161,6 +164,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 11] = [
         &[FaultType::ClientCertificateExpiring],
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
+    (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
     (ConditionType::ProbeSighted, &[FaultType::ProbeBlind], "every lane of the probe can look"),
 ];
 
@@ -261,7 +265,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 12);
+        assert_eq!(judged.len(), 13);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

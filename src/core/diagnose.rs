@@ -8,6 +8,7 @@ mod blind;
 mod bus;
 mod certificate;
 pub(crate) mod clients;
+mod clock;
 mod component;
 mod containers;
 mod deaf_shims;
@@ -265,6 +266,7 @@ impl Findings {
 ///     host: Look::Never,
 ///     disks: Look::Never,
 ///     bus: Look::Never,
+///     clock: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -299,6 +301,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     uninterruptible::waiting(seen, thresholds, &mut findings);
     frozen::containers(seen, thresholds, &mut findings);
     certificate::expiring(seen, thresholds, &mut findings);
+    clock::unsynchronised(seen, thresholds, &mut findings);
     strangers::unknown(seen, thresholds, &mut findings);
     stuck_containers::stuck(seen, thresholds, &mut findings);
     blind::lanes(seen, thresholds, &mut findings);

@@ -72,6 +72,8 @@ pub enum FaultType {
     ExitedContainerPileUp,
     /// The certificate by which the kubelet proves who it is was not renewed in time.
     ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
     /// A lane of the probe cannot look.
@@ -82,7 +84,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -111,6 +113,7 @@ impl FaultType {
         Self::FrozenCgroup,
         Self::ExitedContainerPileUp,
         Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
         Self::StuckDaemonSetPod,
         Self::ProbeBlind,
         Self::ProbeSilent,
@@ -142,6 +145,7 @@ impl FaultType {
             Self::FrozenCgroup => "FrozenCgroup",
             Self::ExitedContainerPileUp => "ExitedContainerPileUp",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::RuntimeClientHung => "RuntimeClientHung",
             Self::NetworkNotReady => "NetworkNotReady",
@@ -175,6 +179,7 @@ impl FaultType {
                 | Self::FrozenCgroup
                 | Self::ExitedContainerPileUp
                 | Self::ClientCertificateExpiring
+                | Self::ClockUnsynchronised
         )
     }
 

@@ -34,13 +34,15 @@ pub enum NodeCondition {
     SystemdUnresponsive,
     /// The kubelet's client certificate was not renewed in time.
     ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
     /// A restart of the kubelet or of the runtime would do harm now.
     RestartUnsafe,
 }
 
 impl NodeCondition {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ContainerRuntimeUnhealthy,
         Self::KubeletUnhealthy,
         Self::ContainersUnresponsive,
@@ -50,6 +52,7 @@ impl NodeCondition {
         Self::StorageNotReady,
         Self::SystemdUnresponsive,
         Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
         Self::RestartUnsafe,
     ];
 
@@ -70,6 +73,7 @@ impl NodeCondition {
             Self::StorageNotReady => "StorageNotReady",
             Self::SystemdUnresponsive => "SystemdUnresponsive",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::RestartUnsafe => "RestartUnsafe",
         }
     }
@@ -86,6 +90,7 @@ impl NodeCondition {
             Self::StorageNotReady => ConditionType::StorageReady,
             Self::SystemdUnresponsive => ConditionType::SystemdResponsive,
             Self::ClientCertificateExpiring => ConditionType::ClientCertificateValid,
+            Self::ClockUnsynchronised => ConditionType::ClockSynchronised,
             Self::RestartUnsafe => ConditionType::RestartSafe,
         }
     }
@@ -198,7 +203,7 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_refused_with_those_there_are() {
         assert_eq!("".parse::<NodeConditions>(), Ok(NodeConditions::default()));
-        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 10);
+        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 11);
         let some = " KubeletUnhealthy, RestartUnsafe ".parse::<NodeConditions>().unwrap();
         assert_eq!(some.0, [NodeCondition::KubeletUnhealthy, NodeCondition::RestartUnsafe].into());
         let error = "KubeletReady".parse::<NodeConditions>().unwrap_err();

@@ -13,8 +13,8 @@ mod host;
 mod processes;
 
 pub use host::{
-    BusSeen, BusStep, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space,
-    StrangerSeen, ThreadWaiting, Usage,
+    BusSeen, BusStep, ClockSeen, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen,
+    Owner, Space, StrangerSeen, ThreadWaiting, Usage,
 };
 
 pub use processes::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
@@ -320,4 +320,6 @@ pub struct Observations {
     pub disks: Look<DisksSeen>,
     /// The node's system bus, and systemd on it.
     pub bus: Look<BusSeen>,
+    /// The node's clock beside the API server's.
+    pub clock: Look<ClockSeen>,
 }

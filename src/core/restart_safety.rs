@@ -101,6 +101,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::ContainerStuck
         | FaultType::UnknownKubepodsProcess
         | FaultType::NetworkNotReady
+        | FaultType::ClockUnsynchronised
         | FaultType::LostTask
         | FaultType::KubeletDown
         | FaultType::KubeletCrashLoop

@@ -30,6 +30,8 @@ const USUAL: (u64, u64) = (2, 20);
 const NOT_SHORTER: (u64, u64) = (1, 20);
 /// Well before a look at the lists is stale, and before a list that is out is given up and asked for again.
 const LIST: (u64, u64) = (2, 2);
+/// A date has whole seconds, and an answer may take some; a lease of 40 s is misread long before five minutes.
+const SKEW: (u64, u64) = (3, 10);
 /// Longest time from the first clean look to the one that clears: steps wait for it, some of them for a minute.
 const CLEARS: Duration = Duration::from_secs(20);
 
@@ -100,6 +102,8 @@ struct Said {
     frozen_init_age: Option<HumanDuration>,
     exited_container_pile_up: Option<ConfirmationFile>,
     client_certificate_expiring: Option<ConfirmationFile>,
+    clock_unsynchronised: Option<ConfirmationFile>,
+    clock_skew: Option<HumanDuration>,
     clean_looks: Option<u32>,
     clean_apart: Option<HumanDuration>,
 }
@@ -178,12 +182,14 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("frozenCgroup", &file.frozen_cgroup, &mut to.frozen_cgroup);
     confirmation("exitedContainerPileUp", &file.exited_container_pile_up, &mut to.exited_container_pile_up);
     confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
+    confirmation("clockUnsynchronised", &file.clock_unsynchronised, &mut to.clock_unsynchronised);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
     time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
     time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
     time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
+    time("clockSkew", file.clock_skew, SKEW, &mut to.clock_skew, &mut refused);
     time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
     number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
     let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
@@ -248,7 +254,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (35, 27), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (37, 28), "a key of `Said` is not in the file");
     }
 
     #[test]
@@ -274,8 +280,7 @@ mod tests {
 
     #[test]
     fn every_absurd_value_is_refused_with_its_name_and_its_range() {
-        let text =
-            "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0";
+        let text = "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0\nclockSkew: 9s";
         let said = refusal(text);
         for expected in [
             "hungContainer.looks is 1, expected 3 to 20",
@@ -284,6 +289,7 @@ mod tests {
             "networkPluginAge is 59s, expected 1m to 20m",
             "listDeadline is 3m, expected 30s to 2m",
             "cleanLooks is 0, expected 2 to 20",
+            "clockSkew is 9s, expected 10s to 5m",
         ] {
             assert!(said.contains(expected), "{said}");
         }

@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{
-    BusSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable, RuntimeKind,
-    RuntimeSeen, StatusSeen,
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, ProcessTable,
+    RuntimeKind, RuntimeSeen, StatusSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -95,6 +95,8 @@ struct Shared {
     host: Mutex<Slot<HostSeen>>,
     disks: Mutex<Slot<DisksSeen>>,
     bus: Mutex<Slot<BusSeen>>,
+    /// No lane: answers to reports bring it.
+    clock: Mutex<Slot<ClockSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// The kubelet's version, which others have to tell us.
@@ -153,6 +155,7 @@ impl Lanes {
         let host = lock(&shared.host).look(at);
         let disks = lock(&shared.disks).look(at);
         let bus = lock(&shared.bus).look(at);
+        let clock = lock(&shared.clock).look(at);
         Observations {
             now,
             runtime,
@@ -167,6 +170,7 @@ impl Lanes {
             host,
             disks,
             bus,
+            clock,
         }
     }
 
@@ -201,6 +205,11 @@ impl Lanes {
     /// Tells the kubelet's version: from the node alone it cannot be known without running its program.
     pub fn kubelet_is(&self, version: Option<String>) {
         *lock(&self.shared.kubelet_version) = version;
+    }
+
+    /// Tells what an answer of the API server says of the node's clock.
+    pub fn clock_is(&self, seen: ClockSeen) {
+        lock(&self.shared.clock).ended(Ok(seen), Instant::now(), Duration::ZERO);
     }
 
     /// The kubelet's version, if anybody has told it.
@@ -256,6 +265,7 @@ impl Shared {
             host: Mutex::new(Slot::new(paces.host.deadline)),
             disks: Mutex::new(Slot::new(paces.disks.deadline)),
             bus: Mutex::new(Slot::new(paces.bus.deadline)),
+            clock: Mutex::new(Slot::new(Duration::ZERO)),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named

@@ -37,6 +37,7 @@ use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
 use crate::node::report::client::{Credentials, Feedback};
+use crate::node::report::clock::Tell;
 use crate::node::report::draft::Draft;
 use crate::node::report::{Delivery, Reporter};
 use crate::node::state::{OneProbe, Saved, StateFile};
@@ -100,10 +101,12 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let (feedback_sender, feedback) = watch::channel(Feedback::default());
     let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
+    let told_of = Arc::clone(&lanes);
+    let tell: Tell = Arc::new(move |seen| told_of.clock_is(seen));
     let reporter = Reporter {
         connect: Box::new(move || {
-            let credentials = credentials.clone();
-            async move { credentials.connect().await }.boxed()
+            let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
+            async move { credentials.connect(&tell).await }.boxed()
         }),
         name: args.node_name.clone(),
         drafts: newest.clone(),

@@ -225,7 +225,7 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 11] = [
+const LOOKED_AT: [&str; 12] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
@@ -236,6 +236,7 @@ const LOOKED_AT: [&str; 11] = [
     "StorageReady",
     "SystemdResponsive",
     "ClientCertificateValid",
+    "ClockSynchronised",
     "ProbeSighted",
 ];
 

@@ -3,6 +3,7 @@
 mod blind;
 mod bus;
 mod clients;
+mod clock;
 mod components;
 mod deaf_shims;
 mod docker;
@@ -27,9 +28,10 @@ use std::time::Duration;
 use super::*;
 use crate::core::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
 use crate::core::observation::{
-    BusSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
-    KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, ProcessSeen, ProcessTable,
-    RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, ProcessSeen,
+    ProcessTable, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer, Unproven,
+    Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -54,6 +56,7 @@ pub(crate) struct Node {
     pub host: Look<HostSeen>,
     pub disks: Look<DisksSeen>,
     pub bus: Look<BusSeen>,
+    pub clock: Look<ClockSeen>,
 }
 
 pub(crate) fn done<T>(value: T) -> Look<T> {
@@ -209,6 +212,7 @@ impl Node {
             host: done(roomy()),
             disks: done(sound()),
             bus: done(BusSeen::Answered),
+            clock: done(ClockSeen { most: Duration::from_secs(1), ..ClockSeen::default() }),
         }
     }
 
@@ -227,6 +231,7 @@ impl Node {
             host: no(),
             disks: no(),
             bus: no(),
+            clock: Look::Never,
             ..Self::healthy()
         }
     }
@@ -246,6 +251,7 @@ impl Node {
             host: self.host.clone(),
             disks: self.disks.clone(),
             bus: self.bus.clone(),
+            clock: self.clock.clone(),
         }
     }
 

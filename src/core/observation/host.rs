@@ -230,6 +230,17 @@ pub enum BusSeen {
     },
 }
 
+/// The node's clock beside the API server's, as far as one answer of that proves anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockSeen {
+    /// By how much it is ahead at least.
+    pub ahead: Duration,
+    /// By how much it is behind at least.
+    pub behind: Duration,
+    /// By how much they are apart at most, in either direction.
+    pub most: Duration,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

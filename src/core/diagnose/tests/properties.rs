@@ -188,6 +188,13 @@ fn bus() -> impl Strategy<Value = BusSeen> {
     ]
 }
 
+fn clock() -> impl Strategy<Value = ClockSeen> {
+    (seconds(90), any::<bool>(), seconds(60)).prop_map(|(certain, is_ahead, more)| {
+        let (ahead, behind) = if is_ahead { (certain, Duration::ZERO) } else { (Duration::ZERO, certain) };
+        ClockSeen { ahead, behind, most: certain + more }
+    })
+}
+
 fn kubelet() -> impl Strategy<Value = KubeletSeen> {
     (prop::option::of(seconds(2000)), prop::option::of(any::<bool>()), prop::option::of(text())).prop_map(
         |(age, healthz, note)| KubeletSeen {
@@ -230,15 +237,16 @@ fn node() -> impl Strategy<Value = Node> {
         prop::collection::btree_map(id(), look(answers), 0..5),
         look(processes()),
         look(kubelet()),
-        (look(host()), look(disks()), look(bus()), any::<bool>(), kind()),
+        (look(host()), look(disks()), look(bus()), look(clock()), any::<bool>(), kind()),
     )
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
-            let (host, disks, bus, list_too_large, kind) = more;
+            let (host, disks, bus, clock, list_too_large, kind) = more;
             Node {
                 status,
                 host,
                 disks,
                 bus,
+                clock,
                 list_too_large,
                 kind,
                 now: Duration::from_secs(10_000),
@@ -294,6 +302,7 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
         FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
         FaultType::DbusUnresponsive => &[Lane::Bus],
+        FaultType::ClockUnsynchronised => &[Lane::Clock],
         _ => &[],
     }
 }
@@ -309,9 +318,10 @@ enum Lane {
     Disks,
     Status,
     Bus,
+    Clock,
 }
 
-const LANES: [Lane; 9] = [
+const LANES: [Lane; 10] = [
     Lane::Runtime,
     Lane::Status,
     Lane::Lists,
@@ -321,6 +331,7 @@ const LANES: [Lane; 9] = [
     Lane::Host,
     Lane::Disks,
     Lane::Bus,
+    Lane::Clock,
 ];
 
 /// The same node, had that lane not been able to look.
@@ -339,6 +350,7 @@ fn without(node: &Node, lane: Lane) -> Node {
         Lane::Disks => node.disks = blind(),
         Lane::Status => node.status = blind(),
         Lane::Bus => node.bus = blind(),
+        Lane::Clock => node.clock = blind(),
     }
     node
 }
@@ -425,6 +437,7 @@ proptest! {
             host: aged(&node.host, by),
             disks: aged(&node.disks, by),
             bus: aged(&node.bus, by),
+            clock: aged(&node.clock, by),
             status: aged(&node.status, by),
             ..node
         };

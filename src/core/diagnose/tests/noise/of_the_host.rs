@@ -1,5 +1,6 @@
 //! What a busy node does to its disks, its processes and its numbers.
 
+use super::super::clock::apart;
 use super::*;
 use crate::core::fault::FaultType as F;
 use crate::core::observation::{BusStep, FrozenSeen, ThreadWaiting};
@@ -118,6 +119,30 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 left(node, Duration::ZERO);
             }
         }),
+        timeline(
+            "a node wakes with a clock that is behind, and it is put right",
+            900,
+            &[F::ClockUnsynchronised],
+            |node, t| {
+                if t < 560 {
+                    node.clock = done(apart(0, 7200 - 10 * t, 7202));
+                }
+            },
+        ),
+        timeline("the API server takes 30 s for an answer", 3600, &[], |node, t| {
+            node.clock = done(apart(0, 0, if t % 60 < 30 { 1 } else { 31 }));
+        }),
+        timeline("two API servers, one of them 20 s ahead", 3600, &[], |node, t| {
+            node.clock = done(if t % 20 < 10 { apart(0, 19, 21) } else { apart(0, 0, 1) });
+        }),
+        timeline("a clock that is a little wrong, behind a slow network", 3600, &[], |node, t| {
+            node.clock = done(apart(29 - t % 30, 0, 31));
+        }),
+        timeline("the API server is gone, and its last word was odd", 3600, &[F::ClockUnsynchronised], |node, t| {
+            let age = Duration::from_secs(t);
+            node.clock = Look::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
+        }),
+        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Look::Never),
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
@@ -162,6 +187,8 @@ pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
             node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
         }),
         (F::ClientCertificateExpiring, 1820, |node, _| left(node, Duration::ZERO)),
+        (F::ClockUnsynchronised, 620, |node, _| node.clock = done(apart(31, 0, 32))),
+        (F::ClockUnsynchronised, 620, |node, t| node.clock = done(apart(0, 31, 32 + t % 60))),
         (F::ExitedContainerPileUp, 620, |node, _| many_ended(node)),
         (F::FrozenCgroup, 140, frozen),
         (F::UnknownKubepodsProcess, 620, |node, _| super::super::strangers::lost(node)),
