@@ -15,13 +15,14 @@ mod durations;
 #[cfg(test)]
 mod tests;
 
-use crate::node::fuzz::{agent, kubelet, proc, runtime};
+use crate::node::fuzz::{agent, bus, kubelet, proc, runtime};
 
 /// A parser, and what must hold for it.
 type Target = fn(&[u8]) -> bool;
 
 /// All targets, by name.
-const TARGETS: [(&str, Target); 32] = [
+const TARGETS: [(&str, Target); 34] = [
+    ("bus_message", bus::message),
     ("certificate", kubelet::certificate),
     ("claim", agent::claim),
     ("credential_plugin", agent::credential_plugin),
@@ -33,6 +34,7 @@ const TARGETS: [(&str, Target); 32] = [
     ("durations", durations::durations),
     ("health_object", cluster::health_object),
     ("host_numbers", proc::host_numbers),
+    ("http_date", agent::http_date),
     ("job_outcome", cluster::job_outcome),
     ("kubeconfig", kubelet::kubeconfig),
     ("kubelet_config", kubelet::config),

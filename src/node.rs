@@ -1,12 +1,13 @@
 //! The shell on the node side: lanes look, the core judges, one report is written; the agent acts on orders.
 //!
 //! ```text
-//! lanes (cri or docker · tasks · processes · kubelet · host · disks · port) ─► Observations ─► core::diagnose ─► core::tracker
+//! lanes (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
 //!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
 //! order (status.order, or a Job's argument) ─► agent: claim ─► look again ─► act on one object ─► outcome
 //! ```
 
 pub mod agent;
+pub mod bus;
 pub mod collect;
 pub mod config;
 pub mod cri;

@@ -101,8 +101,9 @@ pub struct NodeRuntimeHealthStatus {
     pub summary: Option<Summary>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
-    /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, ClientCertificateValid, ProbeSighted and
-    /// RestartSafe are the probe's; ProbeReporting, NodeStable, PodsProgressing and SelfHealing the controller's.
+    /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, SystemdResponsive,
+    /// ClientCertificateValid, ClockSynchronised, ProbeSighted and RestartSafe are the probe's; ProbeReporting,
+    /// NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -20,7 +20,7 @@ pub mod writer;
 /// Most held lines shown per node.
 const MAX_HELD: usize = 16;
 /// The conditions that only the probe knows about.
-const OF_PROBE: [ConditionType; 13] = [
+const OF_PROBE: [ConditionType; 15] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
     ConditionType::SandboxesConsistent,
@@ -31,7 +31,9 @@ const OF_PROBE: [ConditionType; 13] = [
     ConditionType::StorageReady,
     ConditionType::SyncLoopRunning,
     ConditionType::PodsWatched,
+    ConditionType::SystemdResponsive,
     ConditionType::ClientCertificateValid,
+    ConditionType::ClockSynchronised,
     ConditionType::ProbeSighted,
     ConditionType::RestartSafe,
 ];

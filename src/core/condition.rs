@@ -34,8 +34,12 @@ pub enum ConditionType {
     HostHealthy,
     /// The file systems of runtime and kubelet have room and take writes.
     StorageReady,
+    /// systemd answers over the node's system bus, or does not run the node.
+    SystemdResponsive,
     /// The kubelet's client certificate is renewed in time.
     ClientCertificateValid,
+    /// The node's clock is near the API server's.
+    ClockSynchronised,
     /// Every lane of the probe can look.
     ProbeSighted,
     /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
@@ -71,7 +75,9 @@ impl ConditionType {
             Self::PodsWatched => "PodsWatched",
             Self::HostHealthy => "HostHealthy",
             Self::StorageReady => "StorageReady",
+            Self::SystemdResponsive => "SystemdResponsive",
             Self::ClientCertificateValid => "ClientCertificateValid",
+            Self::ClockSynchronised => "ClockSynchronised",
             Self::ProbeSighted => "ProbeSighted",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
@@ -99,7 +105,7 @@ pub struct Judged {
 }
 
 /// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 12] = [
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
     (
         ConditionType::RuntimeReady,
         &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
@@ -162,10 +168,16 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 12] = [
         "the file systems of runtime and kubelet have room and take writes",
     ),
     (
+        ConditionType::SystemdResponsive,
+        &[FaultType::DbusUnresponsive],
+        "systemd answers over the system bus, or does not run this node",
+    ),
+    (
         ConditionType::ClientCertificateValid,
         &[FaultType::ClientCertificateExpiring],
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
+    (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
     (ConditionType::ProbeSighted, &[FaultType::ProbeBlind], "every lane of the probe can look"),
 ];
 
@@ -266,7 +278,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 11);
+        assert_eq!(judged.len(), 13);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

@@ -5,8 +5,10 @@
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
 mod blind;
+mod bus;
 mod certificate;
 pub(crate) mod clients;
+mod clock;
 mod component;
 mod containers;
 mod deaf_shims;
@@ -265,6 +267,8 @@ impl Findings {
 ///     host: Look::Never,
 ///     disks: Look::Never,
 ///     port: Look::Never,
+///     bus: Look::Never,
+///     clock: Look::Never,
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -293,11 +297,13 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     pile_up::exited(seen, thresholds, &mut findings);
     exhaustion::pids(seen, thresholds, &mut findings);
     exhaustion::files(seen, thresholds, &mut findings);
+    bus::unresponsive(seen, thresholds, &mut findings);
     filesystems::full(seen, thresholds, &mut findings);
     filesystems::read_only(seen, thresholds, &mut findings);
     uninterruptible::waiting(seen, thresholds, &mut findings);
     frozen::containers(seen, thresholds, &mut findings);
     certificate::expiring(seen, thresholds, &mut findings);
+    clock::unsynchronised(seen, thresholds, &mut findings);
     strangers::unknown(seen, thresholds, &mut findings);
     stuck_containers::stuck(seen, thresholds, &mut findings);
     port::sync_loop(seen, thresholds, &mut findings);

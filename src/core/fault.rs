@@ -66,6 +66,8 @@ pub enum FaultType {
     PidExhaustion,
     /// The node or a daemon is about to be refused new open files.
     FdExhaustion,
+    /// systemd does not answer over the node's system bus.
+    DbusUnresponsive,
     /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
     UninterruptibleProcess,
     /// A container that is being made is frozen, and with it the call that makes it.
@@ -74,6 +76,8 @@ pub enum FaultType {
     ExitedContainerPileUp,
     /// The certificate by which the kubelet proves who it is was not renewed in time.
     ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
     /// A lane of the probe cannot look.
@@ -84,7 +88,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 34] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -110,10 +114,12 @@ impl FaultType {
         Self::DiskFull,
         Self::PidExhaustion,
         Self::FdExhaustion,
+        Self::DbusUnresponsive,
         Self::UninterruptibleProcess,
         Self::FrozenCgroup,
         Self::ExitedContainerPileUp,
         Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
         Self::StuckDaemonSetPod,
         Self::ProbeBlind,
         Self::ProbeSilent,
@@ -142,10 +148,12 @@ impl FaultType {
             Self::DiskFull => "DiskFull",
             Self::PidExhaustion => "PidExhaustion",
             Self::FdExhaustion => "FdExhaustion",
+            Self::DbusUnresponsive => "DbusUnresponsive",
             Self::UninterruptibleProcess => "UninterruptibleProcess",
             Self::FrozenCgroup => "FrozenCgroup",
             Self::ExitedContainerPileUp => "ExitedContainerPileUp",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::RuntimeClientHung => "RuntimeClientHung",
             Self::NetworkNotReady => "NetworkNotReady",
@@ -176,10 +184,12 @@ impl FaultType {
                 | Self::DiskFull
                 | Self::PidExhaustion
                 | Self::FdExhaustion
+                | Self::DbusUnresponsive
                 | Self::UninterruptibleProcess
                 | Self::FrozenCgroup
                 | Self::ExitedContainerPileUp
                 | Self::ClientCertificateExpiring
+                | Self::ClockUnsynchronised
         )
     }
 

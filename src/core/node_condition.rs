@@ -30,15 +30,19 @@ pub enum NodeCondition {
     HostUnhealthy,
     /// A file system of runtime or kubelet is full or takes no writes.
     StorageNotReady,
+    /// systemd does not answer over the system bus.
+    SystemdUnresponsive,
     /// The kubelet's client certificate was not renewed in time.
     ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
     /// A restart of the kubelet or of the runtime would do harm now.
     RestartUnsafe,
 }
 
 impl NodeCondition {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::ContainerRuntimeUnhealthy,
         Self::KubeletUnhealthy,
         Self::ContainersUnresponsive,
@@ -46,7 +50,9 @@ impl NodeCondition {
         Self::NetworkPluginUnresponsive,
         Self::HostUnhealthy,
         Self::StorageNotReady,
+        Self::SystemdUnresponsive,
         Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
         Self::RestartUnsafe,
     ];
 
@@ -65,7 +71,9 @@ impl NodeCondition {
             Self::NetworkPluginUnresponsive => "NetworkPluginUnresponsive",
             Self::HostUnhealthy => "HostUnhealthy",
             Self::StorageNotReady => "StorageNotReady",
+            Self::SystemdUnresponsive => "SystemdUnresponsive",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::RestartUnsafe => "RestartUnsafe",
         }
     }
@@ -80,7 +88,9 @@ impl NodeCondition {
             Self::NetworkPluginUnresponsive => ConditionType::NetworkPluginResponsive,
             Self::HostUnhealthy => ConditionType::HostHealthy,
             Self::StorageNotReady => ConditionType::StorageReady,
+            Self::SystemdUnresponsive => ConditionType::SystemdResponsive,
             Self::ClientCertificateExpiring => ConditionType::ClientCertificateValid,
+            Self::ClockUnsynchronised => ConditionType::ClockSynchronised,
             Self::RestartUnsafe => ConditionType::RestartSafe,
         }
     }
@@ -196,7 +206,7 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_refused_with_those_there_are() {
         assert_eq!("".parse::<NodeConditions>(), Ok(NodeConditions::default()));
-        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 9);
+        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 11);
         let some = " KubeletUnhealthy, RestartUnsafe ".parse::<NodeConditions>().unwrap();
         assert_eq!(some.0, [NodeCondition::KubeletUnhealthy, NodeCondition::RestartUnsafe].into());
         let error = "KubeletReady".parse::<NodeConditions>().unwrap_err();

@@ -14,8 +14,8 @@ mod port;
 mod processes;
 
 pub use host::{
-    Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen, Owner, Space, StrangerSeen,
-    ThreadWaiting, Usage,
+    BusSeen, BusStep, ClockSeen, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen,
+    Owner, Space, StrangerSeen, ThreadWaiting, Usage,
 };
 
 pub use port::{PortSeen, RelistsSeen};
@@ -322,4 +322,8 @@ pub struct Observations {
     pub disks: Look<DisksSeen>,
     /// The kubelet's own port.
     pub port: Look<PortSeen>,
+    /// The node's system bus, and systemd on it.
+    pub bus: Look<BusSeen>,
+    /// The node's clock beside the API server's.
+    pub clock: Look<ClockSeen>,
 }

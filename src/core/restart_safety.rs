@@ -68,12 +68,13 @@ fn forbids(fault: &Fault) -> (bool, bool) {
     match fault.kind {
         // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
         // deaf shim behind, and a list or plugin that hangs is cut off half-way. And neither comes up where it cannot
-        // write, or is refused threads half-way.
+        // write, is refused threads half-way, or waits for a systemd that does not answer: that carries the restart out too.
         FaultType::HungContainer
         | FaultType::RuntimeListHung
         | FaultType::RuntimeUpdateBlocked
         | FaultType::ReadOnlyFilesystem
-        | FaultType::PidExhaustion => (true, true),
+        | FaultType::PidExhaustion
+        | FaultType::DbusUnresponsive => (true, true),
         FaultType::RuntimeUnreachable => (true, false),
         // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
         FaultType::LeakedShim
@@ -100,6 +101,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::ContainerStuck
         | FaultType::UnknownKubepodsProcess
         | FaultType::NetworkNotReady
+        | FaultType::ClockUnsynchronised
         | FaultType::LostTask
         | FaultType::KubeletDown
         | FaultType::KubeletCrashLoop

@@ -108,6 +108,8 @@ pub struct Thresholds {
     pub pid_exhaustion: Confirmation,
     /// The same of open files.
     pub fd_exhaustion: Confirmation,
+    /// systemd is busy for a minute at boot, and while it takes in hundreds of mounts at once.
+    pub dbus_unresponsive: Confirmation,
     /// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
     /// containers and every 5 min for images.
     pub disk_full: Confirmation,
@@ -129,6 +131,11 @@ pub struct Thresholds {
     pub exited_container_pile_up: Confirmation,
     /// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
     pub client_certificate_expiring: Confirmation,
+    /// Three reports. A clock that is set by hand, or that a machine finds when it wakes, is put right within minutes.
+    pub clock_unsynchronised: Confirmation,
+    /// How far the node's clock may be from the API server's. Kubelets renew a lease of 40 s by the clock, and tokens and
+    /// certificates count from the second in which they are made.
+    pub clock_skew: Duration,
     /// A node that boots has its runtime and its kubelet within minutes, and one that is upgraded too.
     pub probe_blind: Confirmation,
     /// Clean looks in a row that clear a confirmed fault.
@@ -180,6 +187,7 @@ impl Default for Thresholds {
             stuck_creating: secs(120),
             pid_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
             fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
+            dbus_unresponsive: Confirmation { looks: 3, apart: secs(45), grace: secs(180) },
             disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
             read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
             uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(600) },
@@ -188,6 +196,8 @@ impl Default for Thresholds {
             frozen_init_age: secs(60),
             exited_container_pile_up: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
             client_certificate_expiring: Confirmation { looks: 3, apart: secs(45), grace: secs(1800) },
+            clock_unsynchronised: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
+            clock_skew: secs(30),
             probe_blind: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
             clean_looks: 2,
             clean_apart: secs(3),
@@ -252,6 +262,7 @@ impl Thresholds {
             FaultType::KubeletStartBlocked => self.start_blocked_age,
             FaultType::PidExhaustion => of(&self.pid_exhaustion),
             FaultType::FdExhaustion => of(&self.fd_exhaustion),
+            FaultType::DbusUnresponsive => of(&self.dbus_unresponsive),
             FaultType::DiskFull => of(&self.disk_full),
             FaultType::ReadOnlyFilesystem => of(&self.read_only_filesystem),
             FaultType::UninterruptibleProcess => {
@@ -260,6 +271,7 @@ impl Thresholds {
             FaultType::FrozenCgroup => self.frozen_init_age.saturating_add(of(&self.frozen_cgroup)),
             FaultType::ExitedContainerPileUp => of(&self.exited_container_pile_up),
             FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
+            FaultType::ClockUnsynchronised => of(&self.clock_unsynchronised),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
             // The kubelet itself waits three minutes before it says so.
             FaultType::PlegStalled | FaultType::ProbeSilent => secs(0),

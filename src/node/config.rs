@@ -30,6 +30,8 @@ const USUAL: (u64, u64) = (2, 20);
 const NOT_SHORTER: (u64, u64) = (1, 20);
 /// Well before a look at the lists is stale, and before a list that is out is given up and asked for again.
 const LIST: (u64, u64) = (2, 2);
+/// A date has whole seconds, and an answer may take some; a lease of 40 s is misread long before five minutes.
+const SKEW: (u64, u64) = (3, 10);
 /// Longest time from the first clean look to the one that clears: steps wait for it, some of them for a minute.
 const CLEARS: Duration = Duration::from_secs(20);
 
@@ -94,6 +96,7 @@ struct Said {
     slow_relist: Option<HumanDuration>,
     pid_exhaustion: Option<ConfirmationFile>,
     fd_exhaustion: Option<ConfirmationFile>,
+    dbus_unresponsive: Option<ConfirmationFile>,
     disk_full: Option<ConfirmationFile>,
     read_only_filesystem: Option<ConfirmationFile>,
     uninterruptible_process: Option<ConfirmationFile>,
@@ -102,6 +105,8 @@ struct Said {
     frozen_init_age: Option<HumanDuration>,
     exited_container_pile_up: Option<ConfirmationFile>,
     client_certificate_expiring: Option<ConfirmationFile>,
+    clock_unsynchronised: Option<ConfirmationFile>,
+    clock_skew: Option<HumanDuration>,
     clean_looks: Option<u32>,
     clean_apart: Option<HumanDuration>,
 }
@@ -175,12 +180,14 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("plegSlow", &file.pleg_slow, &mut to.pleg_slow);
     confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
     confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
+    confirmation("dbusUnresponsive", &file.dbus_unresponsive, &mut to.dbus_unresponsive);
     confirmation("diskFull", &file.disk_full, &mut to.disk_full);
     confirmation("readOnlyFilesystem", &file.read_only_filesystem, &mut to.read_only_filesystem);
     confirmation("uninterruptibleProcess", &file.uninterruptible_process, &mut to.uninterruptible_process);
     confirmation("frozenCgroup", &file.frozen_cgroup, &mut to.frozen_cgroup);
     confirmation("exitedContainerPileUp", &file.exited_container_pile_up, &mut to.exited_container_pile_up);
     confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
+    confirmation("clockUnsynchronised", &file.clock_unsynchronised, &mut to.clock_unsynchronised);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
     time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
@@ -188,6 +195,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
     time("slowRelist", file.slow_relist, NOT_SHORTER, &mut to.slow_relist, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
+    time("clockSkew", file.clock_skew, SKEW, &mut to.clock_skew, &mut refused);
     time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
     number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
     let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
@@ -278,8 +286,7 @@ mod tests {
 
     #[test]
     fn every_absurd_value_is_refused_with_its_name_and_its_range() {
-        let text =
-            "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0";
+        let text = "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0\nclockSkew: 9s";
         let said = refusal(text);
         for expected in [
             "hungContainer.looks is 1, expected 3 to 20",
@@ -288,6 +295,7 @@ mod tests {
             "networkPluginAge is 59s, expected 1m to 20m",
             "listDeadline is 3m, expected 30s to 2m",
             "cleanLooks is 0, expected 2 to 20",
+            "clockSkew is 9s, expected 10s to 5m",
         ] {
             assert!(said.contains(expected), "{said}");
         }

@@ -1,7 +1,8 @@
 //! The lanes: each asks one dependency at its own pace, and none can hold up another.
 //!
 //! ```text
-//! version · lists · status · tasks (async calls, connections of their own)   processes · kubelet · host · disks · port (blocking, one thread each)
+//! version · lists · status · tasks · port · bus (async calls, connections of their own)
+//! processes · kubelet · host · disks (blocking, one thread each)
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
@@ -19,8 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::core::observation::{
-    DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable, RuntimeKind,
-    RuntimeSeen, StatusSeen,
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable,
+    RuntimeKind, RuntimeSeen, StatusSeen,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -29,6 +30,7 @@ use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
+mod bus;
 mod host;
 mod local;
 mod pace;
@@ -100,6 +102,9 @@ struct Shared {
     port: Mutex<Slot<PortSeen>>,
     /// The kubelet whose own port may be asked, or why none.
     served: Mutex<Result<Served, String>>,
+    bus: Mutex<Slot<BusSeen>>,
+    /// No lane: answers to reports bring it.
+    clock: Mutex<Slot<ClockSeen>>,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// The kubelet's version, which others have to tell us.
@@ -140,6 +145,7 @@ impl Lanes {
                 settings.token.clone(),
                 settings.paces.port,
             )),
+            tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -163,6 +169,8 @@ impl Lanes {
         let host = lock(&shared.host).look(at);
         let disks = lock(&shared.disks).look(at);
         let port = lock(&shared.port).look(at);
+        let bus = lock(&shared.bus).look(at);
+        let clock = lock(&shared.clock).look(at);
         Observations {
             now,
             runtime,
@@ -177,6 +185,8 @@ impl Lanes {
             host,
             disks,
             port,
+            bus,
+            clock,
         }
     }
 
@@ -213,6 +223,11 @@ impl Lanes {
         *lock(&self.shared.kubelet_version) = version;
     }
 
+    /// Tells what an answer of the API server says of the node's clock.
+    pub fn clock_is(&self, seen: ClockSeen) {
+        lock(&self.shared.clock).ended(Ok(seen), Instant::now(), Duration::ZERO);
+    }
+
     /// The kubelet's version, if anybody has told it.
     pub fn kubelet_version(&self) -> Option<String> {
         lock(&self.shared.kubelet_version).clone()
@@ -236,6 +251,7 @@ impl Lanes {
         out.insert("host", usize::from(lock(&shared.host).is_out()));
         out.insert("disks", usize::from(lock(&shared.disks).is_out()));
         out.insert("port", usize::from(lock(&shared.port).is_out()));
+        out.insert("bus", usize::from(lock(&shared.bus).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let given_up = lock(&shared.given_up).clone();
         Outstanding { out, given_up }
@@ -267,6 +283,8 @@ impl Shared {
             disks: Mutex::new(Slot::new(paces.disks.deadline)),
             port: Mutex::new(Slot::new(paces.port.deadline)),
             served: Mutex::new(Err("nobody has looked for the kubelet yet".to_owned())),
+            bus: Mutex::new(Slot::new(paces.bus.deadline)),
+            clock: Mutex::new(Slot::new(Duration::ZERO)),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named

@@ -4,6 +4,7 @@
 //! one before. While the API server is away nothing piles up; when it is back the newest goes out, once.
 
 pub mod client;
+pub mod clock;
 pub mod draft;
 pub mod pace;
 pub(in crate::node) mod plugin;

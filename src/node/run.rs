@@ -37,6 +37,7 @@ use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
 use crate::node::report::client::{Credentials, Feedback};
+use crate::node::report::clock::Tell;
 use crate::node::report::draft::Draft;
 use crate::node::report::{Delivery, Reporter};
 use crate::node::state::{OneProbe, Saved, StateFile};
@@ -103,10 +104,12 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let (feedback_sender, feedback) = watch::channel(Feedback::default());
     let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
+    let told_of = Arc::clone(&lanes);
+    let tell: Tell = Arc::new(move |seen| told_of.clock_is(seen));
     let reporter = Reporter {
         connect: Box::new(move || {
-            let credentials = credentials.clone();
-            async move { credentials.connect().await }.boxed()
+            let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
+            async move { credentials.connect(&tell).await }.boxed()
         }),
         name: args.node_name.clone(),
         drafts: newest.clone(),
@@ -365,6 +368,7 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.host)
         && looked(&seen.disks)
         && looked(&seen.port)
+        && looked(&seen.bus)
 }
 
 /// Whether every lane has looked, or hangs, within this time.
@@ -384,4 +388,5 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.host, since)
         && looked(&seen.disks, since)
         && looked(&seen.port, since)
+        && looked(&seen.bus, since)
 }

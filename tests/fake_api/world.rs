@@ -225,7 +225,7 @@ impl World {
 }
 
 /// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 12] = [
+const LOOKED_AT: [&str; 14] = [
     "RuntimeReady",
     "ContainersResponsive",
     "SandboxesConsistent",
@@ -236,7 +236,9 @@ const LOOKED_AT: [&str; 12] = [
     "PodsWatched",
     "HostHealthy",
     "StorageReady",
+    "SystemdResponsive",
     "ClientCertificateValid",
+    "ClockSynchronised",
     "ProbeSighted",
 ];
 

@@ -185,6 +185,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
             FaultType::FrozenCgroup
                 | FaultType::ExitedContainerPileUp
                 | FaultType::ClientCertificateExpiring
+                | FaultType::ClockUnsynchronised
                 | FaultType::GhostSandbox
                 | FaultType::UnknownKubepodsProcess
                 | FaultType::ProbeBlind

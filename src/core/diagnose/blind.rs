@@ -49,6 +49,7 @@ pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut
         ("host", of_thread(&seen.host, now)),
         ("disks", of_thread(&seen.disks, now)),
         ("port", of_thread(&seen.port, now)),
+        ("bus", of_call(&seen.bus, now)),
     ];
     let mut coverage = Coverage::new(Verdict::Clean { looked: now });
     for (lane, sight) in lanes {

@@ -1,7 +1,9 @@
 //! The signatures as they were measured on real components, and what must not look like one.
 
 mod blind;
+mod bus;
 mod clients;
+mod clock;
 mod components;
 mod deaf_shims;
 mod docker;
@@ -27,10 +29,10 @@ use std::time::Duration;
 use super::*;
 use crate::core::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
 use crate::core::observation::{
-    ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen, KubeletSeen,
-    KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen,
-    ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen, TaskAnswer,
-    Unproven, Usage,
+    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen,
+    ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource, Space, StatusSeen,
+    TaskAnswer, Unproven, Usage,
 };
 
 pub(crate) const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -55,6 +57,8 @@ pub(crate) struct Node {
     pub host: Look<HostSeen>,
     pub disks: Look<DisksSeen>,
     pub port: Look<PortSeen>,
+    pub bus: Look<BusSeen>,
+    pub clock: Look<ClockSeen>,
 }
 
 pub(crate) fn done<T>(value: T) -> Look<T> {
@@ -210,6 +214,8 @@ impl Node {
             host: done(roomy()),
             disks: done(sound()),
             port: done(port::quick()),
+            bus: done(BusSeen::Answered),
+            clock: done(ClockSeen { most: Duration::from_secs(1), ..ClockSeen::default() }),
         }
     }
 
@@ -228,6 +234,8 @@ impl Node {
             host: no(),
             disks: no(),
             port: no(),
+            bus: no(),
+            clock: Look::Never,
             ..Self::healthy()
         }
     }
@@ -247,6 +255,8 @@ impl Node {
             host: self.host.clone(),
             disks: self.disks.clone(),
             port: self.port.clone(),
+            bus: self.bus.clone(),
+            clock: self.clock.clone(),
         }
     }
 

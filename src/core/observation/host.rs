@@ -1,4 +1,5 @@
-//! What looks at the node itself yield: limits of its kernel, threads that wait, file systems, the kubelet's certificate.
+//! What looks at the node itself yield: limits of its kernel, threads that wait, file systems, the kubelet's certificate,
+//! its system bus.
 
 use std::fmt;
 use std::time::Duration;
@@ -185,6 +186,59 @@ pub struct DisksSeen {
     pub unseen: Option<String>,
     /// The kubelet's client certificate.
     pub credential: Credential,
+}
+
+/// How far a question to systemd over the system bus got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BusStep {
+    /// The bus's socket is there.
+    Connect,
+    /// The bus has taken the connection.
+    Login,
+    /// The bus knows who asks.
+    Hello,
+    /// The bus has answered, and the question is systemd's.
+    Ping,
+}
+
+impl fmt::Display for BusStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connect",
+            Self::Login => "login",
+            Self::Hello => "Hello",
+            Self::Ping => "Ping",
+        })
+    }
+}
+
+/// One question to systemd over the system bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusSeen {
+    /// systemd has answered.
+    Answered,
+    /// There is nobody to ask: no systemd runs the node, or it has no system bus.
+    NoBus,
+    /// The bus says that systemd is not on it.
+    NotOnIt,
+    /// No answer.
+    Silent {
+        /// To what.
+        step: BusStep,
+        /// What was there instead.
+        how: String,
+    },
+}
+
+/// The node's clock beside the API server's, as far as one answer of that proves anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockSeen {
+    /// By how much it is ahead at least.
+    pub ahead: Duration,
+    /// By how much it is behind at least.
+    pub behind: Duration,
+    /// By how much they are apart at most, in either direction.
+    pub most: Duration,
 }
 
 #[cfg(test)]

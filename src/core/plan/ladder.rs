@@ -29,6 +29,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
             F::FrozenCgroup
             | F::ExitedContainerPileUp
             | F::ClientCertificateExpiring
+            | F::ClockUnsynchronised
             | F::GhostSandbox
             | F::UnknownKubepodsProcess
             | F::ProbeBlind,

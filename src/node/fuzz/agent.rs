@@ -17,7 +17,7 @@ use crate::node::agent::claims::{Known, of_claim};
 use crate::node::agent::job::read_order;
 use crate::node::config;
 use crate::node::report::client::{Feedback, OwnObject};
-use crate::node::report::plugin;
+use crate::node::report::{clock, plugin};
 use crate::node::state::Saved;
 
 /// Time since boot at which a state file is read.
@@ -138,5 +138,15 @@ pub(crate) fn own_object(data: &[u8]) -> bool {
         let written = serde_json::to_string(order).unwrap_or_default();
         assert_eq!(serde_json::from_str(&written).ok().as_ref(), Some(order));
     }
+    true
+}
+
+/// The `Date` of an answer.
+pub(crate) fn http_date(data: &[u8]) -> bool {
+    let Some(date) = clock::parse(data) else { return false };
+    // What was understood is what stands there, but for the day of the week and a leap second.
+    let again = date.strftime("%d %b %Y %H:%M:%S GMT").to_string();
+    let same = data.get(5..) == Some(again.as_bytes());
+    assert!(same || data.get(23..25) == Some(b"60"), "{again}");
     true
 }

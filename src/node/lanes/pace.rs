@@ -56,6 +56,8 @@ pub struct Paces {
     pub disks: Pace,
     /// The kubelet's own port. What shows there takes minutes to do so.
     pub port: Pace,
+    /// systemd, over the system bus.
+    pub bus: Pace,
 }
 
 const fn secs(seconds: u64) -> Duration {
@@ -80,6 +82,7 @@ impl Paces {
             host: seldom,
             disks: seldom,
             port: seldom,
+            bus: seldom,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+mod bus;
 mod docker;
 
 use tonic::Code;
@@ -35,6 +36,7 @@ fn quick() -> Paces {
         host: local,
         disks: local,
         port: local,
+        bus: local,
     }
 }
 

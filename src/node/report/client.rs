@@ -1,6 +1,7 @@
 //! The way to the API server: by the pod's token, or by a kubeconfig (the kubelet's, in unit mode).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -8,12 +9,15 @@ use http::Request;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{GetParams, Patch, PatchParams};
+use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tower::layer::layer_fn;
 
+use super::clock::{Dated, Tell};
 use super::plugin;
 use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::order::Order;
@@ -37,8 +41,9 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// A client that sends each request once: retries are the reporter's to decide.
-    pub async fn connect(&self) -> Result<Connection, CallError> {
+    /// A client that sends each request once: retries are the reporter's to decide. What its answers say of the node's clock
+    /// is told.
+    pub async fn connect(&self, tell: &Tell) -> Result<Connection, CallError> {
         let unusable = |error: String| CallError::Unusable { error };
         let mut until = None;
         let mut config = match self {
@@ -74,7 +79,9 @@ impl Credentials {
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(DEADLINE);
         config.write_timeout = Some(DEADLINE);
-        let client = Client::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        let stack = ClientBuilder::try_from(config).map_err(|error| unusable(error.to_string()))?;
+        let dated = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
+        let client = stack.with_layer(&dated).build();
         Ok(Connection { client, until })
     }
 }
@@ -238,6 +245,10 @@ async fn call(
 mod tests {
     use super::*;
 
+    fn nobody() -> Tell {
+        Arc::new(|_| {})
+    }
+
     /// A kubeconfig with this user.
     fn kubeconfig(folder: &std::path::Path, user: &Value) -> Credentials {
         let path = folder.join("kubeconfig");
@@ -255,10 +266,10 @@ mod tests {
     async fn a_credential_plugin_that_fails_is_told_and_an_auth_provider_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such/plugin"}});
-        let error = kubeconfig(folder.path(), &user).connect().await.unwrap_err().to_string();
+        let error = kubeconfig(folder.path(), &user).connect(&nobody()).await.unwrap_err().to_string();
         assert!(error.contains("credential plugin /no/such/plugin") && error.contains("cannot be run"), "{error}");
         let user = json!({"auth-provider": {"name": "gcp", "config": {}}});
-        let error = kubeconfig(folder.path(), &user).connect().await.unwrap_err().to_string();
+        let error = kubeconfig(folder.path(), &user).connect(&nobody()).await.unwrap_err().to_string();
         assert!(error.contains("auth-provider"), "{error}");
     }
 

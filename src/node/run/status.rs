@@ -80,6 +80,7 @@ pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
         lane("host", &seen.host),
         lane("disks", &seen.disks),
         lane("port", &seen.port),
+        lane("bus", &seen.bus),
     ]
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::core::observation::{FrozenSeen, StrangerSeen, ThreadWaiting};
+use crate::core::observation::{BusStep, FrozenSeen, StrangerSeen, ThreadWaiting};
 
 /// A few ids, so that what one lane names is often what another lane knows.
 fn id() -> impl Strategy<Value = String> {
@@ -64,7 +64,10 @@ fn lists() -> impl Strategy<Value = ListRound> {
         prop::collection::btree_map(id(), prop::option::of(any::<bool>()), 0..4),
         (seconds(90), select(vec![900, 7 << 20, 9 << 20]), prop::collection::btree_map(id(), seconds(100), 0..3)),
     )
-        .prop_map(|(sandboxes, containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+        .prop_map(|(sandboxes, mut containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+            // Ids are keys in every runtime: none was seen to list one twice, in two pods at that.
+            containers.sort_by(|one, other| one.id.cmp(&other.id));
+            containers.dedup_by(|one, other| one.id == other.id);
             let (containers_before, answer_bytes, unfinished) = more;
             ListRound {
                 sandboxes,
@@ -185,6 +188,21 @@ fn port() -> impl Strategy<Value = PortSeen> {
     (sync_loop, relists).prop_map(|(sync_loop, relists)| PortSeen { sync_loop, relists })
 }
 
+fn bus() -> impl Strategy<Value = BusSeen> {
+    let step = select(vec![BusStep::Connect, BusStep::Login, BusStep::Hello, BusStep::Ping]);
+    prop_oneof![
+        2 => select(vec![BusSeen::Answered, BusSeen::NoBus, BusSeen::NotOnIt]),
+        1 => (step, text()).prop_map(|(step, how)| BusSeen::Silent { step, how }),
+    ]
+}
+
+fn clock() -> impl Strategy<Value = ClockSeen> {
+    (seconds(90), any::<bool>(), seconds(60)).prop_map(|(certain, is_ahead, more)| {
+        let (ahead, behind) = if is_ahead { (certain, Duration::ZERO) } else { (Duration::ZERO, certain) };
+        ClockSeen { ahead, behind, most: certain + more }
+    })
+}
+
 fn kubelet() -> impl Strategy<Value = KubeletSeen> {
     (prop::option::of(seconds(2000)), prop::option::of(any::<bool>()), prop::option::of(text())).prop_map(
         |(age, healthz, note)| KubeletSeen {
@@ -227,15 +245,17 @@ fn node() -> impl Strategy<Value = Node> {
         prop::collection::btree_map(id(), look(answers), 0..5),
         look(processes()),
         look(kubelet()),
-        (look(host()), look(disks()), look(port()), any::<bool>(), kind()),
+        (look(host()), look(disks()), look(port()), look(bus()), look(clock()), any::<bool>(), kind()),
     )
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
-            let (host, disks, port, list_too_large, kind) = more;
+            let (host, disks, port, bus, clock, list_too_large, kind) = more;
             Node {
                 status,
                 host,
                 disks,
                 port,
+                bus,
+                clock,
                 list_too_large,
                 kind,
                 now: Duration::from_secs(10_000),
@@ -291,6 +311,8 @@ fn needs(kind: FaultType) -> &'static [Lane] {
         FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
         FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
         FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Lane::Port],
+        FaultType::DbusUnresponsive => &[Lane::Bus],
+        FaultType::ClockUnsynchronised => &[Lane::Clock],
         _ => &[],
     }
 }
@@ -306,9 +328,11 @@ enum Lane {
     Disks,
     Status,
     Port,
+    Bus,
+    Clock,
 }
 
-const LANES: [Lane; 9] = [
+const LANES: [Lane; 11] = [
     Lane::Runtime,
     Lane::Status,
     Lane::Lists,
@@ -318,6 +342,8 @@ const LANES: [Lane; 9] = [
     Lane::Host,
     Lane::Disks,
     Lane::Port,
+    Lane::Bus,
+    Lane::Clock,
 ];
 
 /// The same node, had that lane not been able to look.
@@ -336,6 +362,8 @@ fn without(node: &Node, lane: Lane) -> Node {
         Lane::Disks => node.disks = blind(),
         Lane::Status => node.status = blind(),
         Lane::Port => node.port = blind(),
+        Lane::Bus => node.bus = blind(),
+        Lane::Clock => node.clock = blind(),
     }
     node
 }
@@ -421,6 +449,8 @@ proptest! {
             kubelet: aged(&node.kubelet, by),
             host: aged(&node.host, by),
             disks: aged(&node.disks, by),
+            bus: aged(&node.bus, by),
+            clock: aged(&node.clock, by),
             status: aged(&node.status, by),
             port: aged(&node.port, by),
             ..node

@@ -1,8 +1,9 @@
 //! What a busy node does to its disks, its processes and its numbers.
 
+use super::super::clock::apart;
 use super::*;
 use crate::core::fault::FaultType as F;
-use crate::core::observation::{FrozenSeen, ThreadWaiting};
+use crate::core::observation::{BusStep, FrozenSeen, ThreadWaiting};
 
 const KEY: usize = 0;
 
@@ -24,6 +25,10 @@ fn frozen(node: &mut Node, age: u64) {
 fn left(node: &mut Node, left: Duration) {
     let Credential::Certificate { left: is, .. } = &mut node.disks().credential else { panic!("no certificate") };
     *is = left;
+}
+
+fn no_systemd(node: &mut Node, step: BusStep) {
+    node.bus = done(BusSeen::Silent { step, how: "no answer within 5 s".into() });
 }
 
 fn many_ended(node: &mut Node) {
@@ -64,6 +69,26 @@ pub(super) fn timelines() -> Vec<Timeline> {
             node.host().pids[KEY] = limit(Owner::Node, used, 100);
             node.host().files[KEY] = limit(Owner::Node, used, 100);
         }),
+        timeline("systemd is busy while a node boots", 300, &[F::DbusUnresponsive], |node, t| {
+            if t < 75 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("five hundred mounts at once", 600, &[F::DbusUnresponsive], |node, t| {
+            if t < 170 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("the bus is restarted, and systemd executes itself anew", 300, &[F::DbusUnresponsive], |node, t| {
+            match t {
+                0..20 => no_systemd(node, BusStep::Connect),
+                20..40 => no_systemd(node, BusStep::Login),
+                40..60 => node.bus = done(BusSeen::NotOnIt),
+                _ => {}
+            }
+        }),
+        timeline("a node without systemd", 3600, &[], |node, _| node.bus = done(BusSeen::NoBus)),
+        timeline("a bus that systemd is not on", 3600, &[], |node, _| node.bus = done(BusSeen::NotOnIt)),
         timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
             node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
         }),
@@ -94,6 +119,30 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 left(node, Duration::ZERO);
             }
         }),
+        timeline(
+            "a node wakes with a clock that is behind, and it is put right",
+            900,
+            &[F::ClockUnsynchronised],
+            |node, t| {
+                if t < 560 {
+                    node.clock = done(apart(0, 7200 - 10 * t, 7202));
+                }
+            },
+        ),
+        timeline("the API server takes 30 s for an answer", 3600, &[], |node, t| {
+            node.clock = done(apart(0, 0, if t % 60 < 30 { 1 } else { 31 }));
+        }),
+        timeline("two API servers, one of them 20 s ahead", 3600, &[], |node, t| {
+            node.clock = done(if t % 20 < 10 { apart(0, 19, 21) } else { apart(0, 0, 1) });
+        }),
+        timeline("a clock that is a little wrong, behind a slow network", 3600, &[], |node, t| {
+            node.clock = done(apart(29 - t % 30, 0, 31));
+        }),
+        timeline("the API server is gone, and its last word was odd", 3600, &[F::ClockUnsynchronised], |node, t| {
+            let age = Duration::from_secs(t);
+            node.clock = Look::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
+        }),
+        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Look::Never),
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
@@ -131,11 +180,15 @@ pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
         (F::UninterruptibleProcess, 700, thread_waits),
         (F::PidExhaustion, 140, |node, _| node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768)),
         (F::FdExhaustion, 140, |node, _| node.host().files[KEY] = limit(Owner::Node, 99, 100)),
+        (F::DbusUnresponsive, 200, |node, _| no_systemd(node, BusStep::Ping)),
+        (F::DbusUnresponsive, 200, |node, _| no_systemd(node, BusStep::Connect)),
         (F::DiskFull, 620, |node, _| node.disks().filesystems[0].bytes.left = 0),
         (F::ReadOnlyFilesystem, 140, |node, _| {
             node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
         }),
         (F::ClientCertificateExpiring, 1820, |node, _| left(node, Duration::ZERO)),
+        (F::ClockUnsynchronised, 620, |node, _| node.clock = done(apart(31, 0, 32))),
+        (F::ClockUnsynchronised, 620, |node, t| node.clock = done(apart(0, 31, 32 + t % 60))),
         (F::ExitedContainerPileUp, 620, |node, _| many_ended(node)),
         (F::FrozenCgroup, 140, frozen),
         (F::UnknownKubepodsProcess, 620, |node, _| super::super::strangers::lost(node)),

@@ -1,0 +1,50 @@
+//! `DbusUnresponsive`: systemd gives no answer over the node's system bus.
+
+use super::component::Component;
+use super::{Findings, STALE, Verdict, answer};
+use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::core::observation::{BusSeen, BusStep, Observations};
+use crate::core::reason::ConditionReason;
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
+
+/// There is one on a node.
+const KEY: &str = "systemd";
+
+pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::DbusUnresponsive;
+    let (bus, looked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let (step, how) = match bus {
+        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
+        BusSeen::NotOnIt => {
+            let detail = "the system bus says that systemd is not on it";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+        }
+        BusSeen::Silent { step, how } => (*step, how),
+    };
+    let message = match step {
+        BusStep::Ping => "the system bus answers, but systemd does not answer over it",
+        BusStep::Connect | BusStep::Login | BusStep::Hello => {
+            "the system bus does not answer: nobody reaches systemd over it"
+        }
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Process) },
+            severity: Severity::High,
+            message: message.to_owned(),
+            impact: "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends \
+                     no container, and a restart of either would wait",
+            evidence: vec![format!("{step}: {}", bounded(how, 256))],
+            looked,
+            confirm: thresholds.dbus_unresponsive,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "it did not answer");
+}

@@ -1,0 +1,16 @@
+//! What a bus sends.
+
+use crate::fuzz::{beginnings, is_bounded};
+use crate::node::bus::message::{MAX_NAME, Message};
+
+pub(crate) fn message(data: &[u8]) -> bool {
+    let Ok(Some((message, bytes))) = Message::take(data) else { return false };
+    assert!(bytes <= data.len(), "more than is there");
+    assert!(message.error.as_ref().is_none_or(|name| is_bounded(name, MAX_NAME) && message.answers.is_some()));
+    for cut in beginnings(data) {
+        let cut_off = Message::take(cut);
+        let whole = cut.len() >= bytes;
+        assert_eq!(cut_off, if whole { Ok(Some((message.clone(), bytes))) } else { Ok(None) }, "cut at {}", cut.len());
+    }
+    true
+}

@@ -1,0 +1,53 @@
+//! The lane of the system bus: where there is one, and where it hangs.
+
+use std::path::Path;
+
+use tokio::net::UnixListener;
+
+use super::*;
+use crate::core::observation::{BusSeen, BusStep};
+
+/// A node that systemd runs, with a bus that takes connections and says nothing.
+fn deaf_bus(root: &Path) -> UnixListener {
+    std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
+    std::fs::create_dir_all(root.join("run/dbus")).unwrap();
+    UnixListener::bind(root.join("run/dbus/system_bus_socket")).unwrap()
+}
+
+fn start_below(root: &Path, fake: &Fake) -> Lanes {
+    let host = HostPaths { root: root.to_path_buf(), ..HostPaths::default() };
+    Lanes::start(LaneSettings { sockets: named(fake.socket()), paces: quick(), host, ..LaneSettings::default() })
+}
+
+#[tokio::test]
+async fn a_node_without_systemd_or_without_a_bus_has_nobody_to_ask() {
+    let fake = Fake::start();
+    let root = tempfile::tempdir().unwrap();
+    let lanes = start_below(root.path(), &fake);
+    until(&lanes, "no systemd", |seen| seen.bus.value() == Some(&BusSeen::NoBus)).await;
+    std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(now(&lanes).bus.value(), Some(&BusSeen::NoBus), "systemd, and no bus");
+    // A bus without systemd is not asked, whatever it does.
+    std::fs::remove_dir(root.path().join("run/systemd/system")).unwrap();
+    let _deaf = deaf_bus(root.path());
+    std::fs::remove_dir(root.path().join("run/systemd/system")).unwrap();
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(now(&lanes).bus.value(), Some(&BusSeen::NoBus));
+}
+
+#[tokio::test]
+async fn a_bus_that_hangs_is_told_and_holds_up_nobody_else() {
+    let (fake, root) = (Fake::start(), tempfile::tempdir().unwrap());
+    let deaf = deaf_bus(root.path());
+    let lanes = start_below(root.path(), &fake);
+    others_go_on(&lanes, &fake).await;
+    let seen = until(&lanes, "the end of the look", |seen| matches!(seen.bus, Look::Done { .. })).await;
+    assert!(matches!(seen.bus.value(), Some(BusSeen::Silent { step: BusStep::Login, .. })), "{:?}", seen.bus);
+    // One connection at a time, and none is kept: the queue holds those that are closed, too.
+    let first = deaf.accept().await.unwrap().0;
+    let mut said = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut { first }, &mut said).await.unwrap();
+    assert!(said.starts_with(b"\0AUTH EXTERNAL "), "{said:?}");
+    assert!(lanes.outstanding().out["bus"] <= 1);
+}
