@@ -48,6 +48,8 @@ pub const DOCKER: &[Program] = &[
     program("containerd-shim-runc-v2", "containerd"),
     program("runc", "runc"),
 ];
+/// A message bus, on which tests put a systemd that answers or not.
+pub const BUS: &[Program] = &[program("dbus-daemon", "dbus-daemon")];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 

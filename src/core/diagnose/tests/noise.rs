@@ -6,6 +6,7 @@ mod of_the_host;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::crio::with_crio;
 use super::*;
 use crate::core::fault::FaultState;
 use crate::core::observation::{RemovalSaid, RemovalSeen};
@@ -105,6 +106,7 @@ fn timelines() -> Vec<Timeline> {
         of_docker(),
         of_others(),
         of_the_host::timelines(),
+        of_the_host::of_bus_and_clock(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -401,6 +403,19 @@ fn of_docker() -> Vec<Timeline> {
                 removal(node, RemovalSaid::Failed("device or resource busy".into()));
             }
         }),
+        timeline("a quiet hour with CRI-O", 3600, &[], |node, _| with_crio(node)),
+        timeline("CRI-O takes 35 s for the status of one container", 120, &[FaultType::HungContainer], |node, t| {
+            with_crio(node);
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("CRI-O answers for no container for a while, and then with errors", 600, &[], |node, t| {
+            with_crio(node);
+            if t < 200 {
+                work(node, failed("out for 90 s, and CRI-O has answered no other question since it was due"));
+            }
+        }),
         timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
             node.kind = RuntimeKind::Other;
             node.tasks.clear();
@@ -518,6 +533,10 @@ fn what_stays_is_confirmed() {
         }),
         (F::HungContainer, 50, |node, t| {
             with_docker(node);
+            work(node, hung(t + 5));
+        }),
+        (F::HungContainer, 50, |node, t| {
+            with_crio(node);
             work(node, hung(t + 5));
         }),
         (F::LostTask, 70, |node, _| {
