@@ -343,7 +343,7 @@ fn kind_not_known() -> Verdict {
 /// Whether single containers can be asked about at all; else why not.
 fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
     match kind {
-        RuntimeKind::Containerd | RuntimeKind::Docker => Ok(()),
+        RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => Ok(()),
         RuntimeKind::Unknown => Err(kind_not_known()),
         RuntimeKind::Other => {
             let detail = "this runtime has no cheap question about a single container yet";

@@ -184,7 +184,9 @@ pub enum RuntimeKind {
     /// Docker, behind cri-dockerd or by its own API: each container has a shim and a lock of its own. Docker answers for
     /// a container from its own memory, unless something holds that lock.
     Docker,
-    /// Another one (CRI-O): no cheap question to it reaches a single container.
+    /// CRI-O: it has no shims, and each container has a lock of its own, for which a question about it may wait.
+    CriO,
+    /// Another one: no cheap question to it is known to reach a single container.
     Other,
 }
 
@@ -195,6 +197,7 @@ impl RuntimeKind {
             "" => Self::Unknown,
             "containerd" => Self::Containerd,
             "docker" => Self::Docker,
+            "cri-o" => Self::CriO,
             _ => Self::Other,
         }
     }
@@ -238,8 +241,8 @@ pub enum TaskAnswer {
     NoAnswer,
     /// There is no such task (the container has ended or was never started).
     NotFound,
-    /// Docker answered from its own memory that the container runs, and its process is there: nobody waits for the
-    /// container. Of its shim that says nothing.
+    /// Docker answered from its own memory that the container runs, and its process is there, or CRI-O from its own: nobody
+    /// waits for the container. Of its shim that says nothing.
     DaemonAnswered,
     /// Docker answered from its own memory that the container runs, with a process that is not there.
     ProcessGone,

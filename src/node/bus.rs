@@ -92,7 +92,8 @@ async fn talk(socket: &Path, step: &mut BusStep) -> Result<BusSeen, Stop> {
     let mut stream = UnixStream::connect(socket).await?;
     *step = BusStep::Login;
     let uid = rustix::process::geteuid().as_raw().to_string();
-    let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+    // Its digits in hexadecimal: 30 for `0`, 31 for `1`.
+    let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
     stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
     match line(&mut stream).await? {
         said if said.starts_with(b"OK") => {}

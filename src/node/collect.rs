@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lists      the runtime's lists, three in a row, and direct questions about odd ones   (async)
-//! tasks      containerd's own question about one task, or Docker's inspect              (async)
+//! tasks      containerd's own question about one task, or Docker's inspect, CRI's status (async)
 //! processes  the process table                                                (blocking: on a thread of its own)
 //! kubelet    the kubelet's process and files (blocking), its healthz and its own port (async)
 //! host       limits of the kernel, threads of the daemons                     (blocking)

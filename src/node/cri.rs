@@ -40,6 +40,8 @@ pub const MAX_ANSWER: usize = 16 << 20;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
+/// A container that there is not.
+const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Why a call to the runtime, through CRI or otherwise, gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -182,6 +184,18 @@ impl Cri {
         let answer = ask(deadline, id, client.container_status(request)).await?;
         let status = answer.status.ok_or_else(|| CriError::Other("the container's status is empty".to_owned()))?;
         Ok(seen::container_state(status.state))
+    }
+
+    /// Whether single containers can be asked about at all, by a question that waits for no container: about one that there
+    /// is not.
+    ///
+    /// # Errors
+    /// Whatever else it said, or [`CriError::Deadline`].
+    pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
+        match self.container_status(NOBODY, deadline).await {
+            Ok(_) | Err(CriError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether one sandbox is ready.

@@ -332,10 +332,10 @@ impl Shared {
     }
 }
 
-/// The id that a stopped shim serves. A stopped process answers nobody: its tasks are asked for at once.
+/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process answers nobody: its tasks are asked for at once.
 fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
-        Part::Shim { id, .. } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
+        Part::Shim { id, .. } | Part::Monitor { id } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
         _ => None,
     }
 }

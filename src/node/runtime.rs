@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Client  version · lists · direct questions about a container or a sandbox     Cri | Docker
-//! Asker   one question about one task, and one that waits for nobody            containerd Tasks/Get | Docker inspect
+//! Asker   one question about one task, and one that waits for nobody            containerd Tasks/Get | Docker inspect | CRI-O
+//!                                                                               ContainerStatus
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -114,6 +115,8 @@ pub enum Place {
     Containerd(PathBuf),
     /// Docker's socket.
     Docker(PathBuf),
+    /// CRI-O's socket.
+    CriO(PathBuf),
 }
 
 /// One way to ask about single tasks. Clones share the connection, where there is a lasting one.
@@ -123,17 +126,20 @@ pub enum Asker {
     Containerd(Tasks),
     /// Docker, which waits for whatever holds the container; and where processes are shown.
     Docker(Docker, PathBuf),
+    /// CRI-O, which may wait for whatever holds the container.
+    CriO(Cri),
 }
 
 impl Asker {
     /// Connects to `place`. `proc` is where the node's processes are.
     ///
     /// # Errors
-    /// As [`Tasks::connect`]. Docker is connected to with each question.
+    /// As [`Tasks::connect`] and [`Cri::connect`]. Docker is connected to with each question.
     pub async fn connect(place: &Place, proc: &Path) -> Result<Self, CriError> {
         Ok(match place {
             Place::Containerd(socket) => Self::Containerd(Tasks::connect(socket).await?),
             Place::Docker(socket) => Self::Docker(Docker::at(socket), proc.to_path_buf()),
+            Place::CriO(socket) => Self::CriO(Cri::connect(socket).await?),
         })
     }
 
@@ -145,6 +151,7 @@ impl Asker {
         match self {
             Self::Containerd(tasks) => collect::tasks::ask(tasks, id, bound).await,
             Self::Docker(docker, proc) => collect::tasks::inspect(docker, proc, id, bound).await,
+            Self::CriO(cri) => collect::tasks::status(cri, id, bound).await,
         }
     }
 
@@ -156,6 +163,7 @@ impl Asker {
         match self {
             Self::Containerd(tasks) => tasks.answers(deadline).await,
             Self::Docker(docker, _) => docker.answers(deadline).await,
+            Self::CriO(cri) => cri.answers(deadline).await,
         }
     }
 }

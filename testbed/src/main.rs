@@ -132,6 +132,7 @@ fn run(cli: Cli) -> Result<()> {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;
             packages::ensure(packages::BUILD, true)?;
+            packages::ensure(packages::BUS, true)?;
             let folders = assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
             for folder in folders {
                 println!("{}", folder.display());

@@ -50,6 +50,8 @@ pub const DOCKER: &[Program] = &[
 ];
 /// What the benchmark of the probe needs.
 pub const BENCH: &[Program] = &[program("strace", "strace")];
+/// A message bus, on which tests put a systemd that answers or not.
+pub const BUS: &[Program] = &[program("dbus-daemon", "dbus-daemon")];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 

@@ -16,7 +16,8 @@ use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
 /// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
-/// one fault, however many containers it has. With Docker each container and each sandbox stands alone.
+/// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
+/// container; its sandboxes answer to another question.
 struct Group<'a> {
     /// The id that the shim serves.
     id: &'a str,
@@ -50,13 +51,13 @@ pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, f
 
 fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
     let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
-    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready) {
+    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready && kind != RuntimeKind::CriO) {
         let id = sandbox.id.as_str();
         groups.insert(id, Group { id, sandbox_id: id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() });
     }
     let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
     for container in lists.containers.iter().filter(running) {
-        let alone = kind == RuntimeKind::Docker;
+        let alone = matches!(kind, RuntimeKind::Docker | RuntimeKind::CriO);
         let id = if alone { container.id.as_str() } else { container.sandbox_id.as_str() };
         let new = || Group {
             id,
@@ -170,7 +171,8 @@ fn judge(
     }
     let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    findings.sightings.push(tell(group, key, &answers, shim, looked, seen.kind, thresholds));
+    let sighting = tell(group, key, &answers, shim, looked, seen.kind, thresholds);
+    findings.sightings.push(beside_monitor(sighting, group, seen));
 }
 
 /// The moment of the look behind a sighting. A stopped process cannot answer, and a call that is still out
@@ -206,6 +208,20 @@ fn shim_of<'a>(
     serves(group.id).or_else(by_container).map(|process| (process, looked))
 }
 
+/// With CRI-O: as its process beside the container is seen. It is named, and nothing ends it: what would is not known well
+/// enough.
+fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations) -> Sighting {
+    let table = answer(&seen.processes, seen.now, "processes", STALE).ok().filter(|_| seen.kind == RuntimeKind::CriO);
+    let mut processes = table.iter().flat_map(|(table, _)| &table.processes);
+    let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
+    let Some(monitor) = processes.find(is_its) else { return sighting };
+    if matches!(monitor.state, 'T' | 't' | 'D') {
+        sighting.message = bounded(&format!("{}: {} holds it up", sighting.message, describe(monitor)), MAX_LINE);
+    }
+    sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));
+    Sighting { evidence: evidence(sighting.evidence), ..sighting }
+}
+
 fn tell(
     group: &Group<'_>,
     key: String,
@@ -234,7 +250,10 @@ fn tell(
     };
     let pod = of_pod(group.pod);
     let because = shim.map_or_else(
-        || "; its shim was not found among the processes".to_owned(),
+        || match kind {
+            RuntimeKind::CriO => String::new(),
+            _ => "; its shim was not found among the processes".to_owned(),
+        },
         |process| match (kind, process.state) {
             // What holds a lock in Docker may be its shim, a mount, or Docker itself.
             (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
@@ -248,7 +267,19 @@ fn tell(
     } else {
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
-    let question = if kind == RuntimeKind::Docker { "inspect" } else { "Tasks/Get" };
+    let question = match kind {
+        RuntimeKind::Docker => "inspect",
+        RuntimeKind::CriO => "ContainerStatus",
+        _ => "Tasks/Get",
+    };
+    let impact = match kind {
+        RuntimeKind::CriO => {
+            "the container cannot be stopped or replaced, and a kubelet asks it too, at its start and after each event of its pod"
+        }
+        _ => {
+            "the pod cannot be stopped or replaced, and a restart of the kubelet or the runtime waits for every container behind this shim"
+        }
+    };
     let mut lines: Vec<String> = answers
         .silent
         .iter()
@@ -284,7 +315,7 @@ fn tell(
         subject,
         target,
         message: bounded(&message, MAX_LINE),
-        impact: "the pod cannot be stopped or replaced, and a restart of the kubelet or the runtime waits for every container behind this shim".to_owned(),
+        impact: impact.to_owned(),
         evidence: evidence(lines),
         looked,
         confirm: thresholds.hung_container,

@@ -141,7 +141,7 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
     match seen.kind {
         RuntimeKind::Containerd | RuntimeKind::Docker => {}
         RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
-        RuntimeKind::Other => {
+        RuntimeKind::CriO | RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
             return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
         }

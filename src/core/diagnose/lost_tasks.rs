@@ -24,6 +24,10 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     if let Err(verdict) = asks_single(seen.kind) {
         return findings.blind(kind, verdict);
     }
+    if seen.kind == RuntimeKind::CriO {
+        let detail = "CRI-O answers with the state that it lists: that nothing runs it does not tell";
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+    }
     let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
     // That a process is not there means something in the node's own process table only.
     let table = processes(seen).map(|_| ());

@@ -22,7 +22,7 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
     };
     let removals = match (&lists.removals, seen.kind) {
         (Some(removals), _) => removals.as_slice(),
-        (None, RuntimeKind::Containerd | RuntimeKind::Other) => &[],
+        (None, RuntimeKind::Containerd | RuntimeKind::CriO | RuntimeKind::Other) => &[],
         (None, RuntimeKind::Unknown) => return findings.blind(kind, super::kind_not_known()),
         (None, RuntimeKind::Docker) => {
             let detail = "Docker itself could not be asked which containers it is removing";

@@ -5,6 +5,7 @@ mod bus;
 mod clients;
 mod clock;
 mod components;
+mod crio;
 mod deaf_shims;
 mod docker;
 mod duplicate_sandbox;

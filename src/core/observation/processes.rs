@@ -57,6 +57,11 @@ pub enum Part {
         /// The container (or sandbox) it works on, from its arguments.
         container_id: Option<String>,
     },
+    /// CRI-O's process beside one container (`conmon`).
+    Monitor {
+        /// The container's id.
+        id: String,
+    },
     /// The runtime daemon.
     Runtime,
     /// The kubelet.

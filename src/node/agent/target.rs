@@ -205,7 +205,7 @@ fn names_object(proof: &Proof, target: &Target) -> bool {
     match proof {
         Proof::Shim { .. } | Proof::RuntimeClient { .. } => true,
         Proof::NetworkPlugin { sandbox_id, .. } => sandbox_id.is_some() && *sandbox_id == target.sandbox_id,
-        Proof::Runtime { .. } | Proof::Kubelet => false,
+        Proof::Monitor { .. } | Proof::Runtime { .. } | Proof::Kubelet => false,
     }
 }
 

@@ -166,8 +166,9 @@ impl Processes {
 
     fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
         let part = part(process, proof, namespace)?;
-        // What a healthy shim waits in says nothing; all others, and shims that are stopped or in state D, do.
-        let wants_wchan = !matches!(part, Part::Shim { .. }) || matches!(process.state, 'T' | 't' | 'D');
+        // What a healthy shim or monitor waits in says nothing; all others, and those that are stopped or in state D, do.
+        let wants_wchan =
+            !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || matches!(process.state, 'T' | 't' | 'D');
         let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
         Some(ProcessSeen {
             pid: process.pid,
@@ -279,6 +280,7 @@ fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
             verb: bounded(verb, 16),
             container_id: container_id.as_deref().map(|id| bounded(id, 128)),
         },
+        Proof::Monitor { id } => Part::Monitor { id: id.clone() },
         Proof::Runtime { .. } => Part::Runtime,
         Proof::Kubelet => Part::Kubelet,
     })

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::core::observation::TaskAnswer;
-use crate::node::cri::CriError;
 use crate::node::cri::tasks::{TaskState, Tasks};
+use crate::node::cri::{Cri, CriError};
 use crate::node::docker::Docker;
 use crate::node::proc::{self, Handle};
 
@@ -41,6 +41,18 @@ pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer,
 pub async fn inspect(docker: &Docker, proc: &Path, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
     match docker.inspect(id, bound).await {
         Ok(said) => Ok(said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid)))),
+        Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks CRI-O once. It has no limit of its own: silence is the caller's to measure. What it answers is what it remembers.
+///
+/// # Errors
+/// Whatever says nothing about this container: a broken connection, an error of CRI-O itself, no answer within `bound`.
+pub async fn status(cri: &Cri, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
+    match cri.container_status(id, bound).await {
+        Ok(_) => Ok(TaskAnswer::DaemonAnswered),
         Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
         Err(error) => Err(error),
     }

@@ -143,9 +143,9 @@ pub(crate) fn own_object(data: &[u8]) -> bool {
 
 /// The `Date` of an answer.
 pub(crate) fn http_date(data: &[u8]) -> bool {
-    let Some(date) = clock::parse(data) else { return false };
+    let Some(read) = clock::parse(data) else { return false };
     // What was understood is what stands there, but for the day of the week and a leap second.
-    let again = date.strftime("%d %b %Y %H:%M:%S GMT").to_string();
+    let again = read.strftime("%d %b %Y %H:%M:%S GMT").to_string();
     let same = data.get(5..) == Some(again.as_bytes());
     assert!(same || data.get(23..25) == Some(b"60"), "{again}");
     true

@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path};
 
+use crate::core::text::is_full_id;
 use crate::fuzz::{beginnings, is_bounded};
 use crate::node::collect::host;
 use crate::node::proc::bounded::Bytes;
@@ -82,7 +83,11 @@ pub(crate) fn cmdline(data: &[u8]) -> bool {
         assert!(args.iter().skip(1).any(|arg| arg == verb));
         assert!(container_id.as_ref().is_none_or(|id| args.contains(id) && !id.starts_with('-')));
     }
-    shim.is_some() || client.is_some()
+    let monitor = role::monitor(&args);
+    if let Some(Proof::Monitor { id }) = &monitor {
+        assert!(is_full_id(id) && args.iter().skip(1).any(|arg| arg.ends_with(id.as_str())));
+    }
+    shim.is_some() || client.is_some() || monitor.is_some()
 }
 
 /// `/proc/locks`, and the same lines in `fdinfo`.

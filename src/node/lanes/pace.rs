@@ -43,7 +43,7 @@ pub struct Paces {
     /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
     /// all others are asked in turn.
     pub tasks: Pace,
-    /// The same with Docker. It has no limit of its own, and a question that is dropped leaves a waiting call in it: one
+    /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call in them: one
     /// that is out stays out for long, and says all that another one could.
     pub inspect: Pace,
     /// Process table.

@@ -52,8 +52,11 @@ fn docker_socket(shared: &Shared) -> Option<PathBuf> {
 
 /// Where single tasks are asked about, or why nowhere.
 pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
-    if *lock(&shared.kind) != RuntimeKind::Docker {
-        return Ok(Place::Containerd(endpoint(shared)?.socket));
+    let kind = *lock(&shared.kind);
+    match kind {
+        RuntimeKind::Docker => {}
+        RuntimeKind::CriO => return Ok(Place::CriO(endpoint(shared)?.socket)),
+        _ => return Ok(Place::Containerd(endpoint(shared)?.socket)),
     }
     let blind = || Failure::Blind("the runtime is Docker, and nobody has looked for its own socket yet".to_owned());
     docker_socket(shared).map(Place::Docker).ok_or_else(blind)

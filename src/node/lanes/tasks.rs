@@ -1,6 +1,6 @@
 //! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
 //!
-//! containerd bounds its own wait for a shim; Docker waits for a locked container for ever. A question that stays without
+//! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever. A question that stays without
 //! any answer may also mean that the daemon itself is stuck, with every shim well: it counts against its task only once
 //! the daemon has answered another question after the deadline of this one. Where none is on its way, a control question
 //! is sent.
@@ -17,8 +17,12 @@ use super::pace::{Pace, back_off};
 use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
-use crate::core::observation::{ContainerState, ListRound, Look, RuntimeKind, TaskAnswer};
+use crate::core::observation::{ListRound, Look, RuntimeKind, TaskAnswer};
 use crate::node::runtime::{Asker, Place};
+
+mod wanted;
+
+use wanted::wanted;
 
 /// Most questions out at any time that are not past their deadline.
 const MAX_FRESH: usize = 4;
@@ -64,7 +68,7 @@ impl Entry {
 /// All tasks there are, and who is suspected.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The rhythm of questions to containerd, and to Docker.
+    /// The rhythm of questions to containerd, and to Docker and CRI-O.
     paces: (Pace, Pace),
     /// Whom to ask, as far as known.
     kind: RuntimeKind,
@@ -99,11 +103,11 @@ impl Table {
 
     /// Whether the runtime answers questions about single tasks at all.
     const fn serves(&self) -> bool {
-        matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker)
+        matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO)
     }
 
     fn pace(&self) -> Pace {
-        if self.kind == RuntimeKind::Docker { self.paces.1 } else { self.paces.0 }
+        if matches!(self.kind, RuntimeKind::Docker | RuntimeKind::CriO) { self.paces.1 } else { self.paces.0 }
     }
 
     pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
@@ -115,7 +119,11 @@ impl Table {
         match entry.slot.look(now) {
             Look::Hung { out } if !self.is_proven(entry) => {
                 let out = out.as_secs();
-                let who = if self.kind == RuntimeKind::Docker { "Docker" } else { "containerd" };
+                let who = match self.kind {
+                    RuntimeKind::Docker => "Docker",
+                    RuntimeKind::CriO => "CRI-O",
+                    _ => "containerd",
+                };
                 let error = format!("out for {out} s, and {who} has answered no other question since it was due");
                 Look::Failed { error, age: Duration::ZERO }
             }
@@ -267,25 +275,6 @@ impl Table {
     fn next_deadline(&self, after: Instant) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.slot.due()).filter(|due| *due > after).min()
     }
-}
-
-/// The tasks worth a question, with their sandbox: of running containers, and of ready sandboxes in which nothing
-/// runs (their shim is the same process, so one question is enough). With Docker each stands alone.
-fn wanted(round: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, &str> {
-    let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running && seen.pod.is_some());
-    if kind == RuntimeKind::Docker {
-        let ready = round.sandboxes.iter().filter(|seen| seen.ready);
-        return running
-            .map(|seen| seen.id.as_str())
-            .chain(ready.map(|seen| seen.id.as_str()))
-            .map(|id| (id, id))
-            .collect();
-    }
-    let mut wanted: BTreeMap<&str, &str> = running.map(|seen| (seen.id.as_str(), seen.sandbox_id.as_str())).collect();
-    let busy: BTreeSet<&str> = wanted.values().copied().collect();
-    let idle = round.sandboxes.iter().filter(|seen| seen.ready && !busy.contains(seen.id.as_str()));
-    wanted.extend(idle.map(|seen| (seen.id.as_str(), seen.id.as_str())));
-    wanted
 }
 
 /// What came of one question.

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 mod bus;
+mod crio;
 mod docker;
 
 use tonic::Code;
@@ -431,7 +432,7 @@ async fn an_unknown_state_that_comes_at_once_is_no_silence() {
 #[tokio::test]
 async fn other_runtimes_are_not_asked_about_tasks() {
     let fake = Fake::start();
-    fake.name("cri-o");
+    fake.name("another");
     fake.lists(&["s1"], &[("c1", "s1")]);
     let lanes = start(&fake, &quick());
     lanes.suspects(vec!["c1".to_owned()]);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Handle, RawProcess, ancestors};
 use crate::core::fault::Role;
+use crate::core::text::is_full_id;
 
 /// How far up the parents a plugin may be from its runtime: delegated plugins are children of plugins.
 const MAX_ANCESTORS: usize = 4;
@@ -37,6 +38,8 @@ pub const DOCKER_NAMESPACE: &str = "moby";
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
+/// What CRI-O keeps beside each container.
+const MONITOR: &str = "conmon";
 /// Low-level runtimes, which do one thing and end.
 const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
 /// Verbs of those.
@@ -71,6 +74,11 @@ pub enum Proof {
         /// The container it works on, from its arguments.
         container_id: Option<String>,
     },
+    /// CRI-O's process beside one container. Those of podman look the same, and their containers are in no list of ours.
+    Monitor {
+        /// The container's id.
+        id: String,
+    },
     /// A runtime daemon.
     Runtime {
         /// File name of the daemon.
@@ -87,7 +95,7 @@ impl Proof {
             Self::Shim { .. } => Some(Role::Shim),
             Self::NetworkPlugin { .. } => Some(Role::NetworkPlugin),
             Self::RuntimeClient { .. } => Some(Role::RuntimeClient),
-            Self::Runtime { .. } | Self::Kubelet => None,
+            Self::Monitor { .. } | Self::Runtime { .. } | Self::Kubelet => None,
         }
     }
 }
@@ -125,6 +133,10 @@ impl Prover {
         if process.is_dead() || process.parent == 0 && process.pid == 1 {
             return Ok(None);
         }
+        if process.command == MONITOR {
+            // Evidence at most: one that cannot be looked at, a person's own say, is nobody's lack.
+            return Ok(self.monitor(process).ok().flatten());
+        }
         let named = is_candidate(&process.command);
         let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command));
         if !named && !called {
@@ -132,6 +144,15 @@ impl Prover {
         }
         let handle = Handle::open(&self.root, process.pid)?;
         self.prove_handle(table, process, &handle)
+    }
+
+    fn monitor(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        let is_same = handle.stat()?.start_ticks == process.start_ticks && handle.namespace_depth()? == 1;
+        if !is_same || handle.exe()?.file_name().is_none_or(|name| name != MONITOR) {
+            return Ok(None);
+        }
+        Ok(monitor(&handle.args()?))
     }
 
     /// As [`Prover::left_plugin`], for any child of process 1: most of them are daemons, told by their executable.
@@ -303,6 +324,11 @@ pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
     Some(Proof::Shim { id, namespace })
 }
 
+pub(in crate::node) fn monitor(args: &[String]) -> Option<Proof> {
+    let id = flag(args, "c").or_else(|| flag(args, "cid"))?;
+    is_full_id(&id).then_some(Proof::Monitor { id })
+}
+
 pub(in crate::node) fn client(args: &[String]) -> Option<Proof> {
     let mut args = args.iter().skip(1).skip_while(|arg| !VERBS.contains(&arg.as_str()));
     let verb = args.next()?.clone();
@@ -328,43 +354,4 @@ fn flag(args: &[String], name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(line: &str) -> Vec<String> {
-        line.split(' ').map(ToOwned::to_owned).collect()
-    }
-
-    #[test]
-    fn a_serving_shim_is_told_from_the_calls_of_its_binary() {
-        let serving =
-            args("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id abc -address /run/containerd/containerd.sock");
-        let proof = Proof::Shim { id: "abc".to_owned(), namespace: "k8s.io".to_owned() };
-        assert_eq!(shim(&serving), Some(proof.clone()));
-        assert_eq!(shim(&args("x --id=abc --namespace=k8s.io")), Some(proof));
-        for call in [
-            "shim -namespace k8s.io -address a -publish-binary /usr/bin/containerd -id abc -bundle /b delete",
-            "shim -namespace k8s.io -id abc start",
-            "shim -namespace k8s.io",
-            "shim -id abc",
-            "shim -namespace k8s.io -id",
-            "shim -ids abc -namespace k8s.io",
-        ] {
-            assert_eq!(shim(&args(call)), None, "{call}");
-        }
-    }
-
-    #[test]
-    fn clients_have_a_verb_and_a_container() {
-        let create = args("runc --root /run/containerd/runc/k8s.io --log l create --bundle /b --pid-file p abc");
-        let proof = Proof::RuntimeClient { verb: "create".to_owned(), container_id: Some("abc".to_owned()) };
-        assert_eq!(client(&create), Some(proof));
-        let kill = Proof::RuntimeClient { verb: "kill".to_owned(), container_id: Some("abc".to_owned()) };
-        for line in ["runc --root r kill --all abc 9", "runc kill abc 15", "crun kill abc"] {
-            assert_eq!(client(&args(line)), Some(kill.clone()), "{line}");
-        }
-        let nothing = Proof::RuntimeClient { verb: "delete".to_owned(), container_id: None };
-        assert_eq!(client(&args("runc delete --force")), Some(nothing));
-        assert_eq!(client(&args("runc --version")), None);
-    }
-}
+mod tests;

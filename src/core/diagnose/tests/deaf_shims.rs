@@ -70,7 +70,7 @@ fn while_the_runtime_answers_nothing_waits_for_a_shim() {
     let mut node = deaf();
     node.runtime = Look::Blind { reason: "not mounted".into() };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
-    for kind in [RuntimeKind::Docker, RuntimeKind::Other] {
+    for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
         let mut node = deaf();
         node.kind = kind;
         assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");

@@ -8,6 +8,7 @@ mod of_the_port;
 use jiff::{SignedDuration, Timestamp};
 use nrh_testbed::matrix::{Seen, Way};
 
+use super::crio::with_crio;
 use super::*;
 use crate::core::fault::FaultState;
 use crate::core::observation::{RemovalSaid, RemovalSeen};
@@ -108,6 +109,7 @@ fn timelines() -> Vec<Timeline> {
         of_others(),
         of_the_host::timelines(),
         of_the_port::timelines(),
+        of_the_host::of_bus_and_clock(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -404,6 +406,19 @@ fn of_docker() -> Vec<Timeline> {
                 removal(node, RemovalSaid::Failed("device or resource busy".into()));
             }
         }),
+        timeline("a quiet hour with CRI-O", 3600, &[], |node, _| with_crio(node)),
+        timeline("CRI-O takes 35 s for the status of one container", 120, &[FaultType::HungContainer], |node, t| {
+            with_crio(node);
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("CRI-O answers for no container for a while, and then with errors", 600, &[], |node, t| {
+            with_crio(node);
+            if t < 200 {
+                work(node, failed("out for 90 s, and CRI-O has answered no other question since it was due"));
+            }
+        }),
         timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
             node.kind = RuntimeKind::Other;
             node.tasks.clear();
@@ -521,6 +536,10 @@ fn what_stays_is_confirmed() {
         }),
         (F::HungContainer, 50, |node, t| {
             with_docker(node);
+            work(node, hung(t + 5));
+        }),
+        (F::HungContainer, 50, |node, t| {
+            with_crio(node);
             work(node, hung(t + 5));
         }),
         (F::LostTask, 70, |node, _| {

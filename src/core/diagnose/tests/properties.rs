@@ -98,6 +98,7 @@ fn part() -> impl Strategy<Value = Part> {
             waits,
             waiters,
         }),
+        2 => id().prop_map(|id| Part::Monitor { id }),
         2 => (select(vec!["create", "delete", "exec"]), prop::option::of(id()))
             .prop_map(|(verb, container_id)| Part::RuntimeClient { verb: verb.to_owned(), container_id }),
     ]
@@ -226,7 +227,13 @@ fn runtime() -> impl Strategy<Value = RuntimeSeen> {
 }
 
 fn kind() -> impl Strategy<Value = RuntimeKind> {
-    select(vec![RuntimeKind::Unknown, RuntimeKind::Containerd, RuntimeKind::Docker, RuntimeKind::Other])
+    select(vec![
+        RuntimeKind::Unknown,
+        RuntimeKind::Containerd,
+        RuntimeKind::Docker,
+        RuntimeKind::CriO,
+        RuntimeKind::Other,
+    ])
 }
 
 fn node() -> impl Strategy<Value = Node> {

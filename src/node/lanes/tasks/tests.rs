@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::fault::PodRef;
-use crate::core::observation::{ContainerSeen, SandboxSeen};
+use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen};
 use crate::node::lanes::Paces;
 
 fn round(count: usize) -> ListRound {
@@ -202,6 +202,18 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
     table.lonely(BTreeSet::new());
     assert!(table.aim(&round(1)));
     assert!(!table.looks(Instant::now()).contains_key("left"));
+}
+
+#[test]
+fn with_crio_every_running_container_is_asked_for_alone_and_seldom() {
+    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    table.serve(RuntimeKind::CriO);
+    table.lonely(["left".to_owned()].into());
+    table.aim(&round(3));
+    let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
+    let ids: Vec<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
+    assert_eq!(ids, ["c000", "c001", "c002"], "each once within five minutes, and no sandbox");
+    assert_eq!((table.pace().deadline, table.pace().bound), (secs(5), secs(3600)));
 }
 
 #[test]

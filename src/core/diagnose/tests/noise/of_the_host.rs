@@ -69,26 +69,6 @@ pub(super) fn timelines() -> Vec<Timeline> {
             node.host().pids[KEY] = limit(Owner::Node, used, 100);
             node.host().files[KEY] = limit(Owner::Node, used, 100);
         }),
-        timeline("systemd is busy while a node boots", 300, &[F::DbusUnresponsive], |node, t| {
-            if t < 75 {
-                no_systemd(node, BusStep::Ping);
-            }
-        }),
-        timeline("five hundred mounts at once", 600, &[F::DbusUnresponsive], |node, t| {
-            if t < 170 {
-                no_systemd(node, BusStep::Ping);
-            }
-        }),
-        timeline("the bus is restarted, and systemd executes itself anew", 300, &[F::DbusUnresponsive], |node, t| {
-            match t {
-                0..20 => no_systemd(node, BusStep::Connect),
-                20..40 => no_systemd(node, BusStep::Login),
-                40..60 => node.bus = done(BusSeen::NotOnIt),
-                _ => {}
-            }
-        }),
-        timeline("a node without systemd", 3600, &[], |node, _| node.bus = done(BusSeen::NoBus)),
-        timeline("a bus that systemd is not on", 3600, &[], |node, _| node.bus = done(BusSeen::NotOnIt)),
         timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
             node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
         }),
@@ -119,30 +99,6 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 left(node, Duration::ZERO);
             }
         }),
-        timeline(
-            "a node wakes with a clock that is behind, and it is put right",
-            900,
-            &[F::ClockUnsynchronised],
-            |node, t| {
-                if t < 560 {
-                    node.clock = done(apart(0, 7200 - 10 * t, 7202));
-                }
-            },
-        ),
-        timeline("the API server takes 30 s for an answer", 3600, &[], |node, t| {
-            node.clock = done(apart(0, 0, if t % 60 < 30 { 1 } else { 31 }));
-        }),
-        timeline("two API servers, one of them 20 s ahead", 3600, &[], |node, t| {
-            node.clock = done(if t % 20 < 10 { apart(0, 19, 21) } else { apart(0, 0, 1) });
-        }),
-        timeline("a clock that is a little wrong, behind a slow network", 3600, &[], |node, t| {
-            node.clock = done(apart(29 - t % 30, 0, 31));
-        }),
-        timeline("the API server is gone, and its last word was odd", 3600, &[F::ClockUnsynchronised], |node, t| {
-            let age = Duration::from_secs(t);
-            node.clock = Look::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
-        }),
-        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Look::Never),
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
@@ -170,6 +126,56 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 node.host().unseen = Some("no kubelet runs".into());
             }
         }),
+    ]
+}
+
+/// The same, of systemd and of the clock.
+pub(super) fn of_bus_and_clock() -> Vec<Timeline> {
+    vec![
+        timeline("systemd is busy while a node boots", 300, &[F::DbusUnresponsive], |node, t| {
+            if t < 75 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("five hundred mounts at once", 600, &[F::DbusUnresponsive], |node, t| {
+            if t < 170 {
+                no_systemd(node, BusStep::Ping);
+            }
+        }),
+        timeline("the bus is restarted, and systemd executes itself anew", 300, &[F::DbusUnresponsive], |node, t| {
+            match t {
+                0..20 => no_systemd(node, BusStep::Connect),
+                20..40 => no_systemd(node, BusStep::Login),
+                40..60 => node.bus = done(BusSeen::NotOnIt),
+                _ => {}
+            }
+        }),
+        timeline("a node without systemd", 3600, &[], |node, _| node.bus = done(BusSeen::NoBus)),
+        timeline("a bus that systemd is not on", 3600, &[], |node, _| node.bus = done(BusSeen::NotOnIt)),
+        timeline(
+            "a node wakes with a clock that is behind, and it is put right",
+            900,
+            &[F::ClockUnsynchronised],
+            |node, t| {
+                if t < 560 {
+                    node.clock = done(apart(0, 7200 - 10 * t, 7202));
+                }
+            },
+        ),
+        timeline("the API server takes 30 s for an answer", 3600, &[], |node, t| {
+            node.clock = done(apart(0, 0, if t % 60 < 30 { 1 } else { 31 }));
+        }),
+        timeline("two API servers, one of them 20 s ahead", 3600, &[], |node, t| {
+            node.clock = done(if t % 20 < 10 { apart(0, 19, 21) } else { apart(0, 0, 1) });
+        }),
+        timeline("a clock that is a little wrong, behind a slow network", 3600, &[], |node, t| {
+            node.clock = done(apart(29 - t % 30, 0, 31));
+        }),
+        timeline("the API server is gone, and its last word was odd", 3600, &[F::ClockUnsynchronised], |node, t| {
+            let age = Duration::from_secs(t);
+            node.clock = Look::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
+        }),
+        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Look::Never),
     ]
 }
 
