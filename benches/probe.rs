@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     let at_rest = watched.of_processes(pods)?;
     let idle = at_rest.last().context("the CPU time")?.value();
     lines.extend(at_rest);
-    lines.push(watched.requests()?);
+    lines.extend(watched.requests()?);
     let asked = watched.asked()?;
     lines.extend(traced(node, pods)?);
     lines.push(under_logs(&bed, node, idle)?);
@@ -130,16 +130,30 @@ impl<'a> Watched<'a> {
         Ok(lines)
     }
 
-    fn requests(&self) -> Result<Line> {
+    /// Requests of the probe, and those of the kubelet about who asks it.
+    fn requests(&self) -> Result<[Line; 2]> {
         let log = self.bed.audit()?;
         let minutes = self.minutes();
-        let count = |user: &str| {
+        let count = |user: &str, resources: &[&str]| {
             let since = log.iter().filter(|entry| entry.request_received_timestamp >= self.since.0);
-            since.filter(|entry| entry.user.username == user).count() as f64 / minutes
+            let of = since.filter(|entry| {
+                let resource = entry.object_ref.as_ref().map_or("", |object| object.resource.as_str());
+                entry.user.username == user && (resources.is_empty() || resources.contains(&resource))
+            });
+            of.count() as f64 / minutes
         };
         let kubelet = format!("system:node:{}", self.node.name);
-        let probe = count("system:serviceaccount:nrh-node:nrh-probe");
-        Ok(Line::new("probe, API requests at rest", probe, "1/min", count(&kubelet)))
+        let all = count(&kubelet, &[]);
+        let reviews = count(&kubelet, &["tokenreviews", "subjectaccessreviews"]);
+        Ok([
+            Line::new(
+                "probe, API requests at rest",
+                count("system:serviceaccount:nrh-node:nrh-probe", &[]),
+                "1/min",
+                all,
+            ),
+            Line::new("the kubelet's questions who asks it", reviews, "1/min", all),
+        ])
     }
 
     /// What containerd was asked since, a minute: CRI, and tasks.

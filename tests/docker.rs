@@ -148,7 +148,7 @@ fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
     }
     // Once, before three of them find it missing.
     packages::ensure(packages::DOCKER, false).unwrap();
-    let stories: [(&str, fn() -> Story); 3] = [
+    let stories: [(&str, Story); 3] = [
         ("hung-inspect", || Box::pin(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
         ("leftovers", || Box::pin(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
         ("hung-client", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended())),
@@ -163,7 +163,7 @@ fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
     });
 }
 
-type Story = Pin<Box<dyn Future<Output = ()>>>;
+type Story = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
 async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched() {
     let (docker, sandbox, app) = engine();

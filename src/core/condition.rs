@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_healthy_node_is_true_throughout() {
         let judged = judge(&mut Node::healthy(), &[1000]);
-        assert_eq!(judged.len(), 13);
+        assert_eq!(judged.len(), 15);
         assert!(
             judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
             "{judged:?}"

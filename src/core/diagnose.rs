@@ -45,6 +45,8 @@ use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, proc
 pub(crate) const STALE: Duration = Duration::from_mins(3);
 /// Tasks are asked slowly and in turn, so a single answer holds for longer.
 pub(crate) const TASK_STALE: Duration = Duration::from_mins(20);
+/// The kubelet's own port is asked every ten minutes while all is well: each look costs the API server questions.
+pub(crate) const PORT_STALE: Duration = Duration::from_mins(25);
 /// Most ids asked for in one go.
 const MAX_ASK: usize = 64;
 

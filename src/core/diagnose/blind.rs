@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Coverage, Findings, STALE, Verdict};
+use super::{Coverage, Findings, PORT_STALE, STALE, Verdict};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::{Look, Observations};
 use crate::core::reason::ConditionReason;
@@ -20,9 +20,9 @@ enum Sight {
 }
 
 /// Calls to the runtime: their errors and their silence are signs of the runtime's faults, and so is a look had.
-fn of_call<T>(look: &Look<T>, now: Duration) -> Sight {
+fn of_call<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
     match look {
-        Look::Done { age, .. } | Look::Failed { age, .. } if *age <= STALE => Sight::Looked(now.saturating_sub(*age)),
+        Look::Done { age, .. } | Look::Failed { age, .. } if *age <= stale => Sight::Looked(now.saturating_sub(*age)),
         Look::Hung { .. } => Sight::Looked(now),
         Look::Blind { reason } => Sight::Blind(reason.clone()),
         Look::Never | Look::Done { .. } | Look::Failed { .. } => Sight::Never,
@@ -30,26 +30,26 @@ fn of_call<T>(look: &Look<T>, now: Duration) -> Sight {
 }
 
 /// Looks at the node itself, each on a thread of its own: nobody else tells why one of them gives nothing.
-fn of_thread<T>(look: &Look<T>, now: Duration) -> Sight {
+fn of_thread<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
     match look {
         Look::Hung { .. } => Sight::Blind("the look does not come back".to_owned()),
-        Look::Failed { error, age } if *age <= STALE => Sight::Blind(error.clone()),
-        look => of_call(look, now),
+        Look::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
+        look => of_call(look, now, stale),
     }
 }
 
 pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let (kind, now) = (FaultType::ProbeBlind, seen.now);
     let lanes = [
-        ("runtime", of_call(&seen.runtime, now)),
-        ("lists", of_call(&seen.lists, now)),
-        ("status", of_call(&seen.status, now)),
-        ("processes", of_thread(&seen.processes, now)),
-        ("kubelet", of_thread(&seen.kubelet, now)),
-        ("host", of_thread(&seen.host, now)),
-        ("disks", of_thread(&seen.disks, now)),
-        ("port", of_thread(&seen.port, now)),
-        ("bus", of_call(&seen.bus, now)),
+        ("runtime", of_call(&seen.runtime, now, STALE)),
+        ("lists", of_call(&seen.lists, now, STALE)),
+        ("status", of_call(&seen.status, now, STALE)),
+        ("processes", of_thread(&seen.processes, now, STALE)),
+        ("kubelet", of_thread(&seen.kubelet, now, STALE)),
+        ("host", of_thread(&seen.host, now, STALE)),
+        ("disks", of_thread(&seen.disks, now, STALE)),
+        ("port", of_thread(&seen.port, now, PORT_STALE)),
+        ("bus", of_call(&seen.bus, now, STALE)),
     ];
     let mut coverage = Coverage::new(Verdict::Clean { looked: now });
     for (lane, sight) in lanes {

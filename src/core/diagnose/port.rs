@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Findings, STALE, Verdict, answer, lists};
+use super::{Findings, PORT_STALE, STALE, Verdict, answer, lists};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::{Observations, PortSeen};
 use crate::core::reason::ConditionReason;
@@ -30,7 +30,7 @@ enum Relists {
 
 pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::SyncLoopStalled;
-    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -74,7 +74,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
 
 pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::PlegSlow;
-    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };

@@ -54,7 +54,8 @@ pub struct Paces {
     pub host: Pace,
     /// The node's disks.
     pub disks: Pace,
-    /// The kubelet's own port. What shows there takes minutes to do so.
+    /// The kubelet's own port. What shows there takes minutes to do so, and for each look the kubelet may ask the API server
+    /// who the probe is and what it may do.
     pub port: Pace,
     /// systemd, over the system bus.
     pub bus: Pace,
@@ -81,7 +82,7 @@ impl Paces {
             kubelet: quick,
             host: seldom,
             disks: seldom,
-            port: seldom,
+            port: Pace { rest: secs(600), ..seldom },
             bus: seldom,
         }
     }
@@ -121,6 +122,10 @@ pub(super) trait Looker {
     fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
     /// Looks once. It ends with its calls or not at all: the loop bounds it.
     fn look(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
+    /// Whether the next look has time. One that has to be held against another is worth nothing until that one is there.
+    fn settled(&self) -> bool {
+        true
+    }
     /// Called after the outcome is stored.
     fn stored(_shared: &Shared) {}
 }
@@ -147,6 +152,7 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         lock(slot).ended(result, ended, ended.saturating_duration_since(began));
         L::stored(shared);
         shared.changed.notify_one();
+        let pace = if looker.settled() { pace } else { Pace { rest: pace.urgent, ..pace } };
         rest(&mut tempo, asked, ended, pace, given_up).await;
     }
 }

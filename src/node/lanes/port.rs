@@ -24,13 +24,16 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
     };
     // Certificates lie on the node's disks, and those may hang.
     let worker = Worker::new("nrh-port", Box::new(make));
-    drive(&shared, PortLooker { shared: Arc::clone(&shared), worker, port: Port::default() }, pace).await;
+    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), settled: false };
+    drive(&shared, looker, pace).await;
 }
 
 struct PortLooker {
     shared: Arc<Shared>,
     worker: Worker<Result<Door, String>>,
     port: Port,
+    /// What was asked last has given all that it can.
+    settled: bool,
 }
 
 impl Looker for PortLooker {
@@ -43,10 +46,20 @@ impl Looker for PortLooker {
 
     async fn look(&mut self) -> Result<PortSeen, Failure> {
         others_have_looked(&self.shared).await;
+        self.settled = false;
         match self.worker.ask().await? {
-            Ok(door) => Ok(self.port.look(&door).await),
-            // Not blind: what is not granted, or not served, stays so.
+            Ok(door) => {
+                let seen = self.port.look(&door).await;
+                // Whoever was refused is refused the next time too; a first look at counters tells nothing yet.
+                self.settled = seen.relists.as_ref().map_or(true, |relists| relists.mean.is_some());
+                Ok(seen)
+            }
+            // Nobody was asked. Not blind: what is not granted, or not served, stays so.
             Err(why) => Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) }),
         }
+    }
+
+    fn settled(&self) -> bool {
+        self.settled
     }
 }

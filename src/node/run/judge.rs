@@ -211,10 +211,10 @@ mod tests {
         assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
         let kubelet = status.kubelet.unwrap();
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
-        assert_eq!(status.conditions.len(), 13);
+        assert_eq!(status.conditions.len(), 15);
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
         let lanes = status.probe.unwrap().lanes;
-        assert_eq!(lanes.len(), 9);
+        assert_eq!(lanes.len(), 10);
         assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
     }
 

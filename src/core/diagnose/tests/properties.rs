@@ -447,7 +447,7 @@ proptest! {
                 other => other,
             }
         }
-        let by = TASK_STALE + Duration::from_secs(1);
+        let by = TASK_STALE.max(PORT_STALE) + Duration::from_secs(1);
         let old = Node {
             runtime: aged(&node.runtime, by),
             lists: aged(&node.lists, by),
