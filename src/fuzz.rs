@@ -21,7 +21,7 @@ use crate::node::fuzz::{agent, bus, kubelet, proc, runtime};
 type Target = fn(&[u8]) -> bool;
 
 /// All targets, by name.
-const TARGETS: [(&str, Target); 34] = [
+const TARGETS: [(&str, Target); 35] = [
     ("bus_message", bus::message),
     ("certificate", kubelet::certificate),
     ("claim", agent::claim),
@@ -36,6 +36,7 @@ const TARGETS: [(&str, Target); 34] = [
     ("host_numbers", proc::host_numbers),
     ("http_date", agent::http_date),
     ("job_outcome", cluster::job_outcome),
+    ("kernel_record", proc::kernel_record),
     ("kubeconfig", kubelet::kubeconfig),
     ("kubelet_config", kubelet::config),
     ("kubelet_flags", kubelet::flags),

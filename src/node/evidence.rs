@@ -34,6 +34,7 @@ use crate::api::NodeRuntimeHealthStatus;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::observation::Observations;
 use crate::node::agent::Reader;
+use crate::node::kmsg::KMSG;
 use crate::node::lanes::Outstanding;
 use crate::node::proc;
 use involved::involved;
@@ -72,7 +73,7 @@ impl EvidenceSettings {
             node: node.to_owned(),
             boot_id: boot_id.to_owned(),
             proc: PathBuf::from(proc::PROC),
-            kmsg: PathBuf::from(kernel::KMSG),
+            kmsg: PathBuf::from(KMSG),
             folder: Folder::below(state_dir),
         }
     }

@@ -31,6 +31,7 @@ use crate::node::collect::lists::ListCall;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
 mod bus;
+mod hints;
 mod host;
 mod local;
 mod pace;
@@ -40,6 +41,7 @@ mod slot;
 mod tasks;
 mod worker;
 
+pub use hints::Hints;
 pub use pace::{Pace, Paces};
 use slot::Slot;
 use tasks::Table;
@@ -57,6 +59,8 @@ pub struct LaneSettings {
     pub host: HostPaths,
     /// The file of the token that the kubelet's own port is asked with, where there is one.
     pub token: Option<PathBuf>,
+    /// The kernel's log, where it is to be followed.
+    pub kernel_log: Option<PathBuf>,
     /// How often and how long.
     pub paces: Paces,
 }
@@ -116,6 +120,7 @@ struct Shared {
     /// Whether the kubelet's own files hold this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
+    hints: Mutex<Hints>,
     tempo: watch::Sender<Tempo>,
     /// Wakes the task lane: its objects or suspects changed.
     tasks_changed: Notify,
@@ -146,6 +151,7 @@ impl Lanes {
                 settings.paces.port,
             )),
             tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
+            tokio::spawn(hints::follow(Arc::clone(&shared), settings.kernel_log.clone())),
             tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
         ];
         Self { shared, running }
@@ -238,6 +244,11 @@ impl Lanes {
         lock(&self.shared.docker).clone()
     }
 
+    /// What has been read of the kernel's log.
+    pub fn hints(&self) -> Hints {
+        *lock(&self.shared.hints)
+    }
+
     /// How many calls are out, and how many were given up.
     pub fn outstanding(&self) -> Outstanding {
         let shared = &self.shared;
@@ -296,6 +307,7 @@ impl Shared {
             kind: Mutex::new(RuntimeKind::Unknown),
             of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
+            hints: Mutex::new(Hints::default()),
             tempo: watch::Sender::new(Tempo::default()),
             tasks_changed: Notify::new(),
             changed: Notify::new(),

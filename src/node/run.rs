@@ -33,6 +33,7 @@ use crate::node::agent::{Agent, AgentSettings};
 use crate::node::config;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 use crate::node::evidence::{Evidence, EvidenceSettings, Gate};
+use crate::node::kmsg;
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::proc;
@@ -96,6 +97,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         saved_endpoint: saved.endpoint.clone(),
         kubelet_version: saved.kubelet_version.clone(),
         token: token(&args),
+        kernel_log: Some(kmsg::KMSG.into()),
         paces: Paces::of(&thresholds),
         ..LaneSettings::default()
     }));

@@ -1,23 +1,17 @@
 //! The kernel's last lines. What is there now is read; nothing is waited for.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
-
-use rustix::fs::{Mode, OFlags};
 
 use super::bundle::{Section, cost};
 use crate::core::text::bounded;
+use crate::node::kmsg::{Log, Record};
 
-/// Where the kernel shows its lines.
-pub(super) const KMSG: &str = "/dev/kmsg";
 /// Room for them, in bytes of JSON.
 const ROOM: usize = 12 << 10;
 /// Longest line kept.
 const MAX_LINE: usize = 200;
-/// Longest record of the kernel, more or less.
-const RECORD: usize = 8 << 10;
 /// Most records passed over to come to the last ones.
 const MAX_RECORDS: usize = 65_536;
 
@@ -32,21 +26,10 @@ pub(super) fn last_lines(path: &Path) -> Section {
 }
 
 fn read(path: &Path) -> io::Result<VecDeque<String>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let mut log = Log::open(path)?;
     let (mut lines, mut used) = (VecDeque::new(), 0_usize);
-    let mut buffer = vec![0; RECORD];
     for _ in 0..MAX_RECORDS {
-        let length = match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // Overwritten before it was read: the next read goes on with what is there.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+        let Some(text) = log.read()? else { break };
         for line in text.lines().filter_map(line) {
             used = used.saturating_add(cost(&line));
             lines.push_back(line);
@@ -59,16 +42,17 @@ fn read(path: &Path) -> io::Result<VecDeque<String>> {
     Ok(lines)
 }
 
-/// `6,1234,98765432,-;text` as `98.765432 text`; lines that continue one (names of devices) are left out.
-fn line(record: &str) -> Option<String> {
-    let (head, text) = record.split_once(';').filter(|(head, _)| !head.starts_with(' '))?;
-    let micros: u64 = head.split(',').nth(2)?.parse().ok()?;
+/// `6,1234,98765432,-;text` as `98.765432 text`.
+fn line(line: &str) -> Option<String> {
+    let Record { micros, text, .. } = Record::of(line)?;
     Some(bounded(&format!("{}.{:06} {text}", micros / 1_000_000, micros % 1_000_000), MAX_LINE))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
+
+    use rustix::fs::{Mode, OFlags};
 
     use super::*;
 

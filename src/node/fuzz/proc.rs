@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 use crate::core::text::is_full_id;
 use crate::fuzz::{beginnings, is_bounded};
 use crate::node::collect::host;
+use crate::node::kmsg::Record;
 use crate::node::proc::bounded::Bytes;
 use crate::node::proc::role::{self, Proof};
 use crate::node::proc::{Groups, age, clock, daemon, handle, locks as table, stat as line};
@@ -136,4 +137,15 @@ pub(crate) fn host_numbers(data: &[u8]) -> bool {
     let frozen = host::is_frozen(Some(&text), None) || host::is_frozen(None, Some(&text));
     assert!(!frozen || text.contains("FROZEN") || text.contains("FREEZING") || text.contains("frozen 1"));
     uptime.is_some() || host::threads_of(&text).is_some() || usages.iter().any(Option::is_some) || frozen
+}
+
+/// A read of the kernel's log: anybody on the node may have written what stands behind the head.
+pub(crate) fn kernel_record(data: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(data);
+    let records: Vec<Record<'_>> = text.lines().filter_map(Record::of).collect();
+    for record in &records {
+        assert!(!record.text.contains('\n') && text.contains(record.text), "{record:?}");
+        assert!(record.facility <= u64::MAX >> 3, "{record:?}");
+    }
+    !records.is_empty()
 }

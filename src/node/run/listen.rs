@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::node_condition::NodeCondition;
-use crate::node::lanes::{Lanes, Outstanding};
+use crate::node::lanes::{Hints, Lanes, Outstanding};
 use crate::node::report::draft::Draft;
 
 /// The probe judges far more often than this; when it does not, something in it is stuck.
@@ -44,7 +44,7 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
     };
     let metrics = move || async move {
         let draft = newest.borrow().clone();
-        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &lanes.outstanding())).into_response()
+        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &lanes.outstanding(), lanes.hints())).into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
     if let Err(error) = axum::serve(listener, app).await {
@@ -53,7 +53,7 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
 }
 
 /// Everything as text. Labels are closed sets, so nothing needs escaping.
-fn text(draft: Option<&Draft>, calls: &Outstanding) -> String {
+fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     let mut out = String::new();
     gauge(&mut out, "nrh_probe_lane_age_seconds", "Seconds since the last completed look of a lane.");
     let older = draft.map_or(0, |draft| draft.made.elapsed().as_secs());
@@ -70,6 +70,12 @@ fn text(draft: Option<&Draft>, calls: &Outstanding) -> String {
     for (lane, count) in &calls.given_up {
         line(&mut out, "nrh_probe_calls_given_up_total", &[("lane", lane)], *count);
     }
+    let name = "nrh_probe_kernel_records_total";
+    head(&mut out, "counter", name, "Records of the kernel's log that were read, or passed over since too many came.");
+    line(&mut out, name, &[("outcome", "Read")], hints.read);
+    line(&mut out, name, &[("outcome", "Dropped")], hints.dropped);
+    head(&mut out, "counter", "nrh_probe_hints_total", "Looks at once for something the kernel has logged.");
+    line(&mut out, "nrh_probe_hints_total", &[], hints.looks);
     gauge(&mut out, "nrh_probe_faults", "Faults that stand, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for fault in draft.iter().flat_map(|draft| &draft.status.faults) {
@@ -116,7 +122,8 @@ fn head(out: &mut String, kind: &str, name: &str, help: &str) {
 
 fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
     let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
-    let _ = writeln!(out, "{name}{{{}}} {value}", labels.join(","));
+    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+    let _ = writeln!(out, "{name}{labels} {value}");
 }
 
 #[cfg(test)]
@@ -138,7 +145,9 @@ mod tests {
         draft.confirmations.insert(FaultType::HungContainer, 3);
         draft.bundles = Counts { kept: 4, lost: 1 };
         let calls = Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() };
-        let text = text(Some(&draft), &calls);
+        let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, looks: 2 });
+        assert!(text.contains("nrh_probe_kernel_records_total{outcome=\"Dropped\"} 5\n"), "{text}");
+        assert!(text.contains("nrh_probe_hints_total 2\n"), "{text}");
         assert!(text.contains("nrh_probe_evidence_bundles_total{outcome=\"Lost\"} 1\n"), "{text}");
         assert!(text.contains("nrh_probe_faults{type=\"HungContainer\",state=\"Suspected\"} 1\n"), "{text}");
         let gauge = "problem_gauge{type=\"ContainersUnresponsive\",reason=\"HungContainer\"} 1\n";
