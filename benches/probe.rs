@@ -163,17 +163,17 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// System calls, and those of them that make a process.
+/// System calls, and those of them that execute a program.
 fn traced(node: &Node, pods: usize) -> Result<[Line; 2]> {
     let both = [meters::pid(node, "nrh-probe")?, meters::pid(node, "kubelet")?];
     let [probe, kubelet] = meters::system_calls(both, TRACE)?;
     let all = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>() as f64;
     let made = |counts: &BTreeMap<String, u64>| {
-        ["fork", "vfork", "execve", "execveat"].iter().filter_map(|name| counts.get(*name)).sum::<u64>() as f64
+        ["execve", "execveat"].iter().filter_map(|name| counts.get(*name)).sum::<u64>() as f64
     };
     Ok([
         Line::new(format!("probe, {pods} pods, system calls"), all(&probe), "1/min", all(&kubelet)),
-        Line::new(format!("probe, {pods} pods, fork and exec"), made(&probe), "1/min", made(&kubelet)),
+        Line::new(format!("probe, {pods} pods, programs executed"), made(&probe), "1/min", made(&kubelet)),
     ])
 }
 

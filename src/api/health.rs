@@ -175,7 +175,7 @@ pub enum LaneState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LaneStatus {
-    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host, disks or port.
+    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host, disks, port or bus.
     #[schemars(length(max = 32))]
     pub name: String,
     /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in

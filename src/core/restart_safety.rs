@@ -68,13 +68,17 @@ fn forbids(fault: &Fault) -> (bool, bool) {
     match fault.kind {
         // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
         // deaf shim behind, and a list or plugin that hangs is cut off half-way. And neither comes up where it cannot
-        // write, is refused threads half-way, or waits for a systemd that does not answer: that carries the restart out too.
+        // write or is refused threads half-way.
         FaultType::HungContainer
         | FaultType::RuntimeListHung
         | FaultType::RuntimeUpdateBlocked
         | FaultType::ReadOnlyFilesystem
-        | FaultType::PidExhaustion
-        | FaultType::DbusUnresponsive => (true, true),
+        | FaultType::PidExhaustion => (true, true),
+        // High is its severity where it gives no answer. An error does not keep root from another way.
+        FaultType::DbusUnresponsive => {
+            let silent = fault.severity >= Severity::High;
+            (silent, silent)
+        }
         FaultType::RuntimeUnreachable => (true, false),
         // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
         FaultType::LeakedShim

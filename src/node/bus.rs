@@ -71,6 +71,7 @@ pub async fn ping(socket: &Path, limit: Duration) -> Result<BusSeen, BusError> {
     let mut step = BusStep::Connect;
     let talked = timeout(limit, talk(socket, &mut step)).await;
     let silent = |how: &str| Ok(BusSeen::Silent { step, how: how.to_owned() });
+    let refused = |how: &str| Ok(BusSeen::Refused { step, how: how.to_owned() });
     let error = match talked {
         Err(_) => return silent(&format!("no answer within {} s", limit.as_secs())),
         Ok(Ok(seen)) => return Ok(seen),
@@ -81,10 +82,10 @@ pub async fn ping(socket: &Path, limit: Duration) -> Result<BusSeen, BusError> {
     match (step, error.kind()) {
         (BusStep::Connect, io::ErrorKind::NotFound) => Err(BusError::Missing(text)),
         (BusStep::Connect, io::ErrorKind::PermissionDenied) => Err(BusError::Forbidden(text)),
-        (BusStep::Connect, io::ErrorKind::ConnectionRefused) => silent("nobody takes connections"),
+        (BusStep::Connect, io::ErrorKind::ConnectionRefused) => refused("nobody takes connections"),
         (BusStep::Connect, io::ErrorKind::WouldBlock) => silent("too many wait to be taken already"),
         (BusStep::Connect, _) => Err(BusError::Odd(text)),
-        _ => silent("the connection was closed"),
+        _ => refused("the connection was closed"),
     }
 }
 
@@ -130,8 +131,9 @@ fn judge(step: BusStep, error: &str) -> Result<BusSeen, Stop> {
     match short {
         "ServiceUnknown" | "NameHasNoOwner" => Ok(BusSeen::NotOnIt),
         "UnknownMethod" | "UnknownObject" | "UnknownInterface" if step == BusStep::Ping => Ok(BusSeen::Answered),
-        "NoReply" | "Timeout" | "TimedOut" | "LimitsExceeded" | "NoMemory" | "Disconnected" => {
-            Ok(BusSeen::Silent { step, how: format!("the bus says {short}") })
+        "NoReply" | "Timeout" | "TimedOut" => Ok(BusSeen::Silent { step, how: format!("the bus says {short}") }),
+        "LimitsExceeded" | "NoMemory" | "Disconnected" => {
+            Ok(BusSeen::Refused { step, how: format!("the bus says {short}") })
         }
         "AccessDenied" => Err(Stop::Because(BusError::Forbidden(short.to_owned()))),
         _ => odd(short),

@@ -328,7 +328,7 @@ fn lacking_node(bed: &Bed, node: &Node) {
     }
 }
 
-/// The kubelet's own check waits five minutes, the probe two more, and looks once a minute; a kubelet that is slow is
+/// The kubelet's own check waits five minutes, the probe two more, and looks once a minute by then; one that is slow is
 /// waited for as long.
 const PORT_NAMED: Duration = Duration::from_mins(13);
 

@@ -17,15 +17,17 @@ pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, finding
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let (step, how) = match bus {
+    let (step, how, hangs) = match bus {
         BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
         BusSeen::NotOnIt => {
             let detail = "the system bus says that systemd is not on it";
             return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
         }
-        BusSeen::Silent { step, how } => (*step, how),
+        BusSeen::Silent { step, how } => (*step, how, true),
+        BusSeen::Refused { step, how } => (*step, how, false),
     };
     let message = match step {
+        _ if !hangs => "the system bus takes nobody: nobody reaches systemd over it",
         BusStep::Ping => "the system bus answers, but systemd does not answer over it",
         BusStep::Connect | BusStep::Login | BusStep::Hello => {
             "the system bus does not answer: nobody reaches systemd over it"
@@ -36,10 +38,15 @@ pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, finding
             kind,
             key: KEY,
             subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Process) },
-            severity: Severity::High,
+            severity: if hangs { Severity::High } else { Severity::Medium },
             message: message.to_owned(),
-            impact: "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends \
-                     no container, and a restart of either would wait",
+            // runc and systemctl, as root, go to systemd itself where the bus gives an error; they wait where it gives nothing.
+            impact: if hangs {
+                "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
+                 container, and a restart of either would wait"
+            } else {
+                "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
+            },
             evidence: vec![format!("{step}: {}", bounded(how, 256))],
             looked,
             confirm: thresholds.dbus_unresponsive,

@@ -35,9 +35,21 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
         Err(verdict) => return findings.blind(kind, verdict),
     };
     match &port.sync_loop {
-        Ok(true) => return findings.blind(kind, Verdict::Clean { looked }),
+        // Its check passes also while the loop has not begun: relists begin with it.
+        Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        Ok(true) => {
+            let detail =
+                "whether the kubelet's sync loop has begun is not known: no look at its pods has been seen to end";
+            return findings.blind(kind, Verdict::undecided(detail));
+        }
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
         Ok(false) => {}
+    }
+    // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
+    if let Err(verdict) = answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+        return findings.blind(kind, verdict);
     }
     let held = |why: &str| {
         let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
@@ -83,6 +95,9 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Relists::Undecided(verdict) => return findings.blind(kind, verdict),
         Relists::Slow(evidence) => evidence,
     };
+    if let Err(verdict) = answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+        return findings.blind(kind, verdict);
+    }
     if let Some(why) = of_the_runtime(seen) {
         let detail = format!("the kubelet's looks at its pods are slow, and {why}: that may be why");
         return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));

@@ -221,6 +221,13 @@ pub enum BusSeen {
     NoBus,
     /// The bus says that systemd is not on it.
     NotOnIt,
+    /// An error in place of an answer, at once: whoever has another way to systemd takes that one.
+    Refused {
+        /// To what.
+        step: BusStep,
+        /// What was said.
+        how: String,
+    },
     /// No answer.
     Silent {
         /// To what.

@@ -15,6 +15,8 @@ pub struct PortSeen {
 /// its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelistsSeen {
+    /// Whether any has ended since the kubelet began.
+    pub begun: bool,
     /// Mean time of those that have ended since we looked before; `None` = none has, or we had not looked before.
     pub mean: Option<Duration>,
     /// For how long, at least, none has ended.

@@ -76,6 +76,11 @@ fn silent(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
     Ok(BusSeen::Silent { step, how: how.to_owned() })
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "held against answers, of which some are errors")]
+fn refused(step: BusStep, how: &str) -> Result<BusSeen, BusError> {
+    Ok(BusSeen::Refused { step, how: how.to_owned() })
+}
+
 #[tokio::test]
 async fn a_bus_on_which_systemd_answers() {
     assert_eq!(says(&[ok(), reply(HELLO, None), reply(PING, None)]).await, Ok(BusSeen::Answered));
@@ -95,11 +100,9 @@ async fn silence_has_a_limit_and_says_how_far_it_got() {
         (vec![ok(), reply(HELLO, None), reply(HELLO, None)], BusStep::Ping),
         (vec![ok(), reply(HELLO, None), reply(PING, None)[..20].to_vec()], BusStep::Ping),
     ] {
-        let began = Instant::now();
         assert_eq!(says(&said).await, silent(step, "no answer within 0 s"));
-        assert!(began.elapsed() < LIMIT * 8, "{:?}", began.elapsed());
     }
-    assert_eq!(says(&[ok(), Vec::new()]).await, silent(BusStep::Hello, "the connection was closed"));
+    assert_eq!(says(&[ok(), Vec::new()]).await, refused(BusStep::Hello, "the connection was closed"));
 }
 
 #[tokio::test]
@@ -117,7 +120,7 @@ async fn errors_are_told_apart() {
         assert_eq!(said, seen, "{short}");
     }
     let full = reply(HELLO, Some(&name("LimitsExceeded")));
-    assert_eq!(says(&[ok(), full]).await, silent(BusStep::Hello, "the bus says LimitsExceeded"));
+    assert_eq!(says(&[ok(), full]).await, refused(BusStep::Hello, "the bus says LimitsExceeded"));
     let refused = says(&[b"REJECTED EXTERNAL\r\n".to_vec()]).await;
     assert!(matches!(refused, Err(BusError::Forbidden(_))), "{refused:?}");
 }
@@ -151,7 +154,7 @@ async fn a_socket_that_is_not_there_or_that_nobody_serves() {
     let socket = folder.path().join("bus");
     assert!(matches!(ping(&socket, LIMIT).await, Err(BusError::Missing(_))));
     drop(UnixListener::bind(&socket).unwrap());
-    assert_eq!(ping(&socket, LIMIT).await, silent(BusStep::Connect, "nobody takes connections"));
+    assert_eq!(ping(&socket, LIMIT).await, refused(BusStep::Connect, "nobody takes connections"));
     // One whose queue is full, since it takes nobody any more.
     let full = folder.path().join("full");
     let listener = std::os::unix::net::UnixListener::bind(&full).unwrap();
@@ -326,8 +329,8 @@ async fn a_real_bus_with_and_without_a_systemd_that_answers() {
         until(&socket, &format!("question {number}"), answers).await;
     }
     let _others = [client(&socket), client(&socket)];
-    let full = silent(BusStep::Hello, "the bus says LimitsExceeded");
+    let full = refused(BusStep::Hello, "the bus says LimitsExceeded");
     until(&socket, "all connections are taken", |seen| *seen == full).await;
     drop((systemd, bus));
-    assert_eq!(ping(&socket, LIMIT).await, silent(BusStep::Connect, "nobody takes connections"));
+    assert_eq!(ping(&socket, LIMIT).await, refused(BusStep::Connect, "nobody takes connections"));
 }

@@ -1,13 +1,15 @@
 //! The lane that asks systemd whether it is there, over the system bus. What restarts a unit, and what makes a control group
 //! for a pod, goes that way.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Shared;
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
+use super::worker::Worker;
 use crate::core::observation::BusSeen;
 use crate::core::text::bounded;
 use crate::node::bus::{BusError, ping};
@@ -21,38 +23,42 @@ const BOOTED: &str = "/run/systemd/system";
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
-    drive(&shared, BusLooker { paths }, pace).await;
+    let make = move || -> Box<dyn FnMut() -> Result<Way, Failure> + Send> {
+        let paths = paths.clone();
+        Box::new(move || way(&paths))
+    };
+    // The folders are in memory on most nodes; where the root comes over a network, the way to them may hang.
+    drive(&shared, BusLooker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
+}
+
+/// The way to systemd.
+enum Way {
+    /// Where it is asked.
+    Bus(PathBuf),
+    /// systemd does not run this node, or has no bus.
+    Nobody,
+}
+
+fn way(paths: &HostPaths) -> Result<Way, Failure> {
+    let there = |path: &str| match paths.socket(Path::new(path)).metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Failure::Blind(bounded(&format!("{path}: {error}"), 200))),
+    };
+    let booted = there(BOOTED)?;
+    if booted && there(SOCKET)? {
+        return Ok(Way::Bus(paths.socket(Path::new(SOCKET))));
+    }
+    // What is not there for us is not there on the node, where that can be seen.
+    if paths.root == Path::new("/") && paths.proc.join("1/root").metadata().is_err() {
+        let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
+        return Err(Failure::Blind(reason.to_owned()));
+    }
+    Ok(Way::Nobody)
 }
 
 struct BusLooker {
-    paths: HostPaths,
-}
-
-impl BusLooker {
-    async fn ask(&self) -> Result<BusSeen, Failure> {
-        // Folders in memory: looking there waits for nobody.
-        match self.paths.socket(Path::new(BOOTED)).metadata() {
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return self.nobody(),
-            Err(error) => return Err(Failure::Blind(bounded(&format!("{BOOTED}: {error}"), 200))),
-        }
-        match ping(&self.paths.socket(Path::new(SOCKET)), LIMIT).await {
-            Ok(seen) => Ok(seen),
-            Err(BusError::Missing(_)) => self.nobody(),
-            Err(error @ BusError::Forbidden(_)) => Err(Failure::Blind(error.to_string())),
-            Err(error @ BusError::Odd(_)) => Err(Failure::Failed(error.to_string())),
-        }
-    }
-
-    /// What is not there for us is not there on the node, where that can be seen.
-    fn nobody(&self) -> Result<BusSeen, Failure> {
-        let root = self.paths.proc.join("1/root");
-        if self.paths.root == Path::new("/") && root.metadata().is_err() {
-            let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
-            return Err(Failure::Blind(reason.to_owned()));
-        }
-        Ok(BusSeen::NoBus)
-    }
+    worker: Worker<Way>,
 }
 
 impl Looker for BusLooker {
@@ -64,6 +70,12 @@ impl Looker for BusLooker {
     }
 
     async fn look(&mut self) -> Result<BusSeen, Failure> {
-        self.ask().await
+        let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
+        match ping(&socket, LIMIT).await {
+            Ok(seen) => Ok(seen),
+            // It was there a moment ago.
+            Err(error @ (BusError::Missing(_) | BusError::Odd(_))) => Err(Failure::Failed(error.to_string())),
+            Err(error @ BusError::Forbidden(_)) => Err(Failure::Blind(error.to_string())),
+        }
     }
 }

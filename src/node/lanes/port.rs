@@ -3,15 +3,21 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::host::others_have_looked;
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{Shared, lock};
-use crate::core::observation::PortSeen;
+use crate::core::observation::{PortSeen, RelistsSeen};
 use crate::node::collect::kubelet::port::Port;
 use crate::node::collect::kubelet::server::{Door, door};
+
+/// Looks in a row that have to be calm: two clean ones end a fault.
+const CALM: u32 = 2;
+/// Looks of the kubelet at its pods that take so long are on their way to be slow; ordinary ones take well under a second.
+const SLOW: Duration = Duration::from_secs(10);
 
 pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
     let for_worker = Arc::clone(&shared);
@@ -24,7 +30,7 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
     };
     // Certificates lie on the node's disks, and those may hang.
     let worker = Worker::new("nrh-port", Box::new(make));
-    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), settled: false };
+    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: 0 };
     drive(&shared, looker, pace).await;
 }
 
@@ -32,8 +38,8 @@ struct PortLooker {
     shared: Arc<Shared>,
     worker: Worker<Result<Door, String>>,
     port: Port,
-    /// What was asked last has given all that it can.
-    settled: bool,
+    /// How many looks in a row have found nothing to come back for.
+    calm: u32,
 }
 
 impl Looker for PortLooker {
@@ -46,20 +52,55 @@ impl Looker for PortLooker {
 
     async fn look(&mut self) -> Result<PortSeen, Failure> {
         others_have_looked(&self.shared).await;
-        self.settled = false;
         match self.worker.ask().await? {
             Ok(door) => {
                 let seen = self.port.look(&door).await;
-                // Whoever was refused is refused the next time too; a first look at counters tells nothing yet.
-                self.settled = seen.relists.as_ref().map_or(true, |relists| relists.mean.is_some());
+                self.calm = if is_calm(&seen) || self.port.refused() { self.calm.saturating_add(1) } else { 0 };
                 Ok(seen)
             }
             // Nobody was asked. Not blind: what is not granted, or not served, stays so.
-            Err(why) => Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) }),
+            Err(why) => {
+                self.calm = 0;
+                Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) })
+            }
         }
     }
 
     fn settled(&self) -> bool {
-        self.settled
+        self.calm >= CALM
+    }
+}
+
+/// Whether there is no hurry to look again. What is sick, or may be, has to be confirmed, and its end too.
+fn is_calm(seen: &PortSeen) -> bool {
+    let quick = |relists: &RelistsSeen| {
+        relists.mean.is_some_and(|mean| mean < SLOW)
+            && relists.idle < SLOW
+            && relists.unmoved.is_none_or(|unmoved| unmoved < SLOW)
+    };
+    seen.sync_loop != Ok(false) && seen.relists.as_ref().is_ok_and(quick)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_kubelet_that_gets_on_is_left_alone_for_longer() {
+        let quick = RelistsSeen { begun: true, mean: Some(Duration::from_millis(20)), ..RelistsSeen::default() };
+        let told = |sync_loop, relists| PortSeen { sync_loop, relists };
+        assert!(is_calm(&told(Ok(true), Ok(quick))));
+        assert!(is_calm(&told(Err("403".into()), Ok(quick))), "a right that is missing is missing in a minute too");
+        let slow = |relists| told(Ok(true), Ok(relists));
+        for busy in [
+            told(Ok(false), Ok(quick)),
+            told(Ok(true), Err("no answer".into())),
+            slow(RelistsSeen { mean: None, ..quick }),
+            slow(RelistsSeen { mean: Some(SLOW), ..quick }),
+            slow(RelistsSeen { idle: SLOW, ..quick }),
+            slow(RelistsSeen { unmoved: Some(SLOW), ..quick }),
+        ] {
+            assert!(!is_calm(&busy), "{busy:?}");
+        }
     }
 }

@@ -325,6 +325,10 @@ pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
 }
 
 pub(in crate::node) fn monitor(args: &[String]) -> Option<Proof> {
+    // With `-e` it watches over a command in the container, and not over the container.
+    if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
+        return None;
+    }
     let id = flag(args, "c").or_else(|| flag(args, "cid"))?;
     is_full_id(&id).then_some(Proof::Monitor { id })
 }

@@ -109,7 +109,10 @@ impl Judge {
         let now: BTreeSet<String> = faults.iter().map(|fault| fault.id.clone()).collect();
         for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
             tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
-            self.suspected = Some(at);
+            // What stands for long may come on all nodes at once, as a wrong clock of the API server does.
+            if !fault.kind.is_lasting() {
+                self.suspected = Some(at);
+            }
         }
         for id in self.known.difference(&now) {
             tracing::info!(fault = id, "fault gone");

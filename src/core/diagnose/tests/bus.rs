@@ -23,7 +23,14 @@ fn silence_is_told_with_how_far_the_question_got() {
         assert!(sighting.message.contains(message), "{}", sighting.message);
         assert_eq!(sighting.evidence, [format!("{step}: no answer within 5 s")]);
         assert_eq!(clean_at(&findings, KIND, "systemd"), None);
+        assert_eq!(sighting.severity, Severity::High);
     }
+    // An error comes at once, and root has another way then.
+    let findings =
+        says(BusSeen::Refused { step: BusStep::Hello, how: "the bus says LimitsExceeded".into() }).findings();
+    let sighting = only(&findings);
+    assert_eq!(sighting.severity, Severity::Medium);
+    assert!(sighting.message.contains("takes nobody") && sighting.impact.contains("another way"), "{sighting:?}");
 }
 
 #[test]

@@ -582,7 +582,11 @@ fn what_stays_is_confirmed() {
             let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
             confirmed = confirmed.or_else(|| is.then_some(t));
         }
-        let runtime = if runtime == RuntimeKind::Docker { "Docker" } else { "containerd" };
+        let runtime = match runtime {
+            RuntimeKind::Docker => "Docker",
+            RuntimeKind::CriO => "CRI-O",
+            _ => "containerd",
+        };
         Seen { confirmed, ..Seen::of(kind.as_str(), runtime, Way::MadeUp) }.record();
         let nominal = thresholds.nominal(kind).as_secs();
         assert!(confirmed.is_some_and(|at| at >= nominal), "{kind}: confirmed {confirmed:?}, nominal {nominal} s");

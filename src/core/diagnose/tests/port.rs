@@ -10,7 +10,7 @@ pub(super) fn quick() -> PortSeen {
     let mean = Some(Duration::from_millis(5));
     PortSeen {
         sync_loop: Ok(true),
-        relists: Ok(RelistsSeen { mean, unmoved: Some(Duration::ZERO), ..RelistsSeen::default() }),
+        relists: Ok(RelistsSeen { begun: true, mean, unmoved: Some(Duration::ZERO), ..RelistsSeen::default() }),
     }
 }
 
@@ -25,7 +25,7 @@ impl Node {
     /// Looks of the kubelet at its pods that go like this.
     pub(super) fn relists(&mut self, mean: Option<u64>, idle: u64) {
         let (mean, idle) = (mean.map(Duration::from_secs), Duration::from_secs(idle));
-        self.port().relists = Ok(RelistsSeen { mean, idle, unmoved: Some(idle) });
+        self.port().relists = Ok(RelistsSeen { begun: true, mean, idle, unmoved: Some(idle) });
     }
 }
 
@@ -76,9 +76,29 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
         change(&mut node);
         let said = held(&node, LOOP);
         assert!(said.contains(why), "{said}");
-        // A loop that goes round does so whatever else is wrong.
+        // A loop that goes round does so whatever else is wrong, where it is known to have begun.
         node.port().sync_loop = Ok(true);
-        assert!(clean_at(&node.findings(), LOOP, "kubelet").is_some());
+        let begun = node.port().relists.is_ok();
+        assert_eq!(clean_at(&node.findings(), LOOP, "kubelet").is_some(), begun);
+    }
+}
+
+#[test]
+fn a_loop_that_has_not_begun_does_not_go_round_whatever_its_check_says() {
+    let mut node = Node::healthy();
+    node.port().relists = Ok(RelistsSeen { unmoved: Some(Duration::ZERO), ..RelistsSeen::default() });
+    assert!(clean_at(&node.findings(), LOOP, "kubelet").is_none() && node.kinds().is_empty());
+}
+
+#[test]
+fn a_sick_look_of_long_ago_accuses_nobody() {
+    let mut slow = Node::healthy();
+    slow.relists(Some(120), 0);
+    for mut node in [stalled(), slow] {
+        assert_eq!(node.kinds().len(), 1);
+        let Look::Done { age, .. } = &mut node.port else { panic!("a look") };
+        *age = STALE + Duration::from_secs(1);
+        assert!(node.kinds().is_empty(), "the runtime beside it is that of now");
     }
 }
 
@@ -133,14 +153,14 @@ fn what_is_told_of_slow_looks_does_not_change_with_each_of_them() {
 fn lists_that_fail_at_once_end_and_are_slow_all_the_same() {
     let mut node = Node::healthy();
     let unmoved = Some(Duration::from_mins(1));
-    node.port().relists = Ok(RelistsSeen { mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
+    node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
     assert_eq!(node.kinds(), [SLOW]);
     // The runtime's own lists would show it.
     node.lists = Look::Failed { error: "larger than 16 MiB".into(), age: Duration::ZERO };
     assert!(held(&node, SLOW).contains("lists do not come back"));
     // A loop that stands still does not move that moment either: then it is the loop that is told of.
     let mut node = stalled();
-    node.port().relists = Ok(RelistsSeen { mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
+    node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
     assert_eq!(node.kinds(), [LOOP]);
 }
 

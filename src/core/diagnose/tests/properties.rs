@@ -182,8 +182,8 @@ fn disks() -> impl Strategy<Value = DisksSeen> {
 }
 
 fn port() -> impl Strategy<Value = PortSeen> {
-    let relists = (prop::option::of(seconds(200)), seconds(200), prop::option::of(seconds(200)))
-        .prop_map(|(mean, idle, unmoved)| RelistsSeen { mean, idle, unmoved });
+    let relists = (any::<bool>(), prop::option::of(seconds(200)), seconds(200), prop::option::of(seconds(200)))
+        .prop_map(|(begun, mean, idle, unmoved)| RelistsSeen { begun, mean, idle, unmoved });
     let sync_loop = prop_oneof![3 => any::<bool>().prop_map(Ok), 1 => text().prop_map(Err)];
     let relists = prop_oneof![3 => relists.prop_map(Ok), 1 => text().prop_map(Err)];
     (sync_loop, relists).prop_map(|(sync_loop, relists)| PortSeen { sync_loop, relists })
@@ -193,7 +193,8 @@ fn bus() -> impl Strategy<Value = BusSeen> {
     let step = select(vec![BusStep::Connect, BusStep::Login, BusStep::Hello, BusStep::Ping]);
     prop_oneof![
         2 => select(vec![BusSeen::Answered, BusSeen::NoBus, BusSeen::NotOnIt]),
-        1 => (step, text()).prop_map(|(step, how)| BusSeen::Silent { step, how }),
+        1 => (step.clone(), text()).prop_map(|(step, how)| BusSeen::Silent { step, how }),
+        1 => (step, text()).prop_map(|(step, how)| BusSeen::Refused { step, how }),
     ]
 }
 

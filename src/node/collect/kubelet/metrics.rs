@@ -118,7 +118,12 @@ impl Memory {
         if at.saturating_duration_since(from) >= WINDOW {
             self.base = Some((sample, at));
         }
-        RelistsSeen { mean: mean.and_then(|mean| Duration::try_from_secs_f64(mean).ok()), idle, unmoved }
+        RelistsSeen {
+            begun: sample.count >= 1.0,
+            mean: mean.and_then(|mean| Duration::try_from_secs_f64(mean).ok()),
+            idle,
+            unmoved,
+        }
     }
 }
 

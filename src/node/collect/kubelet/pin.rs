@@ -75,7 +75,7 @@ pub(super) async fn connect(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    // The next look is a minute away: nothing is kept for it, and it proves everything anew.
+    // The next look is minutes away: nothing is kept for it, and it proves everything anew.
     config.resumption = Resumption::disabled();
     let stream = TcpStream::connect(address).await.map_err(|error| said(&error))?;
     let name = ServerName::IpAddress(address.ip().into());

@@ -28,6 +28,7 @@ const METRICS: &str = "/metrics";
 /// What the check itself says when it fails. A kubelet that cannot ask the API server whether we may look answers with the
 /// same status, and other words.
 const STALLED: &str = "sync loop took longer than expected";
+const NO_RIGHT: &str = "the kubelet refuses its metrics (403): it takes the right to get nodes/metrics";
 /// Most bytes of an answer that is no 200.
 const MAX_REFUSAL: usize = 1024;
 /// Largest head of an answer.
@@ -37,6 +38,7 @@ const MAX_HEAD: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub struct Port {
     memory: Memory,
+    refused: bool,
 }
 
 impl Port {
@@ -47,8 +49,15 @@ impl Port {
         PortSeen { sync_loop, relists }
     }
 
+    /// Whether the right to its metrics was missing the last time: that changes when a person changes it.
+    pub const fn refused(&self) -> bool {
+        self.refused
+    }
+
     async fn relists(&mut self, door: &Door) -> Result<RelistsSeen, String> {
-        let sample = bounded_by(sample(door)).await?;
+        let sample = bounded_by(sample(door)).await;
+        self.refused = sample.as_ref().is_err_and(|why| why == NO_RIGHT);
+        let sample = sample?;
         Ok(self.memory.note(door.of, sample, Instant::now()))
     }
 }
@@ -89,9 +98,7 @@ async fn sample(door: &Door) -> Result<Sample, String> {
             }
             Err("the kubelet's metrics do not tell of its looks at its pods".to_owned())
         }
-        StatusCode::FORBIDDEN => {
-            Err("the kubelet refuses its metrics (403): it takes the right to get nodes/metrics".to_owned())
-        }
+        StatusCode::FORBIDDEN => Err(NO_RIGHT.to_owned()),
         status => Err(refused(METRICS, status)),
     })
     .await

@@ -7,11 +7,14 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::core::observation::{BusSeen, BusStep};
 
-/// A node that systemd runs, with a bus that takes connections and says nothing.
+/// A bus that takes connections and says nothing.
 fn deaf_bus(root: &Path) -> UnixListener {
-    std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
     std::fs::create_dir_all(root.join("run/dbus")).unwrap();
     UnixListener::bind(root.join("run/dbus/system_bus_socket")).unwrap()
+}
+
+fn system(root: &Path) {
+    std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
 }
 
 fn start_below(root: &Path, fake: &Fake) -> Lanes {
@@ -25,20 +28,25 @@ async fn a_node_without_systemd_or_without_a_bus_has_nobody_to_ask() {
     let root = tempfile::tempdir().unwrap();
     let lanes = start_below(root.path(), &fake);
     until(&lanes, "no systemd", |seen| seen.bus.value() == Some(&BusSeen::NoBus)).await;
-    std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
-    tokio::time::sleep(ms(300)).await;
-    assert_eq!(now(&lanes).bus.value(), Some(&BusSeen::NoBus), "systemd, and no bus");
-    // A bus without systemd is not asked, whatever it does.
-    std::fs::remove_dir(root.path().join("run/systemd/system")).unwrap();
-    let _deaf = deaf_bus(root.path());
-    std::fs::remove_dir(root.path().join("run/systemd/system")).unwrap();
-    tokio::time::sleep(ms(300)).await;
-    assert_eq!(now(&lanes).bus.value(), Some(&BusSeen::NoBus));
+    // A bus without systemd is not asked, whatever it does: it would be seen to have been connected to.
+    let deaf = deaf_bus(root.path());
+    let socket = root.path().join("run/dbus/system_bus_socket");
+    tokio::time::sleep(ms(500)).await;
+    let asked = futures::FutureExt::now_or_never(deaf.accept());
+    assert!(asked.is_none() && now(&lanes).bus.value() == Some(&BusSeen::NoBus), "{:?}", now(&lanes).bus);
+    // systemd, and no bus.
+    std::fs::remove_file(socket).unwrap();
+    system(root.path());
+    let since = tokio::time::Instant::now();
+    let looked = |seen: &Observations| matches!(seen.bus, Look::Done { age, .. } if age < since.elapsed());
+    let seen = until(&lanes, "a look since", looked).await;
+    assert_eq!(seen.bus.value(), Some(&BusSeen::NoBus));
 }
 
 #[tokio::test]
 async fn a_bus_that_hangs_is_told_and_holds_up_nobody_else() {
     let (fake, root) = (Fake::start(), tempfile::tempdir().unwrap());
+    system(root.path());
     let deaf = deaf_bus(root.path());
     let lanes = start_below(root.path(), &fake);
     others_go_on(&lanes, &fake).await;

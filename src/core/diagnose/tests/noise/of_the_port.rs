@@ -15,7 +15,7 @@ fn untold(node: &mut Node, why: &str) {
     node.port = done(PortSeen { sync_loop: Err(why.into()), relists: Err(why.into()) });
 }
 
-/// The look at the port is made once a minute, and judged more often.
+/// While anything is wrong a look at the port is made once a minute, and judged more often.
 fn a_minute_ago(node: &mut Node, t: u64) {
     if let Look::Done { age, .. } = &mut node.port {
         *age = Duration::from_secs(t % 60);
@@ -70,6 +70,12 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 node.relists(Some(40), 10);
             }
             a_minute_ago(node, t);
+        }),
+        // While all is well a look comes every ten minutes only, and what stands still between two of them is passed.
+        timeline("a calm kubelet is asked every ten minutes", 3600, &[], |node, t| {
+            if let Look::Done { age, .. } = &mut node.port {
+                *age = Duration::from_secs(t % 720);
+            }
         }),
         timeline("the wall clock jumps by a day", 600, &[], |node, t| {
             // The moment of the last list has moved, whereto is not looked at.

@@ -112,9 +112,10 @@ fn another_kubelet_and_counters_that_began_anew_have_no_before() {
     let later = at + Duration::from_mins(1);
     let sample = Sample { sum: 10.0, count: 100.0, last_seen: None };
     memory.note(KUBELET, sample, at);
-    assert_eq!(memory.note((61, 7000), sample, later), RelistsSeen::default(), "another process");
+    let first = RelistsSeen { begun: true, ..RelistsSeen::default() };
+    assert_eq!(memory.note((61, 7000), sample, later), first, "another process");
     let fewer = Sample { count: 3.0, ..sample };
-    assert_eq!(memory.note((61, 7000), fewer, later + Duration::from_mins(1)), RelistsSeen::default());
+    assert_eq!(memory.note((61, 7000), fewer, later + Duration::from_mins(1)), first);
     let none = Sample { sum: 0.0, count: 0.0, last_seen: None };
     assert_eq!(memory.note((61, 7000), none, later + Duration::from_mins(2)), RelistsSeen::default());
 }
