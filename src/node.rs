@@ -15,6 +15,7 @@ pub mod docker;
 pub mod evidence;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+mod http;
 pub mod kmsg;
 pub mod lanes;
 pub mod local;

@@ -162,7 +162,7 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
         kind,
         severity: Severity::default(),
         state: FaultState::Confirmed,
-        subject: Subject { name: Some("kubelet".to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+        subject: Subject::named(SubjectKind::Kubelet, "kubelet"),
         target: Target::default(),
         message: bounded(message, MAX_LINE),
         impact: String::new(),

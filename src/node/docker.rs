@@ -10,7 +10,6 @@
 //! its own: one that hangs holds up no other, and dropping the call ends it.
 
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::time::Duration;
 
 use http::{Request, StatusCode, header};
@@ -24,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use crate::core::text::{bounded, is_full_id};
 use crate::node::cri::{CriError, open};
+use crate::node::http::driven;
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -160,21 +160,13 @@ pub(in crate::node) async fn converse(
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(|error| CriError::Other(bounded(&error.to_string(), MAX_ERROR)))?;
-    let mut call = pin!(async move {
+    let call = async move {
         let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let status = answer.status();
         let most = if status == StatusCode::OK { most } else { MAX_SMALL };
         Ok((status, read(answer.into_body(), most).await?))
-    });
-    // The answer is read while the connection is driven; its end is not that of the answer.
-    let (mut connection, mut open) = (pin!(connection), true);
-    loop {
-        tokio::select! {
-            biased;
-            answer = &mut call => return answer,
-            _ = &mut connection, if open => open = false,
-        }
-    }
+    };
+    driven(connection, call).await
 }
 
 /// What an answer says. `id` = the container that was asked about.

@@ -64,7 +64,7 @@ pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut
                     Component {
                         kind,
                         key: lane,
-                        subject: Subject { name: Some(lane.to_owned()), ..Subject::of(SubjectKind::Probe) },
+                        subject: Subject::named(SubjectKind::Probe, lane),
                         severity: Severity::Low,
                         message: format!("the probe's lane {lane} cannot look at this node"),
                         impact: "what this lane would see on the node is not seen; conditions that need it are Unknown",

@@ -37,7 +37,7 @@ pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, finding
         Component {
             kind,
             key: KEY,
-            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Process) },
+            subject: Subject::named(SubjectKind::Process, KEY),
             severity: if hangs { Severity::High } else { Severity::Medium },
             message: message.to_owned(),
             // runc and systemctl, as root, go to systemd itself where the bus gives an error; they wait where it gives nothing.

@@ -53,7 +53,7 @@ pub(super) fn expiring(seen: &Observations, thresholds: &Thresholds, findings: &
         Component {
             kind,
             key: KEY,
-            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            subject: Subject::named(SubjectKind::Kubelet, KEY),
             severity,
             message,
             impact,

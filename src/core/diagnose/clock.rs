@@ -38,7 +38,7 @@ pub(super) fn unsynchronised(seen: &Observations, thresholds: &Thresholds, findi
         Component {
             kind,
             key: KEY,
-            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Host) },
+            subject: Subject::named(SubjectKind::Host, KEY),
             severity: Severity::Medium,
             message: format!(
                 "the node's clock is {how} the API server's by more than {} s",

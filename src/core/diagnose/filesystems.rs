@@ -108,7 +108,7 @@ fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
 }
 
 fn subject(filesystem: &FilesystemSeen) -> Subject {
-    Subject { name: Some(names(filesystem)), ..Subject::of(SubjectKind::Filesystem) }
+    Subject::named(SubjectKind::Filesystem, names(filesystem))
 }
 
 fn names(filesystem: &FilesystemSeen) -> String {

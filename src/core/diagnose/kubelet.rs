@@ -69,7 +69,7 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         Component {
             kind,
             key: KUBELET,
-            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::Critical,
             message,
             impact: "no pod of this node is started, stopped or watched",
@@ -102,7 +102,7 @@ pub(super) fn crash_loop(seen: &Observations, known: Known, thresholds: &Thresho
         Component {
             kind,
             key: KUBELET,
-            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::High,
             message: format!(
                 "the kubelet completes its start and ends, again and again: {} times or more within {minutes} min",

@@ -33,7 +33,7 @@ pub(super) fn not_ready(seen: &Observations, thresholds: &Thresholds, findings: 
         Component {
             kind,
             key: KEY,
-            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Runtime) },
+            subject: Subject::named(SubjectKind::Runtime, KEY),
             severity: Severity::High,
             message: format!("the runtime says that its network is not ready ({reason})"),
             impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \

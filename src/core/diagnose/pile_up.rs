@@ -44,7 +44,7 @@ pub(super) fn exited(seen: &Observations, thresholds: &Thresholds, findings: &mu
         Component {
             kind,
             key: KEY,
-            subject: Subject { name: Some(KEY.to_owned()), ..Subject::of(SubjectKind::Runtime) },
+            subject: Subject::named(SubjectKind::Runtime, KEY),
             severity,
             message: message.to_owned(),
             impact,

@@ -67,7 +67,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
         Component {
             kind,
             key: KUBELET,
-            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::High,
             message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
             impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
@@ -106,7 +106,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Component {
             kind,
             key: KUBELET,
-            subject: Subject { name: Some(KUBELET.to_owned()), ..Subject::of(SubjectKind::Kubelet) },
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::High,
             message: format!(
                 "the kubelet takes {} s or more for each look at its pods, and the runtime answers",

@@ -101,7 +101,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         Component {
             kind,
             key: LISTS,
-            subject: Subject { name: Some(list.to_owned()), ..Subject::of(SubjectKind::Runtime) },
+            subject: Subject::named(SubjectKind::Runtime, list),
             severity: Severity::High,
             message: message.to_owned(),
             impact,

@@ -85,6 +85,11 @@ impl Subject {
     pub const fn of(kind: SubjectKind) -> Self {
         Self { kind, id: None, name: None, pod: None, sandbox_id: None, lock: None }
     }
+
+    /// A subject of this kind that has a name.
+    pub fn named(kind: SubjectKind, name: impl Into<String>) -> Self {
+        Self { name: Some(name.into()), ..Self::of(kind) }
+    }
 }
 
 impl fmt::Display for Subject {

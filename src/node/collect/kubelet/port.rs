@@ -5,7 +5,6 @@
 //! ```
 //! Each question has a connection of its own, and nothing of it stays.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode, header};
@@ -20,6 +19,7 @@ use super::pin;
 use super::server::Door;
 use crate::core::observation::{PortSeen, RelistsSeen};
 use crate::core::text::bounded;
+use crate::node::http::driven;
 
 /// Longest wait for one of the two.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -64,7 +64,8 @@ impl Port {
 
 async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || Err(format!("the kubelet's port gives no whole answer within {} s", DEADLINE.as_secs()));
-    timeout(DEADLINE, call).await.unwrap_or_else(|_| late())
+    // On the heap while it lasts: the lane rests for minutes between two of them.
+    timeout(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
 }
 
 async fn sync_loop(door: &Door) -> Result<bool, String> {
@@ -149,19 +150,11 @@ where
         .header(header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .map_err(|error| bounded(&error.to_string(), 200))?;
-    let mut call = pin!(async move {
+    let call = async move {
         let answer = sender.send_request(request).await.map_err(|error| cut(&error))?;
         read(answer.status(), answer.into_body()).await
-    });
-    // The answer is read while the connection is driven; its end is not that of the answer.
-    let (mut connection, mut open) = (pin!(connection), true);
-    loop {
-        tokio::select! {
-            biased;
-            answer = &mut call => return answer,
-            _ = &mut connection, if open => open = false,
-        }
-    }
+    };
+    driven(connection, call).await
 }
 
 #[cfg(test)]
