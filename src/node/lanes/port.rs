@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::host::others_have_looked;
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
@@ -14,8 +16,9 @@ use crate::core::observation::{PortSeen, RelistsSeen};
 use crate::node::collect::kubelet::port::Port;
 use crate::node::collect::kubelet::server::{Door, door};
 
-/// Looks in a row that have to be calm: two clean ones end a fault.
-const CALM: u32 = 2;
+/// From the first calm look to the one after which there is time: two clean looks end a fault, and two that somebody has
+/// asked for at once may count as one.
+const CALM: Duration = Duration::from_secs(30);
 /// Looks of the kubelet at its pods that take so long are on their way to be slow; ordinary ones take well under a second.
 const SLOW: Duration = Duration::from_secs(10);
 
@@ -30,7 +33,7 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
     };
     // Certificates lie on the node's disks, and those may hang.
     let worker = Worker::new("nrh-port", Box::new(make));
-    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: 0 };
+    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
     drive(&shared, looker, pace).await;
 }
 
@@ -38,8 +41,7 @@ struct PortLooker {
     shared: Arc<Shared>,
     worker: Worker<Result<Door, String>>,
     port: Port,
-    /// How many looks in a row have found nothing to come back for.
-    calm: u32,
+    calm: Calm,
 }
 
 impl Looker for PortLooker {
@@ -55,19 +57,35 @@ impl Looker for PortLooker {
         match self.worker.ask().await? {
             Ok(door) => {
                 let seen = self.port.look(&door).await;
-                self.calm = if is_calm(&seen) || self.port.refused() { self.calm.saturating_add(1) } else { 0 };
+                self.calm.note(is_calm(&seen) || self.port.refused(), Instant::now());
                 Ok(seen)
             }
             // Nobody was asked. Not blind: what is not granted, or not served, stays so.
             Err(why) => {
-                self.calm = 0;
+                self.calm.note(false, Instant::now());
                 Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) })
             }
         }
     }
 
     fn settled(&self) -> bool {
-        self.calm >= CALM
+        self.calm.is_long()
+    }
+}
+
+/// Since when every look has found nothing to come back for.
+#[derive(Debug, Default)]
+struct Calm {
+    first_and_last: Option<(Instant, Instant)>,
+}
+
+impl Calm {
+    fn note(&mut self, calm: bool, at: Instant) {
+        self.first_and_last = calm.then(|| (self.first_and_last.map_or(at, |(first, _)| first), at));
+    }
+
+    fn is_long(&self) -> bool {
+        self.first_and_last.is_some_and(|(first, last)| last.saturating_duration_since(first) >= CALM)
     }
 }
 
@@ -84,6 +102,18 @@ fn is_calm(seen: &PortSeen) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calm_takes_two_looks_that_are_apart() {
+        let (mut calm, began) = (Calm::default(), Instant::now());
+        let mut note = |is_calm: bool, second: u64| {
+            calm.note(is_calm, began + Duration::from_secs(second));
+            calm.is_long()
+        };
+        assert!(!note(true, 0) && !note(true, 2), "two at once are one");
+        assert!(note(true, 46) && note(true, 600));
+        assert!(!note(false, 610) && !note(true, 650) && note(true, 700), "it begins anew");
+    }
 
     #[test]
     fn only_a_kubelet_that_gets_on_is_left_alone_for_longer() {
