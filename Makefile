@@ -70,6 +70,10 @@ matrix: ## Writes what the last tests have seen of each fault into docs/faults.m
 bench: setup ## Benchmarks; writes target/bench/*.json
 	@$(CARGO) bench --package nrh --bench '*'
 
+.PHONY: bench-probe
+bench-probe: setup ## What a probe costs on a node with 10, 100 and 250 pods (40 minutes); target/bench/probe.json
+	@$(CARGO) bench --package nrh --bench probe
+
 # Minutes of `make soak`.
 SOAK ?= 60
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::{PlanSettings, plan};
-use nrh::core::policy::{Action, Amount, History, Limits, Policy};
+use nrh::core::policy::{Action, Amount, History, Limits, Policy, StormLimit};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, Snapshot, Tri};
 use record::Line;
 
@@ -106,7 +106,12 @@ fn leaked_shim(node: &str) -> ReportedFault {
 fn policy() -> Policy {
     let rule = samples::rule("leaked-shims", &[FaultType::LeakedShim], &[samples::step(Action::CleanupOrphans)]);
     Policy {
-        limits: Limits { max_unhealthy: Amount::Percent(30), max_in_flight: Amount::Count(5) },
+        limits: Limits {
+            max_unhealthy: Amount::Percent(30),
+            max_in_flight: Amount::Count(5),
+            per_topology: Vec::new(),
+            storm: StormLimit::default(),
+        },
         history: History { limit: 50, ttl: Duration::from_hours(1) },
         ..samples::policy("leftovers", &[rule])
     }

@@ -28,3 +28,4 @@ pub mod stuck;
 pub mod text;
 pub mod thresholds;
 pub mod tracker;
+pub mod window;

@@ -139,6 +139,27 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_cannot_look_everywhere_calls_nothing_clean() {
+        let blind = "canAct: false, missing: [the kernel's log cannot be opened], lanes: [
+      {name: port, state: Blind, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
+        let text = explained(|saved| {
+            let (start, rest) = saved.split_once("    faults:\n").unwrap();
+            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
+            format!("{start}    faults: []\n    conditions: []{end}").replace("canAct: true}", blind)
+        })
+        .unwrap();
+        for part in [
+            "only looks",
+            "missing: the kernel's log cannot be opened",
+            "lane port       Blind     looked never     no right",
+            "no fault is suspected, as far as the probe can look",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        assert!(!text.contains("lane lists"), "{text}");
+    }
+
+    #[test]
     fn an_unknown_node_is_refused() {
         let objects = Objects::parse(SAVED).unwrap();
         let error = explain(&objects, "worker-9", Timestamp::UNIX_EPOCH).unwrap_err();

@@ -19,6 +19,7 @@ mod http;
 pub mod kmsg;
 pub mod lanes;
 pub mod local;
+mod patience;
 pub mod proc;
 pub mod report;
 pub mod run;

@@ -131,7 +131,7 @@ fn every_policy_in_the_repository_is_valid() {
         assert!(read.is_ok(), "{}: {read:?}", path.display());
         seen += 1;
     }
-    assert!(seen >= 5);
+    assert!(seen >= 6);
 }
 
 #[test]
@@ -143,6 +143,7 @@ fn a_bare_policy_has_finite_limits() {
     let read = convert::policy(&bare).unwrap();
     assert_eq!(read.limits.max_in_flight, nrh::core::policy::Amount::Count(1));
     assert_eq!(read.limits.max_unhealthy, nrh::core::policy::Amount::Percent(30));
+    assert_eq!(read.limits.storm, nrh::core::policy::StormLimit::default());
     assert_eq!(read.mode, nrh::core::policy::Mode::DryRun);
 }
 

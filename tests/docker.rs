@@ -69,7 +69,7 @@ impl Probe {
 
     fn look(&mut self) {
         let thresholds = Thresholds::default();
-        let seen = self.lanes.observations(Duration::from_secs(1000) + self.began.elapsed());
+        let seen = self.lanes.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
         let findings = diagnose(&seen, self.tracker.known(), &thresholds);
         self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
         // There is no kubelet in this test, to look at or to look through.
@@ -173,7 +173,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // Healthy: all of the kubelet's are asked, nobody else is, and nothing is wrong.
     let asked = |probe: &Probe| {
-        let seen = probe.lanes.observations(Duration::ZERO);
+        let seen = probe.lanes.observations(Duration::ZERO, Instant::now().into());
         let answered: BTreeMap<_, _> =
             seen.tasks.iter().filter(|(_, look)| matches!(look, Look::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use nrh::api::RemediationPolicy;
 use nrh::core::fault::FaultType;
+use nrh::core::policy::Mode;
 
 fn document(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -28,4 +30,32 @@ fn each_fault_has_a_row_in_the_table_of_faults_and_one_in_the_matrix() {
         assert_eq!(rows.iter().copied().collect::<BTreeSet<_>>(), known);
         assert_eq!(rows.len(), known.len(), "a fault twice: {rows:?}");
     }
+}
+
+#[test]
+fn the_runbook_has_a_paragraph_for_each_fault() {
+    let text = document("docs/runbook.md");
+    let heads: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("**`")).filter_map(|l| l.split("**").nth(1)).collect();
+    for kind in FaultType::ALL {
+        let name = format!("`{kind}`");
+        assert_eq!(heads.iter().filter(|head| head.contains(&name)).count(), 1, "{name} in {heads:#?}");
+    }
+}
+
+/// Whoever applies the folder hears of everything.
+#[test]
+fn the_enforcing_policies_have_a_rule_for_each_fault() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policies");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut met = BTreeSet::new();
+    for path in
+        files.filter(|path| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml"))
+    {
+        let policy: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(policy.spec.mode, Mode::Enforce, "{}", path.display());
+        met.extend(policy.spec.rules.into_iter().flat_map(|rule| rule.matches.faults));
+    }
+    let lacking: Vec<FaultType> = FaultType::ALL.into_iter().filter(|kind| !met.contains(kind)).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
 }

@@ -281,11 +281,12 @@ fn admission_lets_the_controller_mirror_what_it_can_mirror() {
 }
 
 #[test]
-fn the_enforcing_policies_are_one_per_incident() {
+fn the_enforcing_policies_are_one_per_incident_and_one_that_tells() {
     let names: Vec<String> = render("policies").iter().map(name).collect();
+    let told = "RemediationPolicy/tell";
     assert_eq!(
         names,
-        ["RemediationPolicy/hung-container", "RemediationPolicy/leftovers", "RemediationPolicy/stuck-daemonset"]
+        ["RemediationPolicy/hung-container", "RemediationPolicy/leftovers", "RemediationPolicy/stuck-daemonset", told]
     );
     let shipped = render("policies/dry-run");
     assert_eq!(shipped[0]["spec"]["mode"], "DryRun");

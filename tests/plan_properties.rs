@@ -20,5 +20,9 @@ mod properties;
 mod refusals;
 #[path = "plan/samples.rs"]
 mod samples;
+#[path = "plan/storms.rs"]
+mod storms;
+#[path = "plan/windows.rs"]
+mod windows;
 #[path = "plan/world.rs"]
 mod world;

@@ -3,10 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use super::policy::{IntOrPercent, NodeSelector, PolicyRule, PolicyStep, RemediationPolicy, SelectorOperator};
+use super::policy::{
+    IntOrPercent, NodeSelector, PolicyRule, PolicyStep, PolicyWindow, RemediationPolicy, SelectorOperator,
+};
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::episode::Episode;
-use crate::core::policy::{Action, ActionType, Amount, History, Limits, Policy, Requirement, Rule, Selector, Step};
+use crate::core::policy::{
+    Action, ActionType, Amount, History, Limits, Policy, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+};
+use crate::core::window::Window;
 use std::time::Duration;
 
 /// Everything wrong with a policy, one sentence each.
@@ -28,10 +33,35 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         }
         rules.push(read_rule(rule, &mut errors));
     }
+    let mut windows = Vec::new();
+    for (i, window) in spec.windows.iter().enumerate() {
+        match read_window(window) {
+            Ok(window) => windows.push(window),
+            Err(error) => errors.push(format!("windows[{i}].{error}")),
+        }
+    }
     let selector = spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, &mut errors));
     let limits = Limits {
         max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
         max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
+        storm: StormLimit {
+            nodes: amount(spec.limits.storm.nodes, "limits.storm.nodes", &mut errors),
+            within: spec.limits.storm.within.get(),
+        },
+        per_topology: spec
+            .limits
+            .per_topology
+            .iter()
+            .enumerate()
+            .map(|(i, limit)| TopologyLimit {
+                key: limit.topology_key.clone(),
+                max_in_flight: amount(
+                    limit.max_in_flight,
+                    &format!("limits.perTopology[{i}].maxInFlight"),
+                    &mut errors,
+                ),
+            })
+            .collect(),
     };
     if !errors.is_empty() {
         return Err(Invalid(errors));
@@ -45,6 +75,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         mode: spec.mode,
         suspend: spec.suspend,
         pause_requests: spec.pause_requests.clone(),
+        windows,
         rules,
         limits,
         history: History {
@@ -52,6 +83,11 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             ttl: Duration::from_secs(spec.history.ttl_seconds_after_finished.into()),
         },
     })
+}
+
+fn read_window(window: &PolicyWindow) -> Result<Window, String> {
+    let actions = window.actions.iter().copied().collect();
+    Window::new(window.kind, &window.schedule, window.duration.get(), &window.time_zone, actions)
 }
 
 fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
@@ -122,6 +158,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         attempts: step.attempts,
         cooldown: step.cooldown.get(),
         verify_for: step.verify.hold_for.get(),
+        on_failure: step.on_failure,
     })
 }
 

@@ -3,7 +3,6 @@
 #![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
 #![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -12,10 +11,15 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+mod limits;
+
+pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyStorm, PolicyTopologyLimit};
+
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::order::Signal;
-use crate::core::policy::{ActionType, Mode};
+use crate::core::policy::{ActionType, Mode, OnFailure};
+use crate::core::window::WindowType;
 
 /// Which nodes, which faults, which steps, and how much at once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -65,6 +69,10 @@ pub struct RemediationPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub pause_requests: Vec<String>,
+    /// When steps may be taken. None = at any time. What is under way goes on, and so do verification, undo and cleanup.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub windows: Vec<PolicyWindow>,
     /// What to do about what. The first rule that matches a fault applies. 1 to 16.
     #[schemars(length(min = 1, max = 16))]
     pub rules: Vec<PolicyRule>,
@@ -74,6 +82,34 @@ pub struct RemediationPolicySpec {
     /// How long finished episodes are kept.
     #[serde(default)]
     pub history: PolicyHistory,
+}
+
+/// A span of time that comes again and again.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyWindow {
+    /// Allow: steps are taken only while a window of this type is open; Deny: not while it is open, and this wins.
+    #[serde(rename = "type")]
+    pub kind: WindowType,
+    /// When it opens: minute, hour, day of month, month and day of week, such as `0 22 * * 1-5`. A time that clocks skip
+    /// is the first one after the gap; a time that comes twice counts once.
+    #[schemars(length(min = 9, max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[^ ]+( +[^ ]+){4}$')").message("must have five fields: minute, hour, day of month, month, day of week"))]
+    pub schedule: String,
+    /// For how long it stays open: a duration from 1s to 24h.
+    pub duration: HumanDuration,
+    /// Name of an IANA time zone, such as Europe/Berlin. Default UTC.
+    #[serde(default = "default_zone")]
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// For which actions. None = for all but Notify: people are told at any time, unless it is named here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub actions: Vec<ActionType>,
+}
+
+fn default_zone() -> String {
+    "UTC".to_owned()
 }
 
 /// A choice of nodes by labels: all of `matchLabels` and all of `matchExpressions`.
@@ -197,6 +233,9 @@ pub struct PolicyStep {
     /// When the step counts as a success.
     #[serde(default)]
     pub verify: Verify,
+    /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
+    #[serde(default)]
+    pub on_failure: OnFailure,
 }
 
 fn default_timeout() -> HumanDuration {
@@ -249,137 +288,6 @@ fn default_verify() -> HumanDuration {
 impl Default for Verify {
     fn default() -> Self {
         Self { hold_for: default_verify() }
-    }
-}
-
-/// How much may happen at once.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PolicyLimits {
-    /// Nothing new starts while more of the selected nodes than this are unhealthy: a number, or a percent
-    /// (rounded down, but at least 1; 0 and 0% mean none). Default 30%.
-    #[serde(default = "default_max_unhealthy")]
-    pub max_unhealthy: IntOrPercent,
-    /// Episodes that may run at the same time: a number or a percent, rounded the same way. Default 1.
-    #[serde(default = "default_max_in_flight")]
-    pub max_in_flight: IntOrPercent,
-}
-
-const fn default_max_unhealthy() -> IntOrPercent {
-    IntOrPercent::Percent(30)
-}
-
-const fn default_max_in_flight() -> IntOrPercent {
-    IntOrPercent::Int(1)
-}
-
-impl Default for PolicyLimits {
-    // Written out: the derived one would be 0, and a policy without limits would never do anything.
-    fn default() -> Self {
-        Self { max_unhealthy: default_max_unhealthy(), max_in_flight: default_max_in_flight() }
-    }
-}
-
-/// How long finished episodes are kept.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PolicyHistory {
-    /// Most finished episodes kept for this policy. 1 to 500, default 50.
-    #[serde(default = "default_history")]
-    #[schemars(range(min = 1, max = 500))]
-    pub limit: u32,
-    /// Seconds after its end at which a finished episode is removed. 60 to 31536000, default 604800 (7 days).
-    #[serde(default = "default_ttl")]
-    #[schemars(range(min = 60, max = 31_536_000))]
-    pub ttl_seconds_after_finished: u32,
-}
-
-const fn default_history() -> u32 {
-    50
-}
-
-const fn default_ttl() -> u32 {
-    604_800
-}
-
-impl Default for PolicyHistory {
-    fn default() -> Self {
-        Self { limit: default_history(), ttl_seconds_after_finished: default_ttl() }
-    }
-}
-
-/// A number, or a percent as a string (`"30%"`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "IntOrText", into = "IntOrText")]
-pub enum IntOrPercent {
-    /// A number.
-    Int(u32),
-    /// A percent, 0 to 100.
-    Percent(u32),
-}
-
-impl Default for IntOrPercent {
-    fn default() -> Self {
-        Self::Int(0)
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum IntOrText {
-    Int(u32),
-    Text(String),
-}
-
-impl TryFrom<IntOrText> for IntOrPercent {
-    type Error = String;
-
-    fn try_from(raw: IntOrText) -> Result<Self, String> {
-        match raw {
-            IntOrText::Int(number) => Ok(Self::Int(number)),
-            IntOrText::Text(text) => text
-                .strip_suffix('%')
-                .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
-                .and_then(|digits| digits.parse().ok())
-                .filter(|percent| *percent <= 100)
-                .map(Self::Percent)
-                .ok_or_else(|| {
-                    format!(
-                        "{:?} is neither a number nor a percent from 0% to 100%",
-                        crate::core::text::bounded(&text, 16)
-                    )
-                }),
-        }
-    }
-}
-
-impl From<IntOrPercent> for IntOrText {
-    fn from(value: IntOrPercent) -> Self {
-        match value {
-            IntOrPercent::Int(number) => Self::Int(number),
-            IntOrPercent::Percent(percent) => Self::Text(format!("{percent}%")),
-        }
-    }
-}
-
-impl JsonSchema for IntOrPercent {
-    fn schema_name() -> Cow<'static, str> {
-        "IntOrPercent".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "x-kubernetes-int-or-string": true,
-            "maxLength": 8,
-            "x-kubernetes-validations": [{
-                "rule": "type(self) == int ? (int(self) >= 0 && int(self) <= 100000) : string(self).matches('^([0-9]|[1-9][0-9]|100)%$')",
-                "message": "must be a number from 0 to 100000 or a percent from 0% to 100%"
-            }]
-        })
     }
 }
 

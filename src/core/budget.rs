@@ -94,9 +94,13 @@ impl Slots {
 
     /// Episodes of this policy in flight; a dry run counts what it simulates.
     pub fn in_flight(&self, policy: &str, mode: Mode) -> u32 {
-        let simulated = self.simulated.iter().filter(|_| mode == Mode::DryRun);
-        let count = self.taken.values().chain(simulated).filter(|slot| slot.policy == policy).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
+        u32::try_from(self.nodes_in_flight(policy, mode).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Nodes on which episodes of this policy are in flight; a dry run counts what it simulates.
+    pub fn nodes_in_flight<'s>(&'s self, policy: &'s str, mode: Mode) -> impl Iterator<Item = &'s str> {
+        let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun);
+        self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
     }
 
     fn all(&self, mode: Mode) -> usize {

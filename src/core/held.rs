@@ -18,6 +18,8 @@ pub enum HoldReason {
     Paused,
     /// A person or another tool asks that the node be left alone.
     Vetoed,
+    /// A window of the policy forbids the step now, or none that allows it is open.
+    OutsideWindow,
     /// The fault is not confirmed (yet, or any more).
     NotConfirmed,
     /// The rule asks that the fault lasts longer.
@@ -32,6 +34,10 @@ pub enum HoldReason {
     TooManyUnhealthy,
     /// As many episodes run as the policy allows.
     InFlightLimit,
+    /// As many episodes run on nodes of the same zone, rack or pool as the policy allows.
+    TopologyLimit,
+    /// Many nodes have the same new fault: one cause is more likely than many sick nodes.
+    Storm,
     /// As many slots are taken as the whole cluster allows.
     ClusterCeiling,
     /// The ledger is missing or unreadable.

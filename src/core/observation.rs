@@ -37,7 +37,7 @@ pub enum Look<T> {
     },
     /// The call is still out, past its deadline. Nothing else is sent until it comes back.
     Hung {
-        /// Time since it was sent.
+        /// Time since it was sent, without what this process was held up before the deadline.
         out: Duration,
     },
     /// It answered with an error, or the answer was cut off or too large: no verdict.
@@ -184,13 +184,19 @@ pub enum RuntimeKind {
     /// Docker, behind cri-dockerd or by its own API: each container has a shim and a lock of its own. Docker answers for
     /// a container from its own memory, unless something holds that lock.
     Docker,
-    /// CRI-O: it has no shims, and each container has a lock of its own, for which a question about it may wait.
+    /// CRI-O: it has no shims, and each container has a lock of its own. From 1.18 on it answers for a running container
+    /// from its memory whatever holds that lock.
     CriO,
     /// Another one: no cheap question to it is known to reach a single container.
     Other,
 }
 
 impl RuntimeKind {
+    /// Whether it answers itself, and without a limit of its own, for a single container: each one stands alone then.
+    pub const fn answers_itself(self) -> bool {
+        matches!(self, Self::Docker | Self::CriO)
+    }
+
     /// The kind of runtime that calls itself by this name.
     pub fn of(name: &str) -> Self {
         match name {

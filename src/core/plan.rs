@@ -16,6 +16,7 @@ mod readiness;
 mod refused;
 mod scope;
 mod steps;
+mod storm;
 mod turn;
 
 use std::collections::BTreeMap;

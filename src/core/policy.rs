@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultType, Severity};
 use super::order::Signal;
+use super::window::Window;
 
 /// Whether decisions are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -83,6 +84,16 @@ impl Action {
     }
 }
 
+/// What follows a step that has failed as often as it may be tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnFailure {
+    /// The next step.
+    #[default]
+    Next,
+    /// No further step but Notify.
+    Stop,
+}
+
 /// One rung of a rule's ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -96,6 +107,8 @@ pub struct Step {
     pub cooldown: Duration,
     /// For how long the fault must stay away before the step counts as a success.
     pub verify_for: Duration,
+    /// What follows when it has failed for the last time.
+    pub on_failure: OnFailure,
 }
 
 /// What a rule applies to, and its ladder.
@@ -114,6 +127,18 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether it does more than tell people.
+    pub fn acts(&self) -> bool {
+        self.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
+    }
+
+    /// The first rung from this one on that only tells people; the end of the ladder where there is none.
+    pub fn telling_rung(&self, from: u32) -> u32 {
+        let tells = |step: &Step| matches!(step.action, Action::Notify { .. });
+        let end = self.steps.len();
+        u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
+    }
+
     /// Whether it is for faults of this kind and severity.
     pub fn matches(&self, fault: &Fault) -> bool {
         self.faults.contains(&fault.kind) && fault.severity >= self.min_severity
@@ -143,13 +168,41 @@ impl Amount {
     }
 }
 
-/// Bounds on what a policy may do at once.
+/// A bound for nodes that share the value of a label, each value for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyLimit {
+    /// Key of the label. Nodes without it are one group, too.
+    pub key: String,
+    /// Episodes that may run at the same time on nodes with one value of it.
+    pub max_in_flight: Amount,
+}
+
+/// From how many nodes on the same new fault is a storm: at least five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StormLimit {
+    /// So many of the selected nodes.
+    pub nodes: Amount,
+    /// A fault is new for this time.
+    pub within: Duration,
+}
+
+impl Default for StormLimit {
+    fn default() -> Self {
+        Self { nodes: Amount::Percent(25), within: Duration::from_mins(10) }
+    }
+}
+
+/// Bounds on what a policy may do at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Nothing new starts while more of the selected nodes than this are unhealthy.
     pub max_unhealthy: Amount,
     /// Episodes that may run at the same time.
     pub max_in_flight: Amount,
+    /// The same in each zone, rack or pool.
+    pub per_topology: Vec<TopologyLimit>,
+    /// What counts as a storm.
+    pub storm: StormLimit,
 }
 
 /// How many finished episodes are kept, and for how long.
@@ -209,6 +262,8 @@ pub struct Policy {
     pub suspend: bool,
     /// Reasons to start nothing new; what runs is finished.
     pub pause_requests: Vec<String>,
+    /// When steps may be taken.
+    pub windows: Vec<Window>,
     /// What to do about what.
     pub rules: Vec<Rule>,
     /// Bounds.
@@ -221,6 +276,11 @@ impl Policy {
     /// The first of its rules that is for this fault.
     pub fn rule_for(&self, fault: &Fault) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.matches(fault))
+    }
+
+    /// Every kind of step that it may take.
+    pub fn actions(&self) -> BTreeSet<ActionType> {
+        self.rules.iter().flat_map(|rule| &rule.steps).map(|step| step.action.kind()).collect()
     }
 
     /// The rule of that name.

@@ -86,8 +86,9 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::NetworkPluginHung
         | FaultType::RuntimeClientHung
         | FaultType::DiskFull
-        | FaultType::UninterruptibleProcess
         | FaultType::FrozenCgroup => (false, true),
+        // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them.
+        FaultType::UninterruptibleProcess => (fault.subject.kind == SubjectKind::Kubelet, true),
         // High is its severity only while the kubelet is down and none has completed a start since the orphan was
         // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
         FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
@@ -248,6 +249,7 @@ mod tests {
             (F::PidExhaustion, Severity::High, None, false, false),
             (F::DiskFull, Severity::High, None, true, false),
             (F::UninterruptibleProcess, Severity::Medium, None, true, false),
+            (F::UninterruptibleProcess, Severity::Medium, Some(SubjectKind::Kubelet), false, false),
             (F::FrozenCgroup, Severity::Medium, None, true, false),
             (F::FdExhaustion, Severity::High, node, false, false),
             // A daemon that leaks is freed by its restart.

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use super::text::seen;
 use crate::api::health::{LaneStatus, ProbeMode};
 use crate::cli::StatusArgs;
+use crate::node::lanes::Outstanding;
 use crate::node::local::{LocalStatus, ask};
 
 /// Runs `nrh status`.
@@ -56,8 +58,7 @@ fn text(told: &LocalStatus) -> String {
         let _ = writeln!(out, "  kubelet: {started}{since}");
     }
     lanes(&mut out, status.probe.as_ref().map(|probe| probe.lanes.as_slice()).unwrap_or_default());
-    counts(&mut out, "calls out now", &told.calls_out);
-    counts(&mut out, "calls given up since the probe began", &told.calls_given_up);
+    calls(&mut out, "calls out now", &told.calls);
     for line in status.probe.iter().flat_map(|probe| &probe.missing) {
         let _ = writeln!(out, "  missing: {line}");
     }
@@ -101,11 +102,19 @@ pub(super) fn lanes(out: &mut String, lanes: &[LaneStatus]) {
     }
 }
 
-pub(super) fn counts<N: std::fmt::Display + Default + PartialEq>(
-    out: &mut String,
-    what: &str,
-    counts: &BTreeMap<String, N>,
-) {
+/// What became of the probe's calls; `now` is what those that are out are called.
+pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
+    counts(out, now, &calls.out);
+    counts(out, "calls given up since the probe began", &calls.given_up);
+    let whole: BTreeMap<String, u64> = calls
+        .held_up_seconds
+        .iter()
+        .map(|(lane, seconds)| (lane.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs()))
+        .collect();
+    counts(out, "seconds in which the probe itself was held up while it waited", &whole);
+}
+
+fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {
     let shown: Vec<String> = counts
         .iter()
         .filter(|(_, count)| **count != N::default())
@@ -141,7 +150,11 @@ mod tests {
                 faults: vec![fault(FaultType::HungContainer)],
                 ..NodeRuntimeHealthStatus::default()
             },
-            calls_out: [("lists".into(), 1), ("version".into(), 0)].into(),
+            calls: Outstanding {
+                out: [("lists".into(), 1), ("version".into(), 0)].into(),
+                held_up_seconds: [("lists".into(), 2.25), ("status".into(), 0.0)].into(),
+                ..Outstanding::default()
+            },
             report_failing_seconds: Some(90),
             report_error: "no answer within 10 s".into(),
             ..LocalStatus::default()
@@ -154,6 +167,7 @@ mod tests {
             "containerd://1.6.20",
             "lane lists      Hung      looked never     a call has been out for 65 s",
             "calls out now: lists 1\n",
+            "seconds in which the probe itself was held up while it waited: lists 2\n",
             "fault HungContainer (Suspected",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");

@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
-use crate::api::health::Summary;
+use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use crate::controller::cache::{node, report};
 use crate::core::fault::Fault;
@@ -39,6 +39,10 @@ pub(super) struct Told {
     pub summary: Option<Summary>,
     /// What it holds back, one line each.
     pub held: Vec<String>,
+    /// Lanes of the probe that cannot look now.
+    pub blind: Vec<LaneStatus>,
+    /// What the probe lacks, one line each.
+    pub missing: Vec<String>,
 }
 
 impl Objects {
@@ -109,7 +113,13 @@ impl Objects {
         let status =
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
         let Some(status) = status else { return Told::default() };
+        let (lanes, missing) = status.probe.map(|probe| (probe.lanes, probe.missing)).unwrap_or_default();
         Told {
+            blind: lanes
+                .into_iter()
+                .filter(|lane| !matches!(lane.state, LaneState::Ok | LaneState::Starting))
+                .collect(),
+            missing,
             faults: status.cluster_faults,
             summary: status.summary,
             held: status.remediation.map(|remediation| remediation.held).unwrap_or_default(),

@@ -37,6 +37,10 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
             let _ = writeln!(out, "  probe: has never reported, so nothing is known and nothing is done");
         }
     }
+    for line in &told.missing {
+        let _ = writeln!(out, "  missing: {line}");
+    }
+    super::local::lanes(&mut out, &told.blind);
     for line in invalid {
         let _ = writeln!(out, "  {line}");
     }
@@ -44,7 +48,8 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         snapshot.reports.get(node).into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
     let faults: Vec<&Fault> = reported.chain(&outlook.cluster_faults).collect();
     if faults.is_empty() && beyond.is_empty() {
-        let _ = writeln!(out, "  no fault is suspected");
+        let far = if told.blind.is_empty() { "" } else { ", as far as the probe can look" };
+        let _ = writeln!(out, "  no fault is suspected{far}");
     }
     for fault in faults {
         one(&mut out, node, fault, snapshot, decided);

@@ -12,6 +12,7 @@
 //! - every end is stored under the operation, also a refusal: an operation has one outcome, whoever asks.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use jiff::Timestamp;
 
@@ -179,6 +180,7 @@ impl Agent {
             return Ok(outcome);
         }
         self.admit(order).await?;
+        let began = Instant::now();
         let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
             let seconds = self.looker.bounds.look.as_secs();
@@ -188,6 +190,12 @@ impl Agent {
             Ok(allowed) => allowed,
             Err(refusal) => return self.refuse(order, refusal),
         };
+        // A process that was held up has its answers all the same: they are of then, not of now.
+        if began.elapsed() > self.looker.bounds.look {
+            let seconds = self.looker.bounds.look.as_secs();
+            let refusal = Refusal::cannot_look(format!("this process was held up: its look is older than {seconds}s"));
+            return self.refuse(order, refusal);
+        }
         if !self.claims.claim(order, None).map_err(no_state)? {
             return self.claimed_by_another(order);
         }

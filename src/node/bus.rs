@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
 
 use crate::core::observation::{BusSeen, BusStep};
 use crate::core::text::bounded;
+use crate::node::patience::within;
 
 pub(in crate::node) mod message;
 #[cfg(test)]
@@ -69,7 +69,7 @@ fn odd<T>(what: &str) -> Result<T, Stop> {
 /// Whatever says nothing of systemd: there is no bus, it does not let us ask, or it is none.
 pub async fn ping(socket: &Path, limit: Duration) -> Result<BusSeen, BusError> {
     let mut step = BusStep::Connect;
-    let talked = timeout(limit, talk(socket, &mut step)).await;
+    let talked = within(limit, talk(socket, &mut step)).await;
     let silent = |how: &str| Ok(BusSeen::Silent { step, how: how.to_owned() });
     let refused = |how: &str| Ok(BusSeen::Refused { step, how: how.to_owned() });
     let error = match talked {

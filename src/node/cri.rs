@@ -23,6 +23,7 @@ use tonic::{Code, Response, Status};
 
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeSeen, SandboxSeen, StatusSeen};
 use crate::core::text::{bounded, is_full_id};
+use crate::node::patience::within;
 
 pub mod endpoint;
 #[cfg(test)]
@@ -254,7 +255,7 @@ fn full_id(id: &str) -> Result<(), CriError> {
 
 /// Opens the socket, within [`CONNECT_TIMEOUT`].
 pub(in crate::node) async fn open(socket: &Path) -> Result<UnixStream, CriError> {
-    tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(socket))
+    within(CONNECT_TIMEOUT, UnixStream::connect(socket))
         .await
         .map_err(|_| CriError::Deadline(CONNECT_TIMEOUT))?
         .map_err(|error| refused(socket, &error))
@@ -280,7 +281,7 @@ async fn channel(socket: &Path) -> Result<Channel, CriError> {
         .buffer_size(16)
         .initial_stream_window_size(256 << 10)
         .initial_connection_window_size(512 << 10);
-    tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector))
+    within(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector))
         .await
         .map_err(|_| CriError::Deadline(CONNECT_TIMEOUT))?
         .map_err(|error| CriError::Unreachable(bounded(&format!("{}: {error}", socket.display()), MAX_ERROR)))
@@ -295,13 +296,14 @@ fn refused(socket: &Path, error: &std::io::Error) -> CriError {
     }
 }
 
-/// Waits for one call, at most for `deadline`.
+/// Waits for one call, at most for `deadline` of time in which this process could run: before an act the silence of one
+/// container is what is asked for.
 async fn ask<T>(
     deadline: Duration,
     id: &str,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CriError> {
-    match tokio::time::timeout(deadline, call).await {
+    match within(deadline, call).await {
         Err(_) => Err(CriError::Deadline(deadline)),
         Ok(Err(status)) => Err(CriError::of(&status, id)),
         Ok(Ok(answer)) => Ok(answer.into_inner()),

@@ -24,6 +24,7 @@ use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use crate::core::text::{bounded, is_full_id};
 use crate::node::cri::{CriError, open};
 use crate::node::http::driven;
+use crate::node::patience::within;
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -127,9 +128,8 @@ impl Docker {
         most: usize,
         deadline: Duration,
     ) -> Result<T, CriError> {
-        let (status, body) = tokio::time::timeout(deadline, self.exchange(path, most))
-            .await
-            .map_err(|_| CriError::Deadline(deadline))??;
+        let (status, body) =
+            within(deadline, self.exchange(path, most)).await.map_err(|_| CriError::Deadline(deadline))??;
         understood(path, id, status, &body)
     }
 

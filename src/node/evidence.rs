@@ -18,7 +18,7 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -206,8 +206,7 @@ impl EvidenceSettings {
             runtime: status.runtime.clone(),
             kubelet: status.kubelet.clone(),
             lanes: status.probe.iter().flat_map(|probe| probe.lanes.iter().cloned()).collect(),
-            calls_out: calls.out.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect::<BTreeMap<_, _>>(),
-            calls_given_up: calls.given_up.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
+            calls: calls.clone(),
             processes: Vec::new(),
             kernel_log: Section::default(),
             journal: Section::default(),

@@ -34,6 +34,7 @@ mod bus;
 mod hints;
 mod host;
 mod local;
+mod outstanding;
 mod pace;
 mod port;
 mod runtime;
@@ -42,6 +43,7 @@ mod tasks;
 mod worker;
 
 pub use hints::Hints;
+pub use outstanding::Outstanding;
 pub use pace::{Pace, Paces};
 use slot::Slot;
 use tasks::Table;
@@ -70,15 +72,6 @@ pub struct LaneSettings {
 pub struct Lanes {
     shared: Arc<Shared>,
     running: Vec<JoinHandle<()>>,
-}
-
-/// Calls that are out, and calls that were given up, by lane.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outstanding {
-    /// Calls out now, by lane.
-    pub out: BTreeMap<&'static str, usize>,
-    /// Calls dropped without an answer since the start, by lane.
-    pub given_up: BTreeMap<&'static str, u64>,
 }
 
 /// How the lanes should go about it now.
@@ -120,6 +113,7 @@ struct Shared {
     /// Whether the kubelet's own files hold this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
+    held_up: Mutex<BTreeMap<&'static str, Duration>>,
     hints: Mutex<Hints>,
     tempo: watch::Sender<Tempo>,
     /// Wakes the task lane: its objects or suspects changed.
@@ -157,9 +151,8 @@ impl Lanes {
         Self { shared, running }
     }
 
-    /// A copy of what every lane knows now; never waits. `now` is the node's monotonic clock, passed through.
-    pub fn observations(&self, now: Duration) -> Observations {
-        let at = Instant::now();
+    /// A copy of what every lane knew at `at`; never waits. `now` is the same moment by the node's monotonic clock.
+    pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
         let lists = lock(&shared.lists).look(at);
         let sandbox_list_hung = matches!(lists, Look::Hung { .. })
@@ -203,7 +196,7 @@ impl Lanes {
 
     /// Asks all lanes to look now. A lane whose call is out goes on waiting for it.
     pub fn refresh(&self) {
-        self.shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+        self.shared.refresh();
     }
 
     /// Looks more often while something is suspected.
@@ -264,8 +257,8 @@ impl Lanes {
         out.insert("port", usize::from(lock(&shared.port).is_out()));
         out.insert("bus", usize::from(lock(&shared.bus).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
-        let given_up = lock(&shared.given_up).clone();
-        Outstanding { out, given_up }
+        let (given_up, held_up) = (lock(&shared.given_up).clone(), lock(&shared.held_up).clone());
+        Outstanding::of(out, &given_up, &held_up)
     }
 }
 
@@ -278,6 +271,11 @@ impl Drop for Lanes {
 }
 
 impl Shared {
+    /// Asks all lanes to look now.
+    fn refresh(&self) {
+        self.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+    }
+
     fn new(settings: &LaneSettings) -> Self {
         let paces = &settings.paces;
         let named = settings.sockets.runtime.clone();
@@ -307,6 +305,7 @@ impl Shared {
             kind: Mutex::new(RuntimeKind::Unknown),
             of_kubelet: Mutex::new(None),
             given_up: Mutex::new(BTreeMap::new()),
+            held_up: Mutex::new(BTreeMap::new()),
             hints: Mutex::new(Hints::default()),
             tempo: watch::Sender::new(Tempo::default()),
             tasks_changed: Notify::new(),
@@ -318,6 +317,15 @@ impl Shared {
         let mut counts = lock(&self.given_up);
         let count = counts.entry(lane).or_default();
         *count = count.saturating_add(1);
+    }
+
+    /// Time in which a call of this lane was out and this process could not run.
+    fn was_held_up(&self, lane: &'static str, by: Duration) {
+        if !by.is_zero() {
+            let mut times = lock(&self.held_up);
+            let time = times.entry(lane).or_default();
+            *time = time.saturating_add(by);
+        }
     }
 
     /// Tells the task lane what there is, after a look of another lane. A look that failed changes nothing: what

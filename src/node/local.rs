@@ -3,7 +3,6 @@
 //! It needs no API server, no kubelet and no runtime: on a node that has lost all three, `nrh status` is what a person
 //! has. Whoever connects gets the document and the end; there is nothing to ask for, so there is nothing to refuse.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -41,12 +40,9 @@ pub struct LocalStatus {
     /// The probe's part of the object's status, as it would be sent now.
     #[serde(default)]
     pub status: NodeRuntimeHealthStatus,
-    /// Calls that are out now, by lane.
-    #[serde(default)]
-    pub calls_out: BTreeMap<String, usize>,
-    /// Calls given up without an answer since the probe's start, by lane.
-    #[serde(default)]
-    pub calls_given_up: BTreeMap<String, u64>,
+    /// What became of its calls.
+    #[serde(flatten)]
+    pub calls: Outstanding,
     /// Tasks of the probe that are alive. They are a fixed few and one per call that is out.
     #[serde(default)]
     pub tasks: usize,
@@ -63,15 +59,14 @@ pub struct LocalStatus {
 
 impl LocalStatus {
     /// As of `now`, from the newest draft, the lanes' calls and the reporter's word.
-    pub fn new(node: &str, draft: Option<&Draft>, calls: &Outstanding, delivery: &Delivery, now: Instant) -> Self {
+    pub fn new(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> Self {
         let since = |then: Instant| now.saturating_duration_since(then).as_secs();
         let (failing, error) = delivery.failing.clone().unzip();
         Self {
             node: node.to_owned(),
             judged_seconds: draft.map(|draft| since(draft.made)),
             status: draft.map(|draft| draft.as_of(now)).unwrap_or_default(),
-            calls_out: calls.out.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
-            calls_given_up: calls.given_up.iter().map(|(lane, count)| ((*lane).to_owned(), *count)).collect(),
+            calls,
             tasks: tokio::runtime::Handle::try_current().map_or(0, |handle| handle.metrics().num_alive_tasks()),
             report_taken_seconds: delivery.taken.map(since),
             report_failing_seconds: failing.map(since),
@@ -155,11 +150,15 @@ mod tests {
     use super::*;
 
     fn told() -> LocalStatus {
-        let calls = Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() };
+        let calls = Outstanding {
+            out: [("lists".to_owned(), 1)].into(),
+            given_up: [("tasks".to_owned(), 2)].into(),
+            held_up_seconds: [("lists".to_owned(), 2.5)].into(),
+        };
         let now = Instant::now();
         let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())) };
         let draft = Draft::new(NodeRuntimeHealthStatus::default(), now, None, 0);
-        LocalStatus::new("worker-1", Some(&draft), &calls, &delivery, now + Duration::from_secs(7))
+        LocalStatus::new("worker-1", Some(&draft), calls, &delivery, now + Duration::from_secs(7))
     }
 
     #[tokio::test]

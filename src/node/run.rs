@@ -23,7 +23,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::api::health::ProbeMode;
 use crate::cli::ProbeArgs;
@@ -36,6 +36,7 @@ use crate::node::evidence::{Evidence, EvidenceSettings, Gate};
 use crate::node::kmsg;
 use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
+use crate::node::patience::within;
 use crate::node::proc;
 use crate::node::report::client::{Credentials, Feedback};
 use crate::node::report::clock::Tell;
@@ -52,7 +53,9 @@ const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Looks come in bursts: they are judged together, at most this often at rest, and while something is suspected.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE: Duration = Duration::from_secs(5);
+/// Two clocks that were read within this time show one moment.
+const APART: Duration = Duration::from_millis(100);
 const SETTLE_URGENT: Duration = Duration::from_millis(250);
 /// Judged at least this often: ages grow although nothing new is seen.
 const TICK: Duration = Duration::from_secs(15);
@@ -139,7 +142,7 @@ fn told(
     let (node, lanes) = (node.to_owned(), Arc::clone(lanes));
     move || {
         let draft = newest.borrow().clone();
-        LocalStatus::new(&node, draft.as_deref(), &lanes.outstanding(), &delivered.borrow(), Instant::now())
+        LocalStatus::new(&node, draft.as_deref(), lanes.outstanding(), &delivered.borrow(), Instant::now())
     }
 }
 
@@ -220,25 +223,32 @@ impl Probe {
         let began = Instant::now();
         loop {
             self.check_executor();
-            let seen = self.lanes.observations(proc::uptime(Path::new(proc::PROC)).context("cannot read the time")?);
+            let (uptime, at) = moment().context("cannot read the time")?;
+            let seen = self.lanes.observations(uptime, at);
             if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
                 self.judge(&seen);
             }
-            let judged = Instant::now();
-            self.wait().await?;
+            let (judged, tick) = (Instant::now(), self.tick());
+            self.wait(tick).await?;
             // What follows closely is judged together.
             let settle = if self.urgent || self.asked.is_some() { SETTLE_URGENT } else { SETTLE };
-            sleep(settle.saturating_sub(judged.elapsed()).min(settle)).await;
+            // After a hold-up the lanes have their turn first.
+            let waited = judged.elapsed();
+            sleep(if waited > tick + settle { settle } else { settle.saturating_sub(waited) }).await;
+        }
+    }
+
+    /// After which time it is judged anew although nothing has happened.
+    const fn tick(&self) -> Duration {
+        match (self.asked.is_some(), self.urgent) {
+            (true, _) => SETTLE_URGENT,
+            (false, true) => TICK_URGENT,
+            (false, false) => TICK,
         }
     }
 
     /// Waits for anything that changes what there is to say.
-    async fn wait(&mut self) -> anyhow::Result<()> {
-        let tick = match (self.asked.is_some(), self.urgent) {
-            (true, _) => SETTLE_URGENT,
-            (false, true) => TICK_URGENT,
-            (false, false) => TICK,
-        };
+    async fn wait(&mut self, tick: Duration) -> anyhow::Result<()> {
         tokio::select! {
             () = self.lanes.changed() => {}
             () = sleep(tick) => {}
@@ -320,7 +330,7 @@ impl Probe {
         let agent = Agent::new(settings);
         let sender = self.checks.0.clone();
         tokio::spawn(async move {
-            let missing = timeout(SELF_CHECK_BOUND, agent.self_check()).await;
+            let missing = within(SELF_CHECK_BOUND, agent.self_check()).await;
             let late = || vec![format!("the self-check did not end within {} s", SELF_CHECK_BOUND.as_secs())];
             // The receiver is gone only when the probe ends.
             let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
@@ -391,4 +401,16 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.disks, since)
         && looked(&seen.port, since)
         && looked(&seen.bus, since)
+}
+/// One moment by the node's monotonic clock and by that of the lanes. Read apart, an old look would seem a new one.
+fn moment() -> std::io::Result<(Duration, Instant)> {
+    let mut tries = 8;
+    loop {
+        let at = Instant::now();
+        let uptime = proc::uptime(Path::new(proc::PROC))?;
+        tries -= 1;
+        if at.elapsed() < APART || tries == 0 {
+            return Ok((uptime, at));
+        }
+    }
 }

@@ -182,6 +182,7 @@ impl Bed {
         let pinned =
             File::open(format!("/proc/{}/ns/net", self.state.realm.init.pid)).ok().filter(|_| self.state.realm.alive());
         let network = if pinned.is_some() { self.state.network.as_str() } else { "" };
+        cgroup::thaw(&self.name)?;
         self.state.realm.kill()?;
         if let Some(tether) = self.tether.take() {
             tether.cut();

@@ -60,7 +60,7 @@ impl Docker {
         for folder in ["run", "var-lib", "logs"] {
             fs::create_dir_all(dir.join(folder))?;
         }
-        let (outer, tether) = realm::launch(false, &dir.join("logs/init.log"), &[])?;
+        let (outer, tether) = realm::launch(&name, false, &dir.join("logs/init.log"), &[])?;
         let group = cgroup::path(&name, "node");
         let realm = match outer.nest(cgroup::JOIN, &[&group], &dir.join("logs/node.log")) {
             Ok(realm) => realm,

@@ -24,7 +24,7 @@ pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
 
-use crate::node::Node;
+use crate::node::{KubeletStart, Node};
 use crate::process::{self, Identity, wait_until};
 use crate::view::{self, Lists, bounded};
 
@@ -52,7 +52,7 @@ pub enum Fault {
     FailingWorkload,
     /// An update of a container behind a stopped shim holds up every list of containers
     BlockedUpdate,
-    /// A pod has two sandboxes
+    /// A pod has two sandboxes, and no kubelet runs that would end one
     DuplicateSandbox,
     /// A file system without room lies over containerd's data
     FullDisk,
@@ -147,14 +147,15 @@ impl Injection {
             Fault::StoppedContainers => Ok(()),
             Fault::DuplicateSandbox => {
                 let socket = view::socket(node);
-                self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))
+                self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))?;
+                if node.daemon("kubelet").is_none() { node.start_kubelet(KubeletStart::default()) } else { Ok(()) }
             }
             Fault::HungNetworkPlugin => gate::open(node),
             Fault::FullDisk | Fault::ReadOnlyRun => {
                 self.victim.path.iter().try_for_each(|path| host::uncover(node, path))
             }
             Fault::FewFiles => self.victim.process.map_or(Ok(()), |process| host::limit_files(process.pid, None)),
-            Fault::WaitingShim => host::thaw(&self.victim),
+            Fault::WaitingShim => host::thaw(node, &self.victim),
             Fault::ExpiredCertificate => host::renew(node),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::cgroup;
 use crate::process::{self, Identity, wait_until};
 
 /// How long a new init process may take to appear.
@@ -49,12 +50,16 @@ impl Tether {
     }
 }
 
-/// Starts the outer realm of a bed: network, mounts, host name and pids of its own.
-pub(crate) fn launch(keep: bool, log: &Path, path: &[PathBuf]) -> Result<(Realm, Tether)> {
+/// Starts the outer realm of the bed with this name: network, mounts, host name and pids of its own.
+pub(crate) fn launch(bed: &str, keep: bool, log: &Path, path: &[PathBuf]) -> Result<(Realm, Tether)> {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "tini", "--"]);
-    // `cat` ends at the end of its input, and tini with it: the owner's death is the end of the bed, without anybody watching.
-    command.args(if keep { &["sleep", "infinity"][..] } else { &["cat"][..] });
+    // `cat` ends at the end of its input, and after what is left to do tini with it: the owner's death is the end of the bed,
+    // without anybody watching.
+    let till_the_end = format!("cat\n{}", cgroup::THAW);
+    let forever = ["sleep", "infinity"];
+    let till_the_end = ["sh", "-c", &till_the_end, "sh", bed];
+    command.args(if keep { &forever[..] } else { &till_the_end });
     command.stdin(if keep { Stdio::null() } else { Stdio::piped() });
     let (realm, mut child) = start(command, log, path)?;
     let stdin = child.stdin.take();

@@ -99,7 +99,7 @@ impl Bed {
         let name = if options.keep { options.name } else { format!("{}-{}", options.name, std::process::id()) };
         let mark = state::claim(&name)?;
         let dir = state::folder(&name);
-        let (realm, tether) = realm::launch(options.keep, &dir.join("logs/init.log"), &path)?;
+        let (realm, tether) = realm::launch(&name, options.keep, &dir.join("logs/init.log"), &path)?;
         let network = process::namespace(realm.init.pid, "net").context("the bed's network")?;
         let state = State { realm, network, keep: options.keep, nodes: Vec::new(), kubeconfig: PathBuf::new() };
         // From here on an error or a panic takes down what is there.

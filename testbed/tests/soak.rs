@@ -56,6 +56,8 @@ struct Trouble {
     /// For how long it is left: until it is this, or confirmed.
     until: &'static str,
     make: fn(&Bed, &Node) -> Injection,
+    /// Whether no pod may come or go meanwhile.
+    still: bool,
 }
 
 /// In turn. The first few fit into the short version. (A plugin that adds a pod would not be left alone for long enough:
@@ -65,20 +67,39 @@ const TROUBLES: [Trouble; 6] = [
         fault: "HungContainer",
         until: "Confirmed",
         make: |bed, node| faults::freeze_shim(node, &worker(bed, node)).unwrap(),
+        still: false,
     },
-    Trouble { fault: "NetworkNotReady", until: "Suspected", make: |_, node| faults::take_network(node).unwrap() },
+    Trouble {
+        fault: "NetworkNotReady",
+        until: "Suspected",
+        make: |_, node| faults::take_network(node).unwrap(),
+        still: false,
+    },
     Trouble {
         fault: "RuntimeUpdateBlocked",
         until: "Confirmed",
         make: |bed, node| faults::block_update(node, &worker(bed, node)).unwrap(),
+        still: false,
     },
     Trouble {
         fault: "DuplicateSandbox",
         until: "Suspected",
         make: |bed, node| faults::duplicate_sandbox(node, &worker(bed, node)).unwrap(),
+        still: false,
     },
-    Trouble { fault: "NetworkPluginHung", until: "Confirmed", make: |_, node| faults::hang_cni_del(node).unwrap() },
-    Trouble { fault: "FdExhaustion", until: "Suspected", make: |_, node| faults::few_files(node).unwrap() },
+    Trouble {
+        fault: "NetworkPluginHung",
+        until: "Confirmed",
+        make: |_, node| faults::hang_cni_del(node).unwrap(),
+        still: false,
+    },
+    // With each pod that goes the runtime has fewer files open.
+    Trouble {
+        fault: "FdExhaustion",
+        until: "Suspected",
+        make: |_, node| faults::few_files(node).unwrap(),
+        still: true,
+    },
 ];
 
 /// Pod of the workload that stays.
@@ -102,7 +123,7 @@ fn workload(bed: &Bed, kind: &str, name: &str) {
     bed.kubectl_input(&["apply", "-f", "-"], &object.to_string()).unwrap();
 }
 
-/// What the probe says on the node itself. It may be held up for seconds where the machine is: it asks for a hundredth of a
+/// What the probe says on the node itself. It may be held up for seconds where the machine is: it asks for little of a
 /// processor.
 fn told(node: &Node, nrh: &Path) -> Value {
     let began = Instant::now();
@@ -202,7 +223,7 @@ fn nothing_of_the_probe_piles_up() {
     };
     let (first, began) = (probe(), Instant::now());
 
-    let (stop, end) = (AtomicBool::new(false), began + Duration::from_mins(minutes));
+    let (stop, still, end) = (AtomicBool::new(false), AtomicBool::new(false), began + Duration::from_mins(minutes));
     let mut made: BTreeMap<&str, u64> = BTreeMap::new();
     let mut samples = thread::scope(|scope| {
         let watch = scope.spawn(|| {
@@ -215,6 +236,9 @@ fn nothing_of_the_probe_piles_up() {
         });
         scope.spawn(|| {
             for replicas in ["12", "0"].into_iter().cycle() {
+                while still.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
+                    sleep(Duration::from_secs(1));
+                }
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
@@ -228,7 +252,12 @@ fn nothing_of_the_probe_piles_up() {
             for one in TROUBLES.iter().cycle() {
                 silent_runtime(node);
                 *made.entry("a silent runtime").or_default() += 1;
+                still.store(one.still, Ordering::Relaxed);
+                if one.still {
+                    sleep(2 * CHURN);
+                }
                 trouble(&bed, node, nrh, one);
+                still.store(false, Ordering::Relaxed);
                 *made.entry(one.fault).or_default() += 1;
                 if Instant::now() > end {
                     break;
@@ -237,6 +266,10 @@ fn nothing_of_the_probe_piles_up() {
         }));
         stop.store(true, Ordering::Relaxed);
         let samples = watch.join().unwrap();
+        // Told also of a run that fails: it has taken its time.
+        if samples.len() >= 4 {
+            write(minutes, &made, &samples);
+        }
         played.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         samples
     });
@@ -280,7 +313,7 @@ fn write(minutes: u64, made: &BTreeMap<&str, u64>, samples: &[Sample]) {
     };
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
     let document = json!({
-        "minutes": minutes, "looks": samples.len(), "faults": made,
+        "minutes": minutes, "seconds": samples.last().map(|one| one.second), "looks": samples.len(), "faults": made,
         "residentMiB": of(|one| one.resident_mib), "anonymousMiB": of(|one| one.anonymous_mib),
         "threads": of(|one| one.threads as f64), "descriptors": of(|one| one.descriptors as f64),
         "tasks": of(|one| one.tasks as f64), "callsOut": of(|one| one.calls_out as f64),

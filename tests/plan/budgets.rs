@@ -3,10 +3,10 @@
 use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Amount, Mode};
+use nrh::core::policy::{Action, Amount, Mode, TopologyLimit};
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{cont, hung, kill, plugin, policy, rule, step};
+use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 #[test]
@@ -54,6 +54,77 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
     world.run(secs(600));
     assert_eq!(world.episodes.len(), 2);
     assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+}
+
+#[test]
+fn what_is_only_told_does_not_keep_another_fault_from_being_healed() {
+    let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
+    let heal = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[step(Action::CleanupOrphans)])]);
+    let mut world = World::new(&[tell, heal], &["n1"]);
+    let mut down = fault(FaultType::KubeletDown, "kubelet");
+    down.severity = Severity::Critical;
+    world.infect("n1", down, Cure::Nothing);
+    world.infect("n1", fault(FaultType::OrphanContainer, "log"), Cure::Cleanup);
+    let began = world.now;
+    while world.acts.is_empty() {
+        world.pass();
+        world.tick(secs(1));
+        assert!(world.now.duration_since(began).as_secs() < 10, "{:?}", world.did());
+    }
+    assert_eq!(world.did(), ["notify", "job CleanupOrphans"]);
+}
+
+/// Six nodes in three zones, one of which has no name.
+fn in_zones(most: Amount) -> World {
+    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
+    policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
+    policy.limits.max_in_flight = Amount::Count(6);
+    policy.limits.storm.nodes = Amount::Count(100);
+    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1", "c1", "c2"]);
+    for (name, node) in &mut world.nodes {
+        if !name.starts_with('c') {
+            node.view.labels.insert("zone".into(), name[..1].into());
+        }
+    }
+    for node in ["a1", "a2", "a3", "b1", "c1", "c2"] {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    world
+}
+
+fn begun(world: &World) -> Vec<String> {
+    acts(&world.plan()).into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn each_zone_has_a_budget_of_its_own() {
+    let mut world = in_zones(Amount::Count(1));
+    assert_eq!(begun(&world), ["a1", "b1", "c1"]);
+    let held = world.pass().held;
+    let told: Vec<&str> =
+        held.iter().filter(|h| h.reason == HoldReason::TopologyLimit).map(|h| h.node.as_str()).collect();
+    assert_eq!(told, ["a2", "a3", "c2"]);
+    assert!(held.iter().any(|h| h.message.contains("on nodes with zone=a, maxInFlight there is 1")), "{held:#?}");
+    assert!(held.iter().any(|h| h.message.contains("on nodes without label zone")), "{held:#?}");
+    world.run(secs(600));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
+
+    assert_eq!(begun(&in_zones(Amount::Percent(67))), ["a1", "a2", "b1", "c1"], "two of three, one of one, one of two");
+    assert!(begun(&in_zones(Amount::Percent(0))).is_empty());
+}
+
+#[test]
+fn an_episode_whose_node_is_gone_counts_in_every_zone() {
+    let mut world = in_zones(Amount::Count(1));
+    let mut snapshot = world.snapshot();
+    world.pass();
+    snapshot.ledger.clone_from(&world.ledger);
+    // Nobody sees them yet, and one of the nodes was removed.
+    snapshot.nodes.remove("b1");
+    snapshot.reports.remove("b1");
+    let begun = acts(&plan(&snapshot, &world.settings));
+    // Those that hold a slot already are made again, which the API server refuses.
+    assert_eq!(begun.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["a1", "c1"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use nrh::core::episode::{HealState, Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
 use nrh::core::plan::{Effect, Health, HoldReason, Operation};
-use nrh::core::policy::{Action, Amount};
+use nrh::core::policy::{Action, Amount, OnFailure, Step};
 use nrh::core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
@@ -249,4 +249,21 @@ fn the_outlook_says_what_is_done() {
     let outlook = world.plan().nodes.remove("n1").unwrap();
     assert_eq!(outlook.worst, "HungContainer: container log of kube-system/log");
     assert_eq!(outlook.health, Health::Unhealthy);
+}
+
+#[test]
+fn a_step_that_fails_for_good_may_end_the_ladder() {
+    let mut first = cont();
+    (first.attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
+    let mut world = World::sick(hung("log"), Cure::Kill, &[first, kill(true), notify()]);
+    world.run(secs(1200));
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont", "notify"], "nothing harsher, and people are told");
+    assert_eq!(world.only_episode().phase, Phase::Failed);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
+    world.run(secs(1200));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon) };
+    let mut world = World::sick(hung("log"), Cure::Kill, &[cordon, kill(true)]);
+    world.run(secs(1200));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "a cordon that was made has not failed");
 }

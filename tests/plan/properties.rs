@@ -6,14 +6,18 @@ use std::time::Duration;
 use nrh::core::episode::{Episode, HealState, Phase, StepRecord};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
-use nrh::core::policy::{Action, Amount, Mode, Policy, Step};
+use nrh::core::policy::{Action, ActionType, Amount, Mode, Policy, Step, TopologyLimit};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
+use nrh::core::window::{self, WindowType};
 use proptest::prelude::*;
 
-use crate::samples::{backing_off, cont, creating, failed, fault, kill, notify, overdue, pod, policy, rule, step};
+use crate::samples::{
+    backing_off, cont, creating, failed, fault, kill, notify, overdue, pod, policy, rule, step, today, tomorrow,
+};
 use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
+const ZONE: &str = "zone";
 
 /// Something that happens between two passes.
 #[derive(Clone, Debug)]
@@ -36,6 +40,7 @@ enum Event {
     SuspendPolicy(bool),
     PausePolicy(bool),
     DryRun(bool),
+    Windows(u8),
     LoseLedger,
     Cordon(usize),
     Uncordon(usize),
@@ -76,6 +81,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::SuspendPolicy),
         1 => any::<bool>().prop_map(Event::PausePolicy),
         1 => any::<bool>().prop_map(Event::DryRun),
+        1 => (0_u8..4).prop_map(Event::Windows),
         1 => Just(Event::LoseLedger),
         1 => node.clone().prop_map(Event::Cordon),
         2 => node.clone().prop_map(Event::Uncordon),
@@ -134,6 +140,14 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             world.policies[0].pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
         }
         Event::DryRun(on) => world.policies[0].mode = if *on { Mode::DryRun } else { Mode::Enforce },
+        Event::Windows(which) => {
+            world.policies[0].windows = match which {
+                0 => vec![today(WindowType::Deny)],
+                1 => vec![tomorrow(WindowType::Allow)],
+                2 => vec![today(WindowType::Allow), tomorrow(WindowType::Deny)],
+                _ => Vec::new(),
+            };
+        }
         Event::LoseLedger => world.ledger = None,
         Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
         Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
@@ -166,12 +180,20 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn worlds() -> impl Strategy<Value = World> {
-    (ladders(), 1_u32..4, 1_u32..4, prop::sample::select(vec![50_u32, 75, 100])).prop_map(
-        |(ladder, most, ceiling, bad)| {
+    let zones = prop::option::of(1_u32..3);
+    (ladders(), 1_u32..4, 1_u32..4, prop::sample::select(vec![50_u32, 75, 100]), zones).prop_map(
+        |(ladder, most, ceiling, bad, zones)| {
             let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
             policy.limits.max_in_flight = Amount::Count(most);
             policy.limits.max_unhealthy = Amount::Percent(bad);
+            policy.limits.per_topology = zones
+                .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
+                .into_iter()
+                .collect();
             let mut world = World::new(&[policy], &NODES);
+            for (place, name) in NODES.iter().enumerate() {
+                world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
+            }
             world.ceiling = ceiling;
             world.settings.rebuild_ledger = true;
             world
@@ -261,6 +283,8 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
     assert_eq!(report.node_uid.as_ref(), Some(&view.uid));
     let policy: &Policy = &snapshot.policies[0];
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
+    let is_told = matches!(operation, Operation::Notify(_));
+    assert!(is_told || window::shut(&policy.windows, ActionType::DeletePod, snapshot.now).is_none());
     assert!(snapshot.ledger.is_some() || snapshot.episodes.values().any(|e| e.node == node && e.is_open()));
     let heartbeat = report.heartbeat.as_ref().unwrap();
     if matches!(operation, Operation::Notify(_)) && heartbeat.arrived > heartbeat.interval {
@@ -290,6 +314,13 @@ fn check_world(world: &World) {
     let open: Vec<&Episode> = world.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).collect();
     let most = world.policies[0].limits.max_in_flight.of(4).min(world.ceiling);
     assert!(open.len() <= usize::try_from(most).unwrap(), "{} in flight, {most} allowed", open.len());
+    for limit in &world.policies[0].limits.per_topology {
+        let zone = |episode: &Episode| world.nodes[&episode.node].view.labels[&limit.key].clone();
+        for place in ["0", "1"] {
+            let here = open.iter().filter(|episode| zone(episode) == place).count();
+            assert!(here <= usize::try_from(limit.max_in_flight.of(2)).unwrap(), "{here} in zone {place}");
+        }
+    }
     world.episodes.values().for_each(|episode| check_refusals(world, episode));
     if let Some(ledger) = &world.ledger {
         assert!(ledger.slots.len() <= usize::try_from(most).unwrap(), "{ledger:?}");
@@ -330,6 +361,7 @@ fn shuffled(snapshot: &Snapshot) -> Snapshot {
 /// Everybody lets go, and time passes: everything comes to an end and is put back.
 fn calm_down(world: &mut World) {
     world.policies[0].suspend = false;
+    world.policies[0].windows.clear();
     world.refuses = false;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));

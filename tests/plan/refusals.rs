@@ -6,18 +6,21 @@ use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::plan::{Health, HoldReason, plan};
 use nrh::core::policy::{Action, Amount, Mode};
 use nrh::core::snapshot::{Snapshot, Tri};
+use nrh::core::window::WindowType;
 
-use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step};
+use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today, tomorrow};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 /// Everything that says no to a fault that is healed otherwise, and the reason it gives.
 #[test]
 fn every_doubt_holds() {
     type Doubt = (&'static str, HoldReason, fn(&mut Snapshot));
-    let doubts: [Doubt; 22] = [
+    let doubts: [Doubt; 24] = [
         ("no policy", HoldReason::NoPolicy, |s| s.policies.clear()),
         ("a policy suspended", HoldReason::Suspended, |s| s.policies[0].suspend = true),
         ("a policy paused", HoldReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
+        ("a Deny window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![today(WindowType::Deny)]),
+        ("no Allow window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![tomorrow(WindowType::Allow)]),
         ("no rule for the kind", HoldReason::NoRule, |s| {
             s.policies[0].rules[0].faults = [FaultType::LeakedShim].into();
         }),

@@ -1,13 +1,15 @@
 //! Faults, pods and policies to build worlds from.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nrh::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
 use nrh::core::order::Signal;
-use nrh::core::policy::{Action, Amount, History, Limits, Mode, Policy, Rule, Selector, Step};
+use nrh::core::policy::{Action, Amount, History, Limits, Mode, OnFailure, Policy, Rule, Selector, Step, StormLimit};
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
+use nrh::core::window::{Window, WindowType};
 
 pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -132,7 +134,14 @@ pub fn overdue(node: &str, name: &str) -> SuspectPod {
 }
 
 pub fn step(action: Action) -> Step {
-    Step { action, timeout: secs(180), attempts: 1, cooldown: secs(60), verify_for: secs(5) }
+    Step {
+        action,
+        timeout: secs(180),
+        attempts: 1,
+        cooldown: secs(60),
+        verify_for: secs(5),
+        on_failure: OnFailure::Next,
+    }
 }
 
 pub fn cont() -> Step {
@@ -157,6 +166,20 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
     }
 }
 
+fn window(kind: WindowType, schedule: &str) -> Window {
+    Window::new(kind, schedule, Duration::from_hours(24), "UTC", BTreeSet::new()).unwrap()
+}
+
+/// A window that is open on the first day of these worlds.
+pub fn today(kind: WindowType) -> Window {
+    window(kind, "0 0 1 1 *")
+}
+
+/// One that opens on the second day.
+pub fn tomorrow(kind: WindowType) -> Window {
+    window(kind, "0 0 2 1 *")
+}
+
 /// An enforcing policy for all nodes, without narrow budgets.
 pub fn policy(name: &str, rules: &[Rule]) -> Policy {
     Policy {
@@ -168,8 +191,14 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
         mode: Mode::Enforce,
         suspend: false,
         pause_requests: Vec::new(),
+        windows: Vec::new(),
         rules: rules.to_vec(),
-        limits: Limits { max_unhealthy: Amount::Percent(100), max_in_flight: Amount::Count(5) },
+        limits: Limits {
+            max_unhealthy: Amount::Percent(100),
+            max_in_flight: Amount::Count(5),
+            per_topology: Vec::new(),
+            storm: StormLimit::default(),
+        },
         history: History { limit: 50, ttl: secs(604_800) },
     }
 }

@@ -63,7 +63,7 @@ fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
     }
     let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
     for container in lists.containers.iter().filter(running) {
-        let alone = matches!(kind, RuntimeKind::Docker | RuntimeKind::CriO);
+        let alone = kind.answers_itself();
         let id = if alone { container.id.as_str() } else { container.sandbox_id.as_str() };
         let new = || Group {
             id,

@@ -11,7 +11,7 @@ use crate::core::text::bounded;
 use crate::core::thresholds::{Confirmation, Thresholds};
 
 /// There is one on a node.
-const KUBELET: &str = "kubelet";
+pub(super) const KUBELET: &str = "kubelet";
 /// A shim begins so many ticks (1/100 s) after the kubelet, at least, if that has asked for it: what the one before has
 /// asked for may still come.
 const ASKED_BY_IT: u64 = 200;

@@ -10,14 +10,12 @@
 use std::time::Duration;
 
 use super::component::Component;
+use super::kubelet::KUBELET;
 use super::{Findings, PORT_STALE, STALE, Verdict, answer, lists};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::core::observation::{Observations, PortSeen};
 use crate::core::reason::ConditionReason;
-use crate::core::thresholds::Thresholds;
-
-/// There is one on a node.
-const KUBELET: &str = "kubelet";
+use crate::core::thresholds::{Confirmation, Thresholds};
 
 /// How the kubelet's looks at its pods go.
 enum Relists {
@@ -28,9 +26,29 @@ enum Relists {
     Undecided(Verdict),
 }
 
+/// The newest look at the port, if it is no older than this.
+fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), Verdict> {
+    answer(&seen.port, seen.now, "the kubelet's own port", stale)
+}
+
+/// What both faults have in common.
+fn of_the_kubelet(kind: FaultType, looked: Duration, confirm: Confirmation) -> Component<'static> {
+    Component {
+        kind,
+        key: KUBELET,
+        subject: Subject::named(SubjectKind::Kubelet, KUBELET),
+        severity: Severity::High,
+        message: String::new(),
+        impact: "",
+        evidence: Vec::new(),
+        looked,
+        confirm,
+    }
+}
+
 pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::SyncLoopStalled;
-    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", PORT_STALE) {
+    let (port, looked) = match asked(seen, PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -48,7 +66,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
         Ok(false) => {}
     }
     // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
-    if let Err(verdict) = answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+    if let Err(verdict) = asked(seen, STALE) {
         return findings.blind(kind, verdict);
     }
     let held = |why: &str| {
@@ -65,10 +83,6 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
     }
     findings.sightings.push(
         Component {
-            kind,
-            key: KUBELET,
-            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
-            severity: Severity::High,
             message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
             impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
                      mount that does not answer, left below the folder of a pod that is gone",
@@ -76,8 +90,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
                 "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
                 "its looks at its pods go on, and the runtime answers".to_owned(),
             ],
-            looked,
-            confirm: thresholds.sync_loop_stalled,
+            ..of_the_kubelet(kind, looked, thresholds.sync_loop_stalled)
         }
         .into(),
     );
@@ -86,7 +99,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
 
 pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::PlegSlow;
-    let (port, looked) = match answer(&seen.port, seen.now, "the kubelet's own port", PORT_STALE) {
+    let (port, looked) = match asked(seen, PORT_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
@@ -95,7 +108,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Relists::Undecided(verdict) => return findings.blind(kind, verdict),
         Relists::Slow(evidence) => evidence,
     };
-    if let Err(verdict) = answer(&seen.port, seen.now, "the kubelet's own port", STALE) {
+    if let Err(verdict) = asked(seen, STALE) {
         return findings.blind(kind, verdict);
     }
     if let Some(why) = of_the_runtime(seen) {
@@ -104,10 +117,6 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     }
     findings.sightings.push(
         Component {
-            kind,
-            key: KUBELET,
-            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
-            severity: Severity::High,
             message: format!(
                 "the kubelet takes {} s or more for each look at its pods, and the runtime answers",
                 thresholds.slow_relist.as_secs()
@@ -115,8 +124,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
             impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
                      single objects one after another, and up to its limit for each",
             evidence,
-            looked,
-            confirm: thresholds.pleg_slow,
+            ..of_the_kubelet(kind, looked, thresholds.pleg_slow)
         }
         .into(),
     );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::component::Component;
 use super::{Coverage, Findings, STALE, Verdict, answer, pod_of, processes};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
-use crate::core::observation::{MayBe, Observations, Part, ProcessSeen, ProcessTable, Unproven};
+use crate::core::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
@@ -19,6 +19,8 @@ struct Waiting {
     key: String,
     /// What it is, as people know it.
     role: String,
+    /// What a fault about it is about.
+    kind: SubjectKind,
     command: String,
     pid: i32,
     /// The thread of it that waits, where it is not known to be the process itself.
@@ -54,6 +56,11 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
                         found.push(Waiting {
                             key: key.clone(),
                             role: daemon.owner.to_string(),
+                            kind: if daemon.owner == Owner::Kubelet {
+                                SubjectKind::Kubelet
+                            } else {
+                                SubjectKind::Process
+                            },
                             command: daemon.owner.key().to_owned(),
                             pid: daemon.pid,
                             thread: Some(thread.thread),
@@ -105,7 +112,19 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
         };
         let key = key_of(*pid, *start_ticks);
         let (command, wchan) = (command.clone(), wchan.clone());
-        Some(Waiting { key, role, command, pid: *pid, thread: None, wchan, waited: (*waited)?, sandbox_id, looked })
+        let kind = SubjectKind::Process;
+        Some(Waiting {
+            key,
+            role,
+            kind,
+            command,
+            pid: *pid,
+            thread: None,
+            wchan,
+            waited: (*waited)?,
+            sandbox_id,
+            looked,
+        })
     });
     let unproven = table.unproven.iter().filter_map(|process| {
         let Unproven { pid, start_ticks, command, waited, may_be, .. } = process;
@@ -118,6 +137,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
         Some(Waiting {
             key: key_of(*pid, *start_ticks),
             role: role.to_owned(),
+            kind: SubjectKind::Process,
             command: command.clone(),
             pid: *pid,
             thread: None,
@@ -154,7 +174,7 @@ fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> C
             name: Some(bounded(&format!("{} ({command}, {})", one.pid, one.role), 253)),
             sandbox_id: one.sandbox_id.as_deref().map(|id| bounded(id, 128)),
             pod,
-            ..Subject::of(SubjectKind::Process)
+            ..Subject::of(one.kind)
         },
         impact: "no signal ends it: it goes on when the disk, the server or the driver behind it answers, or with a reboot; \
                  what waits for it waits as well",

@@ -8,7 +8,7 @@ use crate::core::episode::{
     Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
 };
 use crate::core::fault::FaultState;
-use crate::core::policy::{Action, Policy, Step};
+use crate::core::policy::{Action, Policy, Rule, Step};
 
 /// Takes the episode as far as it goes now.
 pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, may_start: bool, wake: &mut Wake) -> Turn {
@@ -206,7 +206,7 @@ fn try_fault(
             return Err(Hold::new(HoldReason::NoLedger, message));
         }
         let hold = match present(facts, &standing, seen)
-            .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, seen, rule, step)?)))
+            .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?)))
         {
             Ok((seen, lane)) => {
                 reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
@@ -222,7 +222,7 @@ fn try_fault(
             wake.at(patience.saturating_sub(idle));
             return Err(hold);
         }
-        pass_over(ctx, turn, standing, step, &hold);
+        pass_over(ctx, turn, standing, rule, step, &hold);
     }
 }
 
@@ -291,11 +291,15 @@ fn reserve(
     wake.at(ctx.settings.retry);
 }
 
-/// A step that stayed held for too long is passed over: every wait has an end.
-fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, step: &Step, hold: &Hold) {
+/// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day is not
+/// replaced by a harsher one: people are told instead, where the ladder says so.
+fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
     let mut record = record(ctx, &turn.episode, &standing, step, Lane::Api);
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung += 1;
+    if hold.reason == HoldReason::OutsideWindow {
+        standing.rung = rule.telling_rung(standing.rung);
+    }
     replace(&mut turn.episode, standing);
 }

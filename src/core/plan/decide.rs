@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::evidence::{self, NodeFacts};
+use super::scope::Scope;
 use super::turn::Turn;
 use super::{Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, leftovers, opening, outlook, scope};
 use crate::core::budget::Slots;
@@ -18,6 +19,8 @@ pub(super) struct Ctx<'a> {
     pub settings: &'a PlanSettings,
     /// Valid policies by name.
     pub policies: &'a BTreeMap<&'a str, &'a Policy>,
+    /// What each of them covers, by its name.
+    pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
 }
 
 impl Ctx<'_> {
@@ -34,10 +37,10 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
     policies.sort_by(|a, b| a.order(b));
     let by_name: BTreeMap<&str, &Policy> = policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect();
-    let ctx = Ctx { snapshot, settings, policies: &by_name };
     let mut wake = Wake::default();
     let nodes = evidence::gather(snapshot, settings, &policies, &mut wake);
-    let scopes = scope::scopes(&policies, &nodes);
+    let scopes = scope::scopes(&policies, &nodes, snapshot);
+    let ctx = Ctx { snapshot, settings, policies: &by_name, scopes: &scopes };
     let mut slots = Slots::reconcile(
         snapshot.ledger.as_ref(),
         &snapshot.episodes,
@@ -56,7 +59,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             turns.entry(facts.name).or_default().push(turn);
         }
     }
-    let opened = opening::open(ctx, &nodes, &scopes, &mut slots, &mut wake);
+    let opened = opening::open(ctx, &nodes, &mut slots, &mut wake);
     let mut held = opened.held;
     for turn in opened.turns {
         if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {

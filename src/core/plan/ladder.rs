@@ -8,8 +8,9 @@ use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, c
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::kubelet;
 use crate::core::order::{NodeAction, Order, Signal};
-use crate::core::policy::{Action, ActionType, Rule, Step};
+use crate::core::policy::{Action, ActionType, OnFailure, Policy, Rule, Step};
 use crate::core::snapshot::Tri;
+use crate::core::window;
 
 /// How often a step is tried again for nothing when only its target had changed.
 const FREE_TRIES: usize = 5;
@@ -72,6 +73,15 @@ pub(super) fn climb<'r>(
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
         if is_used_up(standing, step, episode) {
             standing.rung += 1;
+            if step.on_failure == OnFailure::Stop && step.action != Action::Cordon {
+                let number = standing.rung;
+                standing.rung = rule.telling_rung(standing.rung);
+                notes.push(format!(
+                    "step {number} {} of rule {} has failed, and nothing harsher follows (onFailure: Stop)",
+                    step.action.kind().as_str(),
+                    rule.name
+                ));
+            }
             continue;
         }
         let useful = fault.map_or(Ok(()), |fault| {
@@ -156,10 +166,12 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
 pub(super) fn may_take(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
+    policy: &Policy,
     seen: &Seen<'_>,
     rule: &Rule,
     step: &Step,
 ) -> Result<Lane, Hold> {
+    in_window(ctx, policy, step)?;
     evidence(facts, seen, ctx)?;
     if !matches!(step.action, Action::Notify { .. }) {
         may_be_touched(facts, &seen.fault)?;
@@ -177,6 +189,16 @@ pub(super) fn may_take(
             Ok(lane(facts))
         }
     }
+}
+
+/// Whether the policy lets such a step be taken at this time of day.
+fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Hold> {
+    let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
+    let hold = Hold::new(HoldReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
+    Err(match shut.until {
+        Some(until) => hold.until(until),
+        None => hold,
+    })
 }
 
 /// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
 use super::scope::Scope;
+use super::storm::Storm;
 use super::turn::Turn;
 use super::{Ctx, Held, Hold, HoldReason, Wake, advance, readiness};
 use crate::core::budget::{Bounds, Slots};
@@ -37,7 +38,6 @@ pub(super) struct Opened {
 pub(super) fn open<'a>(
     ctx: Ctx<'a>,
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
-    scopes: &BTreeMap<&'a str, Scope<'a>>,
     slots: &mut Slots,
     wake: &mut Wake,
 ) -> Opened {
@@ -57,7 +57,7 @@ pub(super) fn open<'a>(
         // A policy that starts nothing keeps no other one from the node, and neither does a dry run.
         let begun = match taken.get(node) {
             Some(first) => Err(goes_first(node, first)),
-            None => begin(ctx, &candidate, scopes, slots, wake),
+            None => begin(ctx, &candidate, nodes, slots, wake),
         };
         match begun {
             Ok(turn) => {
@@ -112,6 +112,35 @@ fn on_node<'c, 'a>(
     candidates
 }
 
+/// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.
+fn passing<'a>(
+    policy: &Policy,
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Hold> {
+    let used = slots.in_flight(&policy.name, policy.mode);
+    let mut held = None;
+    ready.retain(|(seen, rule)| match scope.and_then(|scope| scope.storms.get(&seen.fault.kind)) {
+        Some(Storm::Passing(most)) if rule.acts() && used >= *most => {
+            held.get_or_insert((seen.fault.kind, *most));
+            false
+        }
+        _ => true,
+    });
+    match held.filter(|_| ready.is_empty()) {
+        None => Ok(()),
+        Some((kind, most)) => {
+            let message = format!(
+                "many nodes of policy {} have {kind}: so few are healed at a time ({most} now), and twice as many when that \
+                 has helped (limits.storm)",
+                policy.name
+            );
+            Err(Hold::new(HoldReason::Storm, &message))
+        }
+    }
+}
+
 /// A simulated episode takes a virtual slot for as long as its step would take.
 fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wake: &mut Wake) {
     for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
@@ -148,12 +177,14 @@ fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: 
 fn begin<'a>(
     ctx: Ctx<'a>,
     candidate: &Candidate<'_, 'a>,
-    scopes: &BTreeMap<&'a str, Scope<'a>>,
+    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
     slots: &mut Slots,
     wake: &mut Wake,
 ) -> Result<Turn, Hold> {
     let (facts, policy) = (candidate.facts, candidate.policy);
+    let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
+    passing(policy, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
         ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
     }
@@ -161,7 +192,6 @@ fn begin<'a>(
         let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
         return Err(dry_run(policy, known));
     };
-    let scope = scopes.get(policy.name.as_str());
     if let Some((reason, message)) = scope.and_then(Scope::blocked) {
         return Err(Hold::new(reason, &message));
     }
@@ -172,8 +202,9 @@ fn begin<'a>(
         return Err(Hold::new(HoldReason::StepUnderWay, &message));
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
+    let refused = || slots.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, slots));
     if !slots.has(&name)
-        && let Some((reason, message)) = slots.refuse(&policy.name, bounds)
+        && let Some((reason, message)) = refused()
     {
         return Err(Hold::new(reason, &message));
     }

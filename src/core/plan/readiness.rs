@@ -1,6 +1,7 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
 use super::evidence::{NodeFacts, Seen};
+use super::storm::{self, Storm};
 use super::{Ctx, Hold, HoldReason, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
@@ -65,13 +66,28 @@ pub(super) fn judge<'p>(
         return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(seen.lasted)));
     }
     ladder::evidence(facts, seen, ctx)?;
-    first_step(ctx, facts, seen, rule)?;
+    first_step(ctx, facts, policy, seen, rule)?;
+    no_storm(ctx, policy, fault, rule)?;
     Ok(rule)
+}
+
+/// Whether the fault is no storm that rises.
+fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
+    let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
+    if storm != Some(&Storm::Rising) || !rule.acts() {
+        return Ok(());
+    }
+    let message = format!(
+        "many nodes of policy {} have the same new {}: nothing is begun for it until no more come, since one cause is more \
+         likely than many sick nodes (limits.storm; how many stands in the policy's status)",
+        policy.name, fault.kind
+    );
+    Err(Hold::new(HoldReason::Storm, &message).until(storm::AGAIN))
 }
 
 /// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned for a cure
 /// that is held anyway.
-fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
+fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
     let mut standing = standing(&seen.fault, rule);
     let mut notes = Vec::new();
     loop {
@@ -80,7 +96,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule)
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
         };
-        ladder::may_take(ctx, facts, seen, rule, step)?;
+        ladder::may_take(ctx, facts, policy, seen, rule, step)?;
         if step.action != Action::Cordon {
             return Ok(());
         }

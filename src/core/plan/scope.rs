@@ -3,28 +3,39 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::{NodeFacts, Probe};
+use super::storm::{Storm, Weather};
 use super::{HoldReason, PolicyOutlook};
 use crate::core::budget::{Bounds, Slots};
-use crate::core::fault::{Fault, FaultState};
-use crate::core::policy::{ActionType, Mode, Policy, Rule};
-use crate::core::snapshot::Tri;
+use crate::core::fault::{Fault, FaultState, FaultType};
+use crate::core::policy::{Mode, Policy, Rule};
+use crate::core::snapshot::{NodeView, Snapshot, Tri};
+use crate::core::window::{self, Shut};
 
 /// A policy with what it covers now.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub policy: &'a Policy,
+    /// Why none of its steps may be taken at this time of day, if so.
+    pub shut: Option<Shut>,
     pub selected: u32,
     pub unhealthy: u32,
     pub unknown: u32,
     pub max_unhealthy: u32,
     pub max_in_flight: u32,
     pub overlaps: BTreeSet<&'a str>,
+    /// Faults that many of them have.
+    weather: Weather<'a>,
+    /// Those of them that are a storm.
+    pub storms: BTreeMap<FaultType, Storm>,
+    /// Selected nodes by the value of their label, for each topology that has a limit.
+    groups: Vec<BTreeMap<Option<&'a str>, u32>>,
 }
 
 /// Counts, for every policy, the nodes that it selects and that are not being deleted.
 pub(super) fn scopes<'a>(
     policies: &[&'a Policy],
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    snapshot: &Snapshot,
 ) -> BTreeMap<&'a str, Scope<'a>> {
     let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
     for facts in nodes.values() {
@@ -32,13 +43,15 @@ pub(super) fn scopes<'a>(
         let selected: Vec<&'a Policy> =
             policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect();
         for scope in scopes.iter_mut().filter(|scope| selected.iter().any(|p| p.name == scope.policy.name)) {
-            scope.count(facts);
+            scope.count(facts, view);
             scope.overlaps.extend(selected.iter().map(|p| p.name.as_str()).filter(|n| *n != scope.policy.name));
         }
     }
     scopes
         .into_iter()
         .map(|mut scope| {
+            scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
+            scope.storms = scope.weather.storms(scope.policy, &snapshot.episodes, snapshot.now);
             scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
             scope.max_in_flight = scope.policy.limits.max_in_flight.of(scope.selected);
             (scope.policy.name.as_str(), scope)
@@ -47,20 +60,28 @@ pub(super) fn scopes<'a>(
 }
 
 impl<'a> Scope<'a> {
-    const fn empty(policy: &'a Policy) -> Self {
+    fn empty(policy: &'a Policy) -> Self {
         Self {
             policy,
+            shut: None,
             selected: 0,
             unhealthy: 0,
             unknown: 0,
             max_unhealthy: 0,
             max_in_flight: 0,
             overlaps: BTreeSet::new(),
+            weather: Weather::default(),
+            storms: BTreeMap::new(),
+            groups: vec![BTreeMap::new(); policy.limits.per_topology.len()],
         }
     }
 
-    fn count(&mut self, facts: &NodeFacts<'_>) {
+    fn count(&mut self, facts: &NodeFacts<'_>, view: &'a NodeView) {
         self.selected += 1;
+        self.weather.count(self.policy, facts, view);
+        for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
+            *group.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1;
+        }
         if is_unhealthy(self.policy, facts) {
             self.unhealthy += 1;
         } else if matches!(facts.probe, Probe::Never | Probe::WrongNode) {
@@ -87,6 +108,46 @@ impl<'a> Scope<'a> {
         })
     }
 
+    /// Why none of its steps but telling people may be taken at this time of day, if so: each step asks for itself.
+    fn outside(&self) -> Option<(HoldReason, String)> {
+        let shut = self.shut.as_ref()?;
+        Some((HoldReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
+    }
+
+    /// Why no further episode may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
+    /// in each of them: nobody knows where it was.
+    pub fn crowded(
+        &self,
+        facts: &NodeFacts<'_>,
+        nodes: &BTreeMap<&str, NodeFacts<'_>>,
+        slots: &Slots,
+    ) -> Option<(HoldReason, String)> {
+        for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
+            let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
+            let mine = facts.view.and_then(value);
+            let is_here = |node: &&str| nodes.get(*node).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
+            let used = slots.nodes_in_flight(&self.policy.name, self.policy.mode).filter(is_here).count();
+            let selected = group.get(&mine.as_deref()).copied().unwrap_or_default();
+            let most = limit.max_in_flight.of(selected);
+            if used >= usize::try_from(most).unwrap_or(usize::MAX) {
+                let (name, key) = (&self.policy.name, &limit.key);
+                let place = mine.map_or_else(|| format!("without label {key}"), |value| format!("with {key}={value}"));
+                let message = format!(
+                    "{used} episode(s) of policy {name} in flight on nodes {place}, maxInFlight there is {most}: the next \
+                     starts when one ends"
+                );
+                return Some((HoldReason::TopologyLimit, message));
+            }
+        }
+        None
+    }
+
+    /// That many of its nodes have the same fault, if so.
+    fn storm(&self) -> Option<(HoldReason, String)> {
+        let told = self.weather.told(self.policy)?;
+        Some((HoldReason::Storm, format!("policy {}: {told}", self.policy.name)))
+    }
+
     /// What is written about the policy.
     pub fn outlook(&self, slots: &Slots) -> PolicyOutlook {
         let mode = self.policy.mode;
@@ -98,7 +159,11 @@ impl<'a> Scope<'a> {
             in_flight: slots.in_flight(&self.policy.name, mode),
             max_unhealthy: self.max_unhealthy,
             max_in_flight: self.max_in_flight,
-            blocked: self.blocked().or_else(|| slots.refuse(&self.policy.name, bounds)),
+            blocked: self
+                .blocked()
+                .or_else(|| self.outside())
+                .or_else(|| self.storm())
+                .or_else(|| slots.refuse(&self.policy.name, bounds)),
             overlaps: self.overlaps.iter().map(|name| (*name).to_owned()).collect(),
         }
     }
@@ -119,5 +184,5 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
 }
 
 fn counts(rule: &Rule, fault: &Fault) -> bool {
-    !fault.kind.is_lasting() || rule.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
+    !fault.kind.is_lasting() || rule.acts()
 }

@@ -135,7 +135,7 @@ fn again<'f>(
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
-    ladder::may_take(ctx, facts, seen, rule, step)?;
+    ladder::may_take(ctx, facts, policy, seen, rule, step)?;
     Ok(&seen.fault)
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::explain::local::{counts, lanes};
+use crate::explain::local::{calls, lanes};
 use crate::explain::text::seen;
 use crate::node::evidence::{Bundle, ProcessEvidence, Section};
 
@@ -15,8 +15,7 @@ pub(super) fn text(bundle: &Bundle) -> String {
         let _ = writeln!(out, "  runtime: {} at {}", runtime.version, runtime.endpoint);
     }
     lanes(&mut out, &bundle.lanes);
-    counts(&mut out, "calls out then", &bundle.calls_out);
-    counts(&mut out, "calls given up since the probe began", &bundle.calls_given_up);
+    calls(&mut out, "calls out then", &bundle.calls);
     for one in &bundle.processes {
         process(&mut out, one);
     }

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::look::{Allowed, Bounds};
 use super::target::Held;
@@ -10,6 +12,7 @@ use super::verdict;
 use crate::core::observation::ContainerState;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
 use crate::node::cri::{Cri, CriError};
+use crate::node::patience::Patience;
 
 /// How often the effect is looked for.
 const RHYTHM: Duration = Duration::from_millis(50);
@@ -42,7 +45,7 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
             ),
         );
     }
-    let start = Instant::now();
+    let mut patience = Patience::new(bound, Instant::now());
     loop {
         match effect(held, signal) {
             Ok(Some(said)) => return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
@@ -51,7 +54,7 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
                 return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
             }
         }
-        if start.elapsed() >= bound {
+        if patience.left().is_zero() {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
                 "signalled process {pid} ({signal:?}), {}s later it is still in state {} (waits in {})",
@@ -62,6 +65,7 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
             return failed(order, &message);
         }
         tokio::time::sleep(RHYTHM).await;
+        patience.count(Instant::now());
     }
 }
 
@@ -91,10 +95,11 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
         Ok(()) | Err(CriError::NotFound) => {}
         Err(error) => return Err(format!("cannot remove container {id}: {error}")),
     }
-    let start = Instant::now();
+    let mut patience = Patience::new(bounds.verify, Instant::now());
     loop {
-        let left = bounds.verify.saturating_sub(start.elapsed());
-        match cri.container_status(id, left).await {
+        let left = patience.left();
+        // The last question has time for an answer, too.
+        match cri.container_status(id, left.max(RHYTHM)).await {
             Err(CriError::NotFound) => {
                 return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));
             }
@@ -103,6 +108,7 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
             }
             _ => tokio::time::sleep(RHYTHM).await,
         }
+        patience.count(Instant::now());
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::node::patience::within;
+
 /// Why work has no result: one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -45,7 +47,7 @@ impl Reader {
             drop(busy);
         });
         spawned.map_err(|error| Unanswered(format!("cannot start a thread to look: {error}")))?;
-        match tokio::time::timeout(bound, receive).await {
+        match within(bound, receive).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(Unanswered("the thread that looked at the processes died".to_owned())),
             Err(_) => Err(Unanswered(format!("looking at the processes took longer than {}s", bound.as_secs()))),

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::core::observation::KubeletSettings;
 use crate::core::text::bounded;
+use crate::node::patience::within;
 use crate::node::proc::{self, Handle, RawProcess};
 
 pub(in crate::node) mod metrics;
@@ -202,7 +203,7 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
 /// # Errors
 /// A sentence: refused, silent, or the first line of another answer.
 pub async fn healthz(address: SocketAddr) -> Result<(), String> {
-    match tokio::time::timeout(HEALTHZ_DEADLINE, status_line(address)).await {
+    match within(HEALTHZ_DEADLINE, status_line(address)).await {
         Err(_) => Err(format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs())),
         Ok(Err(error)) => Err(bounded(&format!("{address}: {error}"), 200)),
         Ok(Ok(line)) if is_ok(&line) => Ok(()),

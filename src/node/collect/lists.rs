@@ -13,13 +13,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::core::observation::{
     ContainerSeen, ContainerState, ListRound, OrphanRecheck, RemovalSaid, RemovalSeen, SandboxSeen,
 };
 use crate::node::cri::CriError;
 use crate::node::docker::Docker;
+use crate::node::patience::Patience;
 use crate::node::runtime::Client;
 
 /// Most containers asked for directly in one round.
@@ -253,10 +254,10 @@ impl<T: Send + 'static> Direct<T> {
                 self.asked.insert(id.to_owned(), round);
             }
         }
-        let end = Instant::now() + RECHECK_DEADLINE;
+        let mut patience = Patience::new(RECHECK_DEADLINE, Instant::now());
         for (id, answer) in &mut answers {
             if let Some(call) = self.out.get_mut(id)
-                && let Ok(Ok(said)) = timeout_at(end, call).await
+                && let Ok(Ok(said)) = patience.wait(call).await
             {
                 *answer = Some(said);
             }

@@ -1,17 +1,19 @@
 //! One question about one task, and what its answer means.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::core::observation::TaskAnswer;
 use crate::node::cri::tasks::{TaskState, Tasks};
 use crate::node::cri::{Cri, CriError};
 use crate::node::docker::Docker;
+use crate::node::patience::timed;
 use crate::node::proc::{self, Handle};
 
 /// From which time on an unknown state means that containerd waited for the shim in vain. Its own limit is 2 s by
-/// default; an unknown state that comes at once is an error of the shim, and a shim that errs is not deaf.
-const WAITED: Duration = Duration::from_millis(500);
+/// default; an unknown state that comes at once is an error of the shim, and a shim that errs is not deaf. It counts only
+/// time in which this process could run: an answer that it was late to read came at once.
+const WAITED: Duration = Duration::from_secs(1);
 
 /// Asks containerd once. `bound` is the end of the call.
 ///
@@ -19,11 +21,11 @@ const WAITED: Duration = Duration::from_millis(500);
 /// Whatever says nothing about this task: a broken connection, an error of containerd itself, no answer from
 /// containerd within `bound`.
 pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
-    let sent = Instant::now();
-    match tasks.get(id, bound).await {
+    let (answer, took) = timed(WAITED, tasks.get(id, bound)).await;
+    match answer {
         Ok(TaskState::Known) => Ok(TaskAnswer::Answered),
         Ok(TaskState::Ended) => Ok(TaskAnswer::Ended),
-        Ok(TaskState::Unknown) if sent.elapsed() >= WAITED => Ok(TaskAnswer::NoAnswer),
+        Ok(TaskState::Unknown) if took >= WAITED => Ok(TaskAnswer::NoAnswer),
         Ok(TaskState::Unknown) => {
             Err(CriError::Other("containerd at once called the state of the task unknown".to_owned()))
         }
@@ -64,5 +66,27 @@ fn is_gone(root: &Path, pid: i32) -> bool {
     match Handle::open(root, pid).and_then(|handle| handle.stat()) {
         Ok(stat) => stat.state != 'Z' && proc::is_dead(stat.state),
         Err(error) => proc::is_gone(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::cri::fake::{Fake, Say, task};
+
+    #[tokio::test]
+    async fn what_this_process_was_late_to_read_came_at_once() {
+        let fake = Fake::start();
+        fake.say("Get:c1", task(0));
+        let tasks = Tasks::connect(&fake.socket()).await.unwrap();
+        let bound = Duration::from_secs(20);
+        let held_up = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            std::thread::sleep(WAITED + Duration::from_millis(500));
+        };
+        let (answer, ()) = tokio::join!(ask(&tasks, "c1", bound), held_up);
+        assert!(matches!(answer, Err(CriError::Other(_))), "{answer:?}");
+        fake.say("Get:c1", Say::Late(WAITED + Duration::from_millis(300), Box::new(task(0))));
+        assert_eq!(ask(&tasks, "c1", bound).await, Ok(TaskAnswer::NoAnswer));
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::health::{KubeletStatus, LaneStatus, RuntimeStatus};
 use crate::core::fault::Fault;
 use crate::core::text::bounded;
+use crate::node::lanes::Outstanding;
 
 /// Largest bundle, as JSON.
 pub const LARGEST: usize = 128 << 10;
@@ -39,12 +40,9 @@ pub struct Bundle {
     /// How each lane was.
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
-    /// Calls that were out, by lane.
-    #[serde(default)]
-    pub calls_out: BTreeMap<String, usize>,
-    /// Calls given up without an answer since the probe's start, by lane.
-    #[serde(default)]
-    pub calls_given_up: BTreeMap<String, u64>,
+    /// What had become of the probe's calls.
+    #[serde(flatten)]
+    pub calls: Outstanding,
     /// The processes involved.
     #[serde(default)]
     pub processes: Vec<ProcessEvidence>,

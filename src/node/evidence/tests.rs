@@ -100,7 +100,11 @@ fn status(faults: Vec<Fault>) -> NodeRuntimeHealthStatus {
 }
 
 fn calls() -> Outstanding {
-    Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() }
+    Outstanding {
+        out: [("lists".to_owned(), 1)].into(),
+        given_up: [("tasks".to_owned(), 2)].into(),
+        ..Outstanding::default()
+    }
 }
 
 /// Offers it, waits for its end, and tells the name that is reported then.
@@ -125,7 +129,7 @@ async fn a_bundle_holds_what_the_kernel_and_the_lanes_tell() {
     let bundle = host.bundle(&name);
     assert_eq!((bundle.name.as_str(), bundle.node.as_str(), bundle.boot_id.as_str()), (&*name, "worker-1", "boot-1"));
     assert_eq!((bundle.fault.evidence[0].as_str(), bundle.lanes[0].age_seconds), ("state T", Some(65)));
-    assert_eq!((bundle.calls_out["lists"], bundle.calls_given_up["tasks"]), (1, 2));
+    assert_eq!((bundle.calls.out["lists"], bundle.calls.given_up["tasks"]), (1, 2));
     let [process] = bundle.processes.as_slice() else { panic!("{:?}", bundle.processes) };
     assert_eq!((process.part.as_str(), process.state.as_str(), process.note.as_str()), ("target", "T", ""));
     assert_eq!(process.wchan.as_deref(), Some("io_schedule"));

@@ -84,7 +84,8 @@ pub(crate) fn metrics(data: &[u8]) -> bool {
     let (mut memory, at) = (Memory::default(), tokio::time::Instant::now());
     let more = Sample { sum: found.sum + 60.0, count: found.count + 1.0, ..found };
     for (sample, after) in [(found, 0), (more, 60), (found, 120)] {
-        let seen = memory.note((60, 6000), sample, at + Duration::from_secs(after));
+        let at = at + Duration::from_secs(after);
+        let seen = memory.note((60, 6000), sample, at, at);
         assert!(seen.idle <= LAST && seen.mean.is_none_or(|mean| mean <= LAST), "{seen:?}");
     }
     true

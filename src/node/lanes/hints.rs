@@ -106,7 +106,7 @@ async fn read(shared: &Shared, path: &std::path::Path) -> std::io::Result<()> {
         *lock(&shared.hints) = reader.counts;
         if look {
             tracing::info!("the kernel tells of trouble: every lane looks now");
-            shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+            shared.refresh();
         }
         sleep(TURN).await;
     }

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
@@ -21,19 +24,22 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
     // The memory of proofs and the number of the round outlive a thread.
     let eye = Arc::new(Mutex::new(Processes::new(&host.proc)));
     let for_worker = Arc::clone(&shared);
-    let make = move || -> Box<dyn FnMut() -> Result<ProcessTable, Failure> + Send> {
+    let make = move || -> Box<dyn FnMut() -> Result<(ProcessTable, Duration), Failure> + Send> {
         let (eye, shared) = (Arc::clone(&eye), Arc::clone(&for_worker));
         let root = host.proc.clone();
         Box::new(move || {
             let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
-            match eye.try_lock() {
-                Ok(mut eye) => eye.look(with_docker).map_err(|error| failure(&error)),
+            let began = processor_time();
+            let table = match eye.try_lock() {
+                Ok(mut eye) => eye.look(with_docker),
                 // The thread before this one hangs inside its look: begin without its memory.
-                Err(_) => Processes::new(&root).look(with_docker).map_err(|error| failure(&error)),
-            }
+                Err(_) => Processes::new(&root).look(with_docker),
+            };
+            Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
         })
     };
-    drive(&shared, ProcessLooker { worker: Worker::new("nrh-processes", Box::new(make)), round: 0 }, pace).await;
+    let worker = Worker::new("nrh-processes", Box::new(make));
+    drive(&shared, ProcessLooker { worker, round: 0, cost: Duration::ZERO }, pace).await;
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
@@ -57,9 +63,18 @@ fn failure(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
 }
 
+/// What this thread has used of a processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // It is never negative.
+    Duration::try_from(time).unwrap_or_default()
+}
+
 struct ProcessLooker {
-    worker: Worker<ProcessTable>,
+    worker: Worker<(ProcessTable, Duration)>,
     round: u64,
+    /// Of the last look.
+    cost: Duration,
 }
 
 impl Looker for ProcessLooker {
@@ -74,8 +89,13 @@ impl Looker for ProcessLooker {
         shared.aim_tasks();
     }
 
+    fn cost(&self) -> Duration {
+        self.cost
+    }
+
     async fn look(&mut self) -> Result<ProcessTable, Failure> {
-        let table = self.worker.ask().await?;
+        let (table, cost) = self.worker.ask().await?;
+        self.cost = cost;
         self.round = self.round.saturating_add(1);
         Ok(ProcessTable { round: self.round, ..table })
     }
@@ -84,6 +104,8 @@ impl Looker for ProcessLooker {
 /// What the thread of the kubelet lane finds.
 struct Local {
     kubelet: Result<Option<Found>, Failure>,
+    /// When its age was read.
+    at: Instant,
     endpoint: Option<Endpoint>,
     of_kubelet: Option<(PathBuf, bool)>,
     /// Docker's own socket, where Docker is the runtime.
@@ -91,7 +113,7 @@ struct Local {
 }
 
 fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &HostPaths) -> Local {
-    let kubelet = finder.find().map_err(|error| failure(&error));
+    let (at, kubelet) = (Instant::now(), finder.find().map_err(|error| failure(&error)));
     let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
     let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
     let endpoint = endpoint::find(flags, named, host);
@@ -100,7 +122,7 @@ fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Hos
     let of_kubelet = used
         .zip(pid)
         .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));
-    Local { kubelet, endpoint, of_kubelet, docker: None }
+    Local { kubelet, at, endpoint, of_kubelet, docker: None }
 }
 
 struct KubeletLooker {
@@ -130,7 +152,6 @@ impl Looker for KubeletLooker {
             *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
             return Ok(seen);
         };
-        seen.process = Some((found.pid, found.start_ticks, found.age));
         seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
         match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
             Err(reason) => seen.note = Some(reason),
@@ -141,6 +162,8 @@ impl Looker for KubeletLooker {
             }
         }
         *lock(&self.shared.served) = served(&found, &seen);
+        // It may have taken long since, and the age is held against the end of this look.
+        seen.process = Some((found.pid, found.start_ticks, found.age + local.at.elapsed()));
         Ok(seen)
     }
 }
@@ -170,7 +193,8 @@ impl KubeletLooker {
         tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
         *known = Some(found);
         drop(known);
-        self.look_again();
+        // The lanes that were blind till now should not wait for their next turn.
+        self.shared.refresh();
     }
 
     fn learn_docker(&self, found: Option<PathBuf>) {
@@ -181,11 +205,7 @@ impl KubeletLooker {
         tracing::info!(socket = %found.display(), "Docker's socket");
         *lock(&self.shared.docker) = Some(found);
         self.shared.tasks_changed.notify_one();
-        self.look_again();
-    }
-
-    /// The lanes that were blind till now should not wait for their next turn.
-    fn look_again(&self) {
-        self.shared.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+        // The lanes that were blind till now should not wait for their next turn.
+        self.shared.refresh();
     }
 }

@@ -1,9 +1,10 @@
 //! How often a lane looks, how long it waits, and the one loop that all simple lanes run.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
 use std::sync::Mutex;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -18,16 +19,22 @@ const BACK_OFF: [Duration; 4] =
 /// Least time between two looks of a lane, also when it is asked to look now.
 const LEAST: Duration = Duration::from_secs(1);
 
+/// A lane at rest takes one part in so many of one processor, which is half a millicore: it rests longer where a look costs
+/// more, as that at the process table of a full node does.
+const SHARE: u32 = 2000;
+/// But never longer than that.
+const LONGEST_REST: Duration = Duration::from_mins(1);
+
 /// The rhythm of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time from the end of a look to the next one, at rest; a fifth more or less by chance.
+    /// Time from the end of a look to the next one, at rest; a fifth more or less by chance, and more where a look costs much.
     pub rest: Duration,
     /// The same while something is suspected; never less, at most a tenth more.
     pub urgent: Duration,
-    /// From which time on a call that is out counts as hung.
+    /// From which time on a call that is out counts as hung, by time in which the probe could run.
     pub deadline: Duration,
-    /// After which time a call that is out is dropped.
+    /// After which time a call that is out is dropped; what is beyond the deadline by the clock.
     pub bound: Duration,
 }
 
@@ -43,8 +50,8 @@ pub struct Paces {
     /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
     /// all others are asked in turn.
     pub tasks: Pace,
-    /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call in them: one
-    /// that is out stays out for long, and says all that another one could.
+    /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call
+    /// in them: one that is out stays out for long, and says all that another one could.
     pub inspect: Pace,
     /// Process table.
     pub processes: Pace,
@@ -105,6 +112,11 @@ fn jittered(interval: Duration, urgent: bool, chance: u32) -> Duration {
     interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
 }
 
+/// The rest after a look that took so much of a processor.
+fn affordable(rest: Duration, cost: Duration) -> Duration {
+    rest.max(cost.saturating_mul(SHARE).min(LONGEST_REST))
+}
+
 /// The wait after this many calls in a row were given up.
 pub(super) fn back_off(given_up: u32) -> Option<Duration> {
     let last = BACK_OFF.last().copied();
@@ -122,6 +134,10 @@ pub(super) trait Looker {
     fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
     /// Looks once. It ends with its calls or not at all: the loop bounds it.
     fn look(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
+    /// Processor time of the last look, where it may be long.
+    fn cost(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Whether the next look has time. One that has to be held against another is worth nothing until that one is there.
     fn settled(&self) -> bool {
         true
@@ -141,7 +157,7 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         tempo.mark_unchanged();
         let asked = tempo.borrow().asked;
         lock(slot).sent(began);
-        let result = watched(shared, slot, pace.bound, looker.look()).await;
+        let result = watched(shared, &mut looker, pace.bound).await;
         given_up = if matches!(result, Err(Failure::GivenUp(_))) {
             shared.gave_up(L::NAME);
             given_up.saturating_add(1)
@@ -152,37 +168,43 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         lock(slot).ended(result, ended, ended.saturating_duration_since(began));
         L::stored(shared);
         shared.changed.notify_one();
-        let pace = if looker.settled() { pace } else { Pace { rest: pace.urgent, ..pace } };
+        let settled = Pace { rest: affordable(pace.rest, looker.cost()), ..pace };
+        let pace = if looker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
         rest(&mut tempo, asked, ended, pace, given_up).await;
     }
 }
 
 /// Waits for one look, telling when it passes its deadline, and dropping it after the bound.
-async fn watched<T>(
-    shared: &Shared,
-    slot: &Mutex<Slot<T>>,
-    bound: Duration,
-    look: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let mut look = pin!(look);
+async fn watched<L: Looker>(shared: &Shared, looker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
+    let slot = L::slot(shared);
+    let mut look = pin!(looker.look());
     let mut told = None;
     loop {
-        // A look of several calls begins anew with each of them: both ends move along.
-        let due = lock(slot).due();
-        let sent = lock(slot).sent_at().unwrap_or_else(Instant::now);
-        let wake = due.filter(|due| told != Some(*due)).unwrap_or(sent + bound).min(sent + bound);
-        tokio::select! {
+        let (sent, wake) = {
+            let slot = lock(slot);
+            (slot.sent_at(), slot.next_count().or_else(|| slot.given_up_at(bound, Instant::now())))
+        };
+        // A look of several calls begins anew with each of them: whoever waits for the one before has to wake.
+        let next_call = poll_fn(|_| if lock(slot).sent_at() == sent { Poll::Pending } else { Poll::Ready(()) });
+        let result = tokio::select! {
             biased;
-            result = &mut look => return result,
-            () = sleep_until(wake) => {}
-        }
+            result = &mut look => Some(result),
+            () = next_call => None,
+            () = sleep_until(wake.unwrap_or_else(Instant::now)) => None,
+        };
         let now = Instant::now();
-        let sent = lock(slot).sent_at().unwrap_or(sent);
-        if now >= sent + bound {
+        let (held_up, due, given_up) = {
+            let mut slot = lock(slot);
+            (slot.count(now), slot.due_since(now), slot.given_up_at(bound, now))
+        };
+        shared.was_held_up(L::NAME, held_up);
+        if let Some(result) = result {
+            return result;
+        }
+        if given_up.is_some_and(|at| now >= at) {
             return Err(Failure::GivenUp(bound));
         }
-        let due = lock(slot).due();
-        if due.is_some_and(|due| now >= due) && told != due {
+        if due.is_some() && told != due {
             told = due;
             shared.changed.notify_one();
         }
@@ -220,6 +242,15 @@ mod tests {
         assert_eq!(jittered(ten, true, 999), Duration::from_millis(10_990));
         assert_eq!(jittered(ten, false, 0), secs(8));
         assert!(jittered(ten, false, 999) < secs(12));
+    }
+
+    #[test]
+    fn a_dear_look_is_followed_by_a_long_rest_and_a_cheap_one_by_its_own() {
+        assert_eq!(affordable(secs(15), Duration::ZERO), secs(15));
+        assert_eq!(affordable(secs(15), Duration::from_millis(7)), secs(15));
+        assert_eq!(affordable(secs(15), Duration::from_millis(20)), secs(40));
+        assert_eq!(affordable(secs(15), secs(3)), LONGEST_REST);
+        assert_eq!(affordable(secs(600), secs(3)), secs(600));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::core::observation::Look;
 use crate::node::cri::CriError;
+use crate::node::patience::Patience;
 
 /// Why a look gave no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,15 @@ impl From<CriError> for Failure {
 #[derive(Debug)]
 pub(super) struct Slot<T> {
     deadline: Duration,
-    sent: Option<Instant>,
+    sent: Option<Sent>,
     outcome: Outcome<T>,
+}
+
+/// The call that is out.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    patience: Patience,
 }
 
 #[derive(Debug)]
@@ -51,7 +59,7 @@ impl<T> Slot<T> {
 
     /// A call is sent now.
     pub(super) fn sent(&mut self, now: Instant) {
-        self.sent = Some(now);
+        self.sent = Some(Sent { at: now, patience: Patience::new(self.deadline, now) });
     }
 
     /// The call has ended. `took` is the time of the whole look.
@@ -67,14 +75,31 @@ impl<T> Slot<T> {
         };
     }
 
-    /// When the call that is out passes its deadline.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.sent.map(|sent| sent + self.deadline)
+    /// Counts for how long the call has been out. Has to be called at [`Self::next_count`]. Yields by how much this process
+    /// was held up, which is nobody's silence.
+    pub(super) fn count(&mut self, now: Instant) -> Duration {
+        self.sent.as_mut().map_or(Duration::ZERO, |sent| sent.patience.count(now))
+    }
+
+    /// When to count next: until the deadline has passed.
+    pub(super) fn next_count(&self) -> Option<Instant> {
+        self.sent.and_then(|sent| sent.patience.next())
+    }
+
+    /// When the call that is out has passed its deadline; `None` as long as it has not.
+    pub(super) fn due_since(&self, now: Instant) -> Option<Instant> {
+        self.sent.filter(|sent| sent.patience.is_over(now)).map(|sent| sent.patience.end())
+    }
+
+    /// When the call that is out is given up, if it is to be `bound` after it was sent; `None` as long as its deadline has
+    /// not passed. From that on the clock counts.
+    pub(super) fn given_up_at(&self, bound: Duration, now: Instant) -> Option<Instant> {
+        self.due_since(now).map(|due| due + bound.saturating_sub(self.deadline))
     }
 
     /// When the call that is out was sent.
-    pub(super) const fn sent_at(&self) -> Option<Instant> {
-        self.sent
+    pub(super) fn sent_at(&self) -> Option<Instant> {
+        self.sent.map(|sent| sent.at)
     }
 
     pub(super) const fn is_out(&self) -> bool {
@@ -98,11 +123,10 @@ impl<T> Slot<T> {
 impl<T: Clone> Slot<T> {
     /// What is known now.
     pub(super) fn look(&self, now: Instant) -> Look<T> {
-        if let Some(sent) = self.sent {
-            let out = now.saturating_duration_since(sent);
-            if out >= self.deadline {
-                return Look::Hung { out };
-            }
+        if let Some(sent) = self.sent
+            && sent.patience.is_over(now)
+        {
+            return Look::Hung { out: sent.patience.waited(now) };
         }
         match &self.outcome {
             Outcome::Never => Look::Never,
@@ -131,6 +155,11 @@ mod tests {
         slot.sent(start);
         slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
         slot.sent(start + Duration::from_secs(10));
+        // Nobody has counted: this process did not run, and the call may be answered.
+        assert!(matches!(slot.look(start + Duration::from_mins(1)), Look::Done { value: 7, .. }));
+        for _ in 0..9 {
+            slot.count(slot.next_count().unwrap());
+        }
         let just_before = start + Duration::from_millis(14_999);
         assert!(matches!(slot.look(just_before), Look::Done { value: 7, .. }));
         assert_eq!(slot.look(start + Duration::from_secs(15)), Look::Hung { out: DEADLINE });

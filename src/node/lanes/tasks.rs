@@ -1,9 +1,9 @@
 //! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
 //!
-//! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever. A question that stays without
-//! any answer may also mean that the daemon itself is stuck, with every shim well: it counts against its task only once
-//! the daemon has answered another question after the deadline of this one. Where none is on its way, a control question
-//! is sent.
+//! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever, where they wait. A
+//! question that stays without any answer may also mean that the daemon itself is stuck, with every shim well: it counts
+//! against its task only once the daemon has answered another question after the deadline of this one. Where none is on
+//! its way, a control question is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::pace::{Pace, back_off};
 use super::runtime::{place, unconnected};
@@ -80,7 +80,7 @@ pub(super) struct Table {
     lonely: BTreeSet<String>,
     /// When a task that nobody suspects was asked for last.
     turn: Option<Instant>,
-    /// When the task service answered anything last.
+    /// When the newest question was sent that the task service has answered.
     alive: Option<Instant>,
     /// When the last control question was sent.
     control: Option<Instant>,
@@ -107,7 +107,7 @@ impl Table {
     }
 
     fn pace(&self) -> Pace {
-        if matches!(self.kind, RuntimeKind::Docker | RuntimeKind::CriO) { self.paces.1 } else { self.paces.0 }
+        if self.kind.answers_itself() { self.paces.1 } else { self.paces.0 }
     }
 
     pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
@@ -117,7 +117,7 @@ impl Table {
 
     fn look(&self, entry: &Entry, now: Instant) -> Look<TaskAnswer> {
         match entry.slot.look(now) {
-            Look::Hung { out } if !self.is_proven(entry) => {
+            Look::Hung { out } if !self.is_proven(entry, now) => {
                 let out = out.as_secs();
                 let who = match self.kind {
                     RuntimeKind::Docker => "Docker",
@@ -131,22 +131,23 @@ impl Table {
         }
     }
 
-    /// Whether the daemon answered another question after the deadline of this one.
-    fn is_proven(&self, entry: &Entry) -> bool {
-        entry.slot.due().is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
+    /// Whether the daemon has answered a question that was sent after the deadline of this one. When an answer is read
+    /// says nothing: it may have waited for this process.
+    fn is_proven(&self, entry: &Entry, now: Instant) -> bool {
+        entry.slot.due_since(now).is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
     }
 
     /// When a control question is due; `None` while nothing depends on its answer.
     fn control_due(&self, now: Instant) -> Option<Instant> {
-        let hung = self.entries.values().filter(|entry| entry.slot.due().is_some_and(|due| due <= now));
-        let due = hung.filter(|entry| !self.is_proven(entry)).filter_map(|entry| entry.slot.due()).min()?;
+        let unproven = self.entries.values().filter(|entry| !self.is_proven(entry, now));
+        let due = unproven.filter_map(|entry| entry.slot.due_since(now)).min()?;
         Some(self.control.map_or(due, |sent| due.max(sent + CONTROL)))
     }
 
     /// Whether one more question may be sent.
     fn has_room(&self, now: Instant) -> bool {
-        let out = || self.entries.values().filter_map(|entry| entry.slot.due());
-        out().count() < MAX_OUT && out().filter(|due| *due > now).count() < MAX_FRESH
+        let out = || self.entries.values().filter(|entry| entry.slot.is_out());
+        out().count() < MAX_OUT && out().filter(|entry| entry.slot.due_since(now).is_none()).count() < MAX_FRESH
     }
 
     pub(super) fn out(&self) -> usize {
@@ -254,11 +255,15 @@ impl Table {
         }
     }
 
-    fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) {
+    /// Whether that is news. That a task goes on answering is none: it is asked for every other second on a full node.
+    fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) -> bool {
         if result.is_ok() {
-            self.alive = Some(now);
+            self.alive = self.alive.max(Some(sent));
         }
-        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return false };
+        let still = entry.slot.due_since(now).is_none()
+            && matches!(&result, Ok(TaskAnswer::Answered | TaskAnswer::DaemonAnswered))
+            && entry.slot.value() == result.as_ref().ok();
         let given_up = matches!(result, Err(Failure::GivenUp(_)));
         entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
         entry.mute = match &result {
@@ -269,11 +274,24 @@ impl Table {
         entry.failed = result.is_err();
         entry.ended = Some(now);
         entry.slot.ended(result, now, now.saturating_duration_since(sent));
+        !still
     }
 
-    /// When the next question that is out passes its deadline.
-    fn next_deadline(&self, after: Instant) -> Option<Instant> {
-        self.entries.values().filter_map(|entry| entry.slot.due()).filter(|due| *due > after).min()
+    /// Counts for how long each question has been out: how long this process was held up meanwhile, and whether one has
+    /// passed its deadline since the last time.
+    fn count(&mut self, now: Instant) -> (Duration, bool) {
+        let (mut held_up, mut passed) = (Duration::ZERO, false);
+        for slot in self.entries.values_mut().map(|entry| &mut entry.slot) {
+            let was_within = slot.next_count().is_some();
+            held_up = held_up.max(slot.count(now));
+            passed |= was_within && slot.next_count().is_none();
+        }
+        (held_up, passed)
+    }
+
+    /// When to count next.
+    fn next_count(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
     }
 }
 
@@ -281,8 +299,8 @@ impl Table {
 enum Answer {
     /// About this task, sent then.
     Task(String, Instant, Result<TaskAnswer, Failure>),
-    /// To the control question: whether it was answered.
-    Control(bool),
+    /// To the control question: when it was sent, if it was answered.
+    Control(Option<Instant>),
 }
 
 /// Asks for ever.
@@ -293,6 +311,11 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
     let mut calls: JoinSet<Answer> = JoinSet::new();
     loop {
         let now = Instant::now();
+        let (held_up, passed) = lock(&shared.tasks).count(now);
+        shared.was_held_up("tasks", held_up);
+        if passed {
+            shared.changed.notify_one();
+        }
         let wanted = tempo.borrow_and_update().asked;
         if wanted != asked.0 {
             asked = (wanted, Some(now));
@@ -302,7 +325,7 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             lock(&shared.tasks).control = Some(now);
             // On a connection of its own: a stuck one must not speak for the service.
             if let Ok(place) = place(&shared) {
-                calls.spawn(ask_control(place, proc.clone()));
+                calls.spawn(ask_control(place, proc.clone(), now));
             }
             continue;
         }
@@ -322,19 +345,15 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             }
             continue;
         }
-        let deadline = lock(&shared.tasks).next_deadline(now);
-        let wake = [next.map(|(due, _)| due), deadline, control].into_iter().flatten().min();
+        let count = lock(&shared.tasks).next_count();
+        let wake = [next.map(|(due, _)| due), count, control].into_iter().flatten().min();
         let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
         tokio::select! {
             Some(answer) = calls.join_next() => match answer {
                 Ok(answer) => finish(&shared, answer, &mut connection),
                 Err(error) => tracing::error!(%error, "a question about a task ended oddly"),
             },
-            () = sleep_until(wake) => {
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    shared.changed.notify_one();
-                }
-            }
+            () = sleep_until(wake) => {}
             () = shared.tasks_changed.notified() => {}
             _ = tempo.changed() => {}
         }
@@ -346,17 +365,20 @@ async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answe
     Answer::Task(id, sent, result)
 }
 
-async fn ask_control(place: Place, proc: PathBuf) -> Answer {
+async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
+    // Connection and answer have an end each.
     let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
-    Answer::Control(timeout(CONTROL, answers).await.is_ok_and(|answer| answer.is_ok()))
+    Answer::Control(answers.await.is_ok().then_some(sent))
 }
 
 fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker)>) {
+    shared.was_held_up("tasks", lock(&shared.tasks).count(Instant::now()).0);
     let (id, sent, result) = match answer {
         Answer::Task(id, sent, result) => (id, sent, result),
         Answer::Control(answered) => {
-            if answered {
-                lock(&shared.tasks).alive = Some(Instant::now());
+            if answered.is_some() {
+                let mut table = lock(&shared.tasks);
+                table.alive = table.alive.max(answered);
                 shared.changed.notify_one();
             }
             return;
@@ -368,8 +390,9 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
         Err(_) => *connection = None,
         Ok(_) => {}
     }
-    lock(&shared.tasks).ended(&id, sent, result, Instant::now());
-    shared.changed.notify_one();
+    if lock(&shared.tasks).ended(&id, sent, result, Instant::now()) {
+        shared.changed.notify_one();
+    }
 }
 
 async fn connected(shared: &Shared, proc: &Path, connection: &mut Option<(Place, Asker)>) -> Result<Asker, Failure> {

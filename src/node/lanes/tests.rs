@@ -46,7 +46,7 @@ fn start(fake: &Fake, paces: &Paces) -> Lanes {
 }
 
 fn now(lanes: &Lanes) -> Observations {
-    lanes.observations(Duration::ZERO)
+    lanes.observations(Duration::ZERO, Instant::now())
 }
 
 /// Waits for a change after which `done` holds; fails loudly with what was seen last.
@@ -197,6 +197,21 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
         assert_eq!((fake.calls(list), fake.out(list)), (1, 1), "{list} was sent again");
         assert_eq!(lanes.outstanding().out["lists"], 1);
     }
+}
+
+/// The deadline of the one before is over when it is sent.
+#[tokio::test]
+async fn a_list_that_hangs_after_a_slow_one_is_seen_too() {
+    let fake = Fake::start();
+    let answer = Say::message(&k8s_cri::v1::ListPodSandboxResponse::default());
+    fake.say("ListPodSandbox", Say::Late(ms(900), Box::new(answer)));
+    fake.say("ListContainers", Say::Never);
+    let lanes = start(&fake, &quick());
+    let is_hung = |seen: &Observations| matches!(seen.lists, Look::Hung { .. });
+    until(&lanes, "a slow list of sandboxes", |seen| is_hung(seen) && seen.sandbox_list_hung).await;
+    until(&lanes, "a hung list of containers", |seen| is_hung(seen) && !seen.sandbox_list_hung).await;
+    let held_up = lanes.outstanding().held_up_seconds.get("lists").copied().unwrap_or_default();
+    assert!(held_up < 0.5, "the probe ran all the time, and books {held_up} s");
 }
 
 #[tokio::test]
@@ -370,7 +385,7 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
     fake.say("Get", task(2));
     fake.say("Get:c1", Say::Never);
-    fake.say("Get:c2", Say::Late(ms(700), Box::new(task(0))));
+    fake.say("Get:c2", Say::Late(ms(1300), Box::new(task(0))));
     fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
     fake.say("Get:c4", Say::Error(Code::NotFound, "no task".to_owned()));
     fake.say("Get:c5", Say::Error(Code::Unavailable, "?".to_owned()));

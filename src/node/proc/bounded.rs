@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+/// Room for what is read as a rule.
+const USUAL: usize = 1024;
+
 /// What was read, and whether something was left.
 #[derive(Debug)]
 pub(in crate::node) struct Bytes {
@@ -13,7 +16,8 @@ pub(in crate::node) struct Bytes {
 
 /// Reads at most `most` bytes of an open file.
 pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
-    let mut bytes = Vec::new();
+    // Most files here are small, and without room a vector asks for 32 bytes at first.
+    let mut bytes = Vec::with_capacity(USUAL.min(most.saturating_add(1)));
     let limit = u64::try_from(most).unwrap_or(u64::MAX);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     let truncated = bytes.len() > most;

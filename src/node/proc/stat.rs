@@ -1,10 +1,9 @@
 //! The `stat` line of a process.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
-use super::bounded::read_file;
 use crate::core::text::bounded;
 
 /// Longest `stat` line: 52 numbers of at most 20 digits and a name of at most 64 bytes fit well.
@@ -28,13 +27,31 @@ pub(super) fn read(root: &Path, pid: i32) -> io::Result<Stat> {
 }
 
 pub(super) fn from_file(file: &mut File, pid: i32) -> io::Result<Stat> {
-    let line = read_file(file, MAX_STAT)?;
-    parse(&line.bytes).ok_or_else(|| {
+    let mut line = [0; MAX_STAT];
+    let length = read_line(file, &mut line)?;
+    parse(line.get(..length).unwrap_or_default()).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
             format!("stat of process {pid}: not of the form `pid (name) state …`"),
         )
     })
+}
+
+/// The kernel gives the whole line at once: there are as many of them as processes, and a second call for each, only to be told
+/// that there is no more, would be a third of the work.
+fn read_line(file: &mut File, line: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(room) = line.get_mut(length..).filter(|room| !room.is_empty()) {
+        let read = match file.read(room) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        length += read;
+        if read == 0 || line.get(..length).is_some_and(|line| line.ends_with(b"\n")) {
+            break;
+        }
+    }
+    Ok(length)
 }
 
 /// Takes a line apart. The name may hold spaces, parentheses and line ends, and whole made-up fields: only

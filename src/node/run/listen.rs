@@ -70,6 +70,11 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     for (lane, count) in &calls.given_up {
         line(&mut out, "nrh_probe_calls_given_up_total", &[("lane", lane)], *count);
     }
+    let name = "nrh_probe_held_up_seconds_total";
+    head(&mut out, "counter", name, "Time in which calls were out and the probe itself could not run.");
+    for (lane, seconds) in &calls.held_up_seconds {
+        line(&mut out, name, &[("lane", lane)], *seconds);
+    }
     let name = "nrh_probe_kernel_records_total";
     head(&mut out, "counter", name, "Records of the kernel's log that were read, or passed over since too many came.");
     line(&mut out, name, &[("outcome", "Read")], hints.read);
@@ -144,7 +149,11 @@ mod tests {
         let mut draft = Draft::new(status, tokio::time::Instant::now(), None, 0);
         draft.confirmations.insert(FaultType::HungContainer, 3);
         draft.bundles = Counts { kept: 4, lost: 1 };
-        let calls = Outstanding { out: [("lists", 1)].into(), given_up: [("tasks", 2)].into() };
+        let calls = Outstanding {
+            out: [("lists".to_owned(), 1)].into(),
+            given_up: [("tasks".to_owned(), 2)].into(),
+            held_up_seconds: [("lists".to_owned(), 2.5)].into(),
+        };
         let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, looks: 2 });
         assert!(text.contains("nrh_probe_kernel_records_total{outcome=\"Dropped\"} 5\n"), "{text}");
         assert!(text.contains("nrh_probe_hints_total 2\n"), "{text}");
@@ -156,5 +165,6 @@ mod tests {
         assert!(!text.contains("ProbeSilent"), "what the controller finds is not the probe's to count: {text}");
         assert!(text.contains("nrh_probe_calls_out{lane=\"lists\"} 1\n"));
         assert!(text.contains("nrh_probe_calls_given_up_total{lane=\"tasks\"} 2\n"));
+        assert!(text.contains("nrh_probe_held_up_seconds_total{lane=\"lists\"} 2.5\n"));
     }
 }

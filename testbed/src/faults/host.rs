@@ -69,12 +69,9 @@ pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
     frozen.lift(node)?;
-    let groups = fs::read_to_string(format!("/proc/{}/cgroup", shim.pid))?;
-    let own = groups.lines().find_map(|line| line.split_once(":freezer:")).context("no freezer of version 1")?.1;
-    let own = PathBuf::from(FREEZER).join(own.trim_start_matches('/'));
-    let victim = Victim { path: Some(own), ..frozen.victim };
+    let victim = Victim { path: Some(freezer_of(shim.pid)?), ..frozen.victim };
     let injection = Injection::now(Fault::WaitingShim, node, victim);
-    let group = group_of(shim.pid);
+    let group = group_of(node, shim.pid)?;
     fs::create_dir(&group)?;
     fs::write(group.join("cgroup.procs"), shim.pid.to_string())?;
     fs::write(group.join("freezer.state"), "FROZEN")?;
@@ -82,17 +79,23 @@ pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     Ok(injection)
 }
 
-fn group_of(pid: i32) -> PathBuf {
-    PathBuf::from(FREEZER).join(format!("nrh-waiting-{pid}"))
+/// Below the node's own group: the end of the bed finds it there.
+fn group_of(node: &Node, pid: i32) -> Result<PathBuf> {
+    Ok(freezer_of(node.realm.init.pid)?.join(format!("nrh-waiting-{pid}")))
+}
+
+/// The group of the freezer that a process is in.
+fn freezer_of(pid: i32) -> Result<PathBuf> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let own = groups.lines().find_map(|line| line.split_once(":freezer:")).context("no freezer of version 1")?.1;
+    Ok(PathBuf::from(FREEZER).join(own.trim_start_matches('/')))
 }
 
 /// Lets the shim go on where it was.
-pub(super) fn thaw(victim: &Victim) -> Result<()> {
+pub(super) fn thaw(node: &Node, victim: &Victim) -> Result<()> {
     let (Some(shim), Some(own)) = (victim.process, &victim.path) else { return Ok(()) };
-    let group = group_of(shim.pid);
-    if !group.exists() {
-        return Ok(());
-    }
+    // Without the node there is no group of it either.
+    let Some(group) = group_of(node, shim.pid).ok().filter(|group| group.exists()) else { return Ok(()) };
     fs::write(group.join("freezer.state"), "THAWED")?;
     if shim.alive() {
         fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;

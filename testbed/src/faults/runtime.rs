@@ -63,7 +63,7 @@ pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
 
 /// Stops the kubelet and makes a second sandbox for a pod that has one.
 pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
-    // A running kubelet would end one of them at its next sync.
+    // A running kubelet would end one of them at its next sync. It is started again when the fault is lifted.
     node.stop_kubelet()?;
     let socket = view::socket(node);
     let lists = view::lists(&socket, view::LIMIT)?;

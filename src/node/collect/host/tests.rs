@@ -1,6 +1,7 @@
 //! Made-up numbers, and real processes with real limits.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::{Child, Command};
 use std::time::Instant;
 
@@ -140,7 +141,12 @@ struct Group {
 
 impl Group {
     fn new(parent: &str, name: &str) -> Option<Self> {
-        let path = Path::new(parent).join(format!("nrh-test-{name}-{}", std::process::id()));
+        let parent = Path::new(parent);
+        // Where both versions are in use, the folder above them is none of a controller.
+        if !parent.join("cgroup.procs").exists() {
+            return None;
+        }
+        let path = parent.join(format!("nrh-test-{name}-{}", std::process::id()));
         fs::create_dir(&path).ok().map(|()| Self { path, member: None })
     }
 
@@ -160,8 +166,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::write(self.path.join("freezer.state"), "THAWED");
-        let _ = fs::write(self.path.join("cgroup.freeze"), "0");
+        for (file, text) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+            let _ = fs::OpenOptions::new()
+                .write(true)
+                .open(self.path.join(file))
+                .and_then(|mut file| file.write_all(text.as_bytes()));
+        }
         self.member = None;
         let began = Instant::now();
         while fs::remove_dir(&self.path).is_err() && began.elapsed() < Duration::from_secs(5) {

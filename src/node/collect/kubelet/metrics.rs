@@ -99,24 +99,31 @@ pub(in crate::node) struct Memory {
 }
 
 impl Memory {
-    /// Holds a sample of this kubelet, read at this moment, against those before. The kubelet's wall clock is only compared
-    /// with itself, and only for whether it is the same.
-    pub(in crate::node) fn note(&mut self, of: (i32, u64), sample: Sample, at: Instant) -> RelistsSeen {
+    /// Holds a sample of this kubelet against those before. It was taken somewhere between the question and the answer: what
+    /// stands still does so for as long as is certain. The kubelet's wall clock is only compared with itself, and only for
+    /// whether it is the same.
+    pub(in crate::node) fn note(
+        &mut self,
+        of: (i32, u64),
+        sample: Sample,
+        asked: Instant,
+        got: Instant,
+    ) -> RelistsSeen {
         let goes_on = |(base, _): (Sample, _)| sample.count >= base.count && sample.sum >= base.sum;
         if self.of != Some(of) || !self.base.is_some_and(goes_on) {
-            *self = Self { of: Some(of), base: Some((sample, at)), ..Self::default() };
+            *self = Self { of: Some(of), base: Some((sample, got)), ..Self::default() };
         }
         let since = |kept: &mut Option<(f64, Instant)>, now: f64| {
-            let (_, first) = *kept.insert(kept.filter(|(value, _)| same(*value, now)).unwrap_or((now, at)));
-            at.saturating_duration_since(first)
+            let (_, first) = *kept.insert(kept.filter(|(value, _)| same(*value, now)).unwrap_or((now, got)));
+            asked.saturating_duration_since(first)
         };
         let idle = since(&mut self.count, sample.count);
         let unmoved = sample.last_seen.map(|moment| since(&mut self.last_seen, moment));
-        let (base, from) = self.base.unwrap_or((sample, at));
+        let (base, from) = self.base.unwrap_or((sample, got));
         let ended = sample.count - base.count;
         let mean = (ended >= 1.0).then(|| (sample.sum - base.sum) / ended);
-        if at.saturating_duration_since(from) >= WINDOW {
-            self.base = Some((sample, at));
+        if got.saturating_duration_since(from) >= WINDOW {
+            self.base = Some((sample, got));
         }
         RelistsSeen {
             begun: sample.count >= 1.0,

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::metrics::{Memory, Parser, Sample};
 use super::pin;
@@ -20,6 +20,7 @@ use super::server::Door;
 use crate::core::observation::{PortSeen, RelistsSeen};
 use crate::core::text::bounded;
 use crate::node::http::driven;
+use crate::node::patience::within;
 
 /// Longest wait for one of the two.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -55,17 +56,18 @@ impl Port {
     }
 
     async fn relists(&mut self, door: &Door) -> Result<RelistsSeen, String> {
+        let asked = Instant::now();
         let sample = bounded_by(sample(door)).await;
         self.refused = sample.as_ref().is_err_and(|why| why == NO_RIGHT);
         let sample = sample?;
-        Ok(self.memory.note(door.of, sample, Instant::now()))
+        Ok(self.memory.note(door.of, sample, asked, Instant::now()))
     }
 }
 
 async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || Err(format!("the kubelet's port gives no whole answer within {} s", DEADLINE.as_secs()));
     // On the heap while it lasts: the lane rests for minutes between two of them.
-    timeout(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
+    within(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
 }
 
 async fn sync_loop(door: &Door) -> Result<bool, String> {

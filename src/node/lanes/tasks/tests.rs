@@ -47,6 +47,14 @@ fn play(table: &mut Table, from: Instant, length: Duration, answer: TaskAnswer) 
     asked
 }
 
+/// Counts as the lane does that runs whenever it wants to.
+fn wait(table: &mut Table, till: Instant) -> Instant {
+    while let Some(next) = table.next_count().filter(|next| *next <= till) {
+        table.count(next);
+    }
+    till
+}
+
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -64,6 +72,28 @@ fn at_rest_the_whole_node_takes_at_least_five_minutes() {
         ids.dedup();
         assert_eq!(ids.len(), count, "somebody was asked twice before all were asked once");
     }
+}
+
+#[test]
+fn that_a_task_goes_on_answering_is_no_news_and_everything_else_is() {
+    let mut table = table(1);
+    let now = Instant::now();
+    let mut says = |result: Result<TaskAnswer, Failure>, after: Duration| {
+        table.sent("c000", now);
+        wait(&mut table, now + after);
+        table.ended("c000", now, result, now + after)
+    };
+    let soon = secs(1);
+    assert!(says(Ok(TaskAnswer::Answered), soon));
+    assert!(!says(Ok(TaskAnswer::Answered), soon));
+    assert!(says(Ok(TaskAnswer::Answered), secs(60)), "it was told that it hung");
+    assert!(says(Ok(TaskAnswer::NoAnswer), soon));
+    assert!(says(Ok(TaskAnswer::NoAnswer), soon), "each look counts");
+    assert!(says(Ok(TaskAnswer::Answered), soon));
+    assert!(!says(Ok(TaskAnswer::Answered), soon));
+    assert!(says(Err(Failure::Failed("no".to_owned())), soon));
+    assert!(says(Ok(TaskAnswer::Answered), soon));
+    assert!(says(Ok(TaskAnswer::NotFound), soon));
 }
 
 #[test]
@@ -143,7 +173,7 @@ fn silence_counts_against_a_task_only_while_others_are_answered() {
     table.sent("c001", start);
     table.ended("c001", start, Ok(TaskAnswer::Answered), start + secs(1));
     assert_eq!(table.control_due(start + secs(3)), None);
-    let late = start + secs(4);
+    let late = wait(&mut table, start + secs(4));
     assert!(matches!(table.looks(late)["c000"], Look::Failed { .. }));
     assert_eq!(table.control_due(late), Some(late));
     table.control = Some(late);
@@ -159,6 +189,27 @@ fn silence_counts_against_a_task_only_while_others_are_answered() {
 }
 
 #[test]
+fn a_lane_that_could_not_run_takes_no_silence_from_it() {
+    let mut table = table(2);
+    let start = Instant::now();
+    table.sent("c000", start);
+    table.sent("c001", start);
+    let thawed = start + secs(60);
+    assert_eq!(
+        table.count(thawed),
+        (Duration::from_millis(59_600), false),
+        "by how much, once and not for each question"
+    );
+    // What was answered meanwhile is read now, one after the other.
+    table.ended("c001", start, Ok(TaskAnswer::Answered), thawed);
+    assert_eq!(table.looks(thawed)["c000"], Look::Never);
+    assert_eq!(table.control_due(thawed), None);
+    let due = wait(&mut table, thawed + Duration::from_millis(3_600));
+    assert!(matches!(table.looks(due)["c000"], Look::Failed { .. }), "that answer came before this deadline");
+    assert_eq!(table.control_due(due), Some(due));
+}
+
+#[test]
 fn questions_past_their_deadline_leave_room_for_others_but_not_for_all() {
     let mut table = table(40);
     let start = Instant::now();
@@ -170,7 +221,7 @@ fn questions_past_their_deadline_leave_room_for_others_but_not_for_all() {
             table.sent(&id, now);
             sent += 1;
         }
-        now += secs(4);
+        now = wait(&mut table, now + secs(4));
     }
     assert_eq!(sent, MAX_OUT);
 }

@@ -63,7 +63,8 @@ fn looks(samples: &[(u64, f64, f64, f64)]) -> Vec<RelistsSeen> {
     let (mut memory, start) = (Memory::default(), Instant::now());
     let look = |(at, sum, count, moment): &(u64, f64, f64, f64)| {
         let sample = Sample { sum: *sum, count: *count, last_seen: Some(*moment) };
-        memory.note(KUBELET, sample, start + Duration::from_secs(*at))
+        let at = start + Duration::from_secs(*at);
+        memory.note(KUBELET, sample, at, at)
     };
     samples.iter().map(look).collect()
 }
@@ -110,12 +111,23 @@ fn a_wall_clock_that_jumps_is_a_moment_that_has_moved() {
 fn another_kubelet_and_counters_that_began_anew_have_no_before() {
     let (mut memory, at) = (Memory::default(), Instant::now());
     let later = at + Duration::from_mins(1);
+    let after = |minutes: u64| later + Duration::from_mins(minutes);
     let sample = Sample { sum: 10.0, count: 100.0, last_seen: None };
-    memory.note(KUBELET, sample, at);
+    memory.note(KUBELET, sample, at, at);
     let first = RelistsSeen { begun: true, ..RelistsSeen::default() };
-    assert_eq!(memory.note((61, 7000), sample, later), first, "another process");
+    assert_eq!(memory.note((61, 7000), sample, later, later), first, "another process");
     let fewer = Sample { count: 3.0, ..sample };
-    assert_eq!(memory.note((61, 7000), fewer, later + Duration::from_mins(1)), first);
+    assert_eq!(memory.note((61, 7000), fewer, after(1), after(1)), first);
     let none = Sample { sum: 0.0, count: 0.0, last_seen: None };
-    assert_eq!(memory.note((61, 7000), none, later + Duration::from_mins(2)), RelistsSeen::default());
+    assert_eq!(memory.note((61, 7000), none, after(2), after(2)), RelistsSeen::default());
+}
+
+#[test]
+fn an_answer_that_takes_long_is_no_kubelet_that_stands_still() {
+    let (mut memory, start) = (Memory::default(), Instant::now());
+    let sample = Sample { sum: 10.0, count: 100.0, last_seen: Some(1e9) };
+    let at = |second: u64| start + Duration::from_secs(second);
+    memory.note(KUBELET, sample, at(0), at(9));
+    let seen = memory.note(KUBELET, sample, at(10), at(300));
+    assert_eq!((seen.idle, seen.unmoved), (Duration::from_secs(1), Some(Duration::from_secs(1))));
 }

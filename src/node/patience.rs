@@ -1,0 +1,227 @@
+//! For how long something is waited for, by time in which this process could run.
+//!
+//! A probe asks for little of a processor. Beside busy neighbours twenty milliseconds of its work may take seconds, and a
+//! paused machine or a frozen control group holds it up for longer. By the clock alone it would take its own delay for the
+//! silence of others. So a wait is counted in small steps, and each counts as no more than its length, however late
+//! this process comes back from it: what is sure at the end is that its loop has turned so many times. Threads beside that
+//! loop may be held up by themselves.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Longest step of a wait of some seconds.
+const STEP: Duration = Duration::from_millis(500);
+/// Least number of steps in a wait of a few seconds, and most in a long one: it costs a waking each.
+const STEPS: (u32, u32) = (10, 64);
+/// Lateness that is not worth a word: timers and busy lanes.
+const SLIGHT: Duration = Duration::from_millis(100);
+
+/// One wait, and how much of it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Patience {
+    limit: Duration,
+    step: Duration,
+    counted: Duration,
+    /// Up to when it is counted.
+    till: Instant,
+}
+
+impl Patience {
+    /// Begins to wait.
+    pub(super) fn new(limit: Duration, now: Instant) -> Self {
+        let part = |steps: u32| limit.checked_div(steps).unwrap_or_default();
+        Self { limit, step: part(STEPS.0).min(STEP).max(part(STEPS.1)), counted: Duration::ZERO, till: now }
+    }
+
+    /// Counts what has passed. Has to be called at [`Self::next`]. Yields by how much this process was held up.
+    pub(super) fn count(&mut self, now: Instant) -> Duration {
+        let left = self.left();
+        if left.is_zero() {
+            return Duration::ZERO;
+        }
+        let passed = now.saturating_duration_since(self.till);
+        let counts = passed.min(self.step);
+        if counts >= left {
+            // What is over is over since then, and not since somebody noticed.
+            self.till += left;
+            self.counted = self.limit;
+        } else {
+            self.till = now.max(self.till);
+            self.counted += counts;
+        }
+        let late = passed.saturating_sub(self.step);
+        if late > SLIGHT { late } else { Duration::ZERO }
+    }
+
+    /// What is left of the limit, as far as it was counted.
+    pub(super) const fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.counted)
+    }
+
+    /// How long it has lasted. Once the limit is reached all time counts.
+    pub(super) fn waited(&self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.till);
+        let left = self.left();
+        self.counted + if left.is_zero() { passed } else { passed.min(self.step).min(left) }
+    }
+
+    /// Whether the limit is reached.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.waited(now) >= self.limit
+    }
+
+    /// When it is over, or was, unless this process is held up.
+    pub(super) fn end(&self) -> Instant {
+        self.till + self.left()
+    }
+
+    /// When to count next; never once it is over.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let left = self.left();
+        (!left.is_zero()).then(|| self.till + left.min(self.step))
+    }
+
+    /// Waits for a call for as long as there is some left. What is there already is taken also when there is none.
+    pub(super) async fn wait<T>(&mut self, call: &mut (impl Future<Output = T> + Unpin)) -> Result<T, OutOfPatience> {
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut *call => return Ok(answer),
+                () = sleep_until(self.next().unwrap_or_else(Instant::now)) => {}
+            }
+            self.count(Instant::now());
+            if self.left().is_zero() {
+                return Err(OutOfPatience);
+            }
+        }
+    }
+}
+
+/// No answer within the limit, by time in which this process could run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OutOfPatience;
+
+/// Waits for a call for at most so long. For those whose silence is a sign of something.
+pub(super) fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = T>,
+) -> impl Future<Output = Result<T, OutOfPatience>> {
+    // Boxed before anything holds it: a call is kilobytes, and would be kept once more for each layer.
+    let mut call = Box::pin(call);
+    async move { Patience::new(limit, Instant::now()).wait(&mut call).await }
+}
+
+/// Waits for a call, which has an end of its own, and tells how much of the wait counts, up to `most`.
+pub(super) fn timed<T>(most: Duration, call: impl Future<Output = T>) -> impl Future<Output = (T, Duration)> {
+    let mut call = Box::pin(call);
+    async move {
+        let mut patience = Patience::new(most, Instant::now());
+        match patience.wait(&mut call).await {
+            Ok(answer) => (answer, patience.waited(Instant::now())),
+            Err(OutOfPatience) => (call.await, most),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::thread;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Counts as a loop does that is woken so late each time, until it is over or so many steps are done. The time that
+    /// has passed, and the lateness that was told.
+    fn woken_late(patience: &mut Patience, began: Instant, late: Duration, steps: u32) -> (Duration, Duration) {
+        let (mut now, mut told) = (began, Duration::ZERO);
+        for _ in 0..steps {
+            let Some(next) = patience.next() else { break };
+            now = next + late;
+            told += patience.count(now);
+        }
+        (now.saturating_duration_since(began), told)
+    }
+
+    #[test]
+    fn on_time_it_is_over_at_its_limit() {
+        let began = Instant::now();
+        let mut patience = Patience::new(LIMIT, began);
+        assert!(!patience.is_over(began));
+        assert_eq!(woken_late(&mut patience, began, Duration::ZERO, 100), (LIMIT, Duration::ZERO));
+        assert!(patience.is_over(began + LIMIT));
+        assert_eq!((patience.next(), patience.end()), (None, began + LIMIT));
+        assert_eq!(patience.waited(began + ms(60_000)), ms(60_000), "what is over goes on by the clock");
+    }
+
+    #[test]
+    fn what_holds_up_this_process_does_not_count() {
+        let began = Instant::now();
+        let mut patience = Patience::new(LIMIT, began);
+        // Frozen for a minute, before the first step could be counted.
+        let thawed = began + ms(60_000);
+        assert_eq!(patience.waited(thawed), STEP, "whoever looks first sees no more than a step");
+        assert_eq!(patience.count(thawed), ms(59_500));
+        assert_eq!(patience.end(), thawed + ms(4_500));
+        let (rest, told) = woken_late(&mut patience, thawed, Duration::ZERO, 100);
+        assert_eq!((rest, told), (ms(4_500), Duration::ZERO));
+    }
+
+    #[test]
+    fn beside_busy_neighbours_it_takes_longer_and_ends() {
+        let began = Instant::now();
+        let mut patience = Patience::new(LIMIT, began);
+        let (took, told) = woken_late(&mut patience, began, ms(1500), 100);
+        assert_eq!((took, told), (ms(20_000), ms(15_000)));
+        assert!(patience.is_over(began + took));
+    }
+
+    #[test]
+    fn slight_lateness_is_not_told_and_the_last_step_ends_when_it_ends() {
+        let began = Instant::now();
+        let mut patience = Patience::new(ms(1000), began);
+        let (took, told) = woken_late(&mut patience, began, ms(40), 100);
+        assert_eq!((took, told), (ms(1400), Duration::ZERO));
+        assert_eq!(patience.end(), began + ms(1360), "it was over before that was counted");
+        assert!(Patience::new(Duration::ZERO, began).is_over(began));
+    }
+
+    #[test]
+    fn a_long_wait_takes_few_steps() {
+        let began = Instant::now();
+        for (limit, step) in [(400, 40), (5_000, 500), (32_000, 500), (3_600_000, 56_250)] {
+            assert_eq!(Patience::new(ms(limit), began).next(), Some(began + ms(step)), "{limit} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_waited_for_to_its_limit() {
+        let began = Instant::now();
+        assert_eq!(within(LIMIT, pending::<()>()).await, Err(OutOfPatience));
+        assert_eq!(began.elapsed(), LIMIT);
+        assert_eq!(within(LIMIT, tokio::time::sleep(ms(4_900))).await, Ok(()));
+    }
+
+    /// The whole process stands still for longer than the limit, and the answer comes meanwhile.
+    #[tokio::test]
+    async fn an_answer_to_a_process_that_was_held_up_is_taken_and_came_at_once() {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let held_up = async {
+            // This is what the only thread does instead of looking for answers.
+            thread::sleep(ms(1500));
+            // As an answer that takes some turns of the loop to arrive.
+            tokio::time::sleep(ms(20)).await;
+            let _ = send.send(7);
+        };
+        let ((answer, took), ()) = tokio::join!(timed(ms(60_000), within(ms(1000), receive)), held_up);
+        assert_eq!(answer, Ok(Ok(7)));
+        assert!(took < ms(1200), "it counted {took:?}");
+    }
+}
