@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::{PlanSettings, plan};
-use nrh::core::policy::{Action, Amount, History, Limits, Policy, StormLimit};
+use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, Snapshot, Tri};
 use record::Line;
 
@@ -110,6 +110,7 @@ fn policy() -> Policy {
             max_unhealthy: Amount::Percent(30),
             max_in_flight: Amount::Count(5),
             per_topology: Vec::new(),
+            per_node: NodeLimit::default(),
             storm: StormLimit::default(),
         },
         history: History { limit: 50, ttl: Duration::from_hours(1) },

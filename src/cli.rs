@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::core::node_condition::NodeConditions;
 use crate::telemetry::LogFormat;
@@ -44,6 +44,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Prints what the probe of a node has kept of its confirmed faults.
     Evidence(EvidenceArgs),
+    /// Says what policies would do in the course of a timeline.
+    Simulate(SimulateArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
     Crd(CrdArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
@@ -184,6 +186,40 @@ pub struct EvidenceArgs {
     /// Folder of the probe's state, with `--local`.
     #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
     pub state_dir: PathBuf,
+}
+
+/// Flags of `nrh simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// File with what happens, and with what is expected of the policies.
+    #[arg(long, short, required_unless_present = "record")]
+    pub timeline: Option<PathBuf>,
+    /// Print a timeline instead: what the cluster of the current kubeconfig tells of its last episodes, and of the faults that
+    /// stand there now.
+    #[arg(long, conflicts_with_all = ["timeline", "policies", "enforce", "output"])]
+    pub record: bool,
+    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints it.
+    #[arg(long, short, requires = "record")]
+    pub file: Option<PathBuf>,
+    /// File or folder with policies; may be given several times. By default those that the timeline names.
+    #[arg(long = "policy", short)]
+    pub policies: Vec<PathBuf>,
+    /// Take dry-run policies for enforcing ones.
+    #[arg(long)]
+    pub enforce: bool,
+    /// Form of the account.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: SimulateOutput,
+}
+
+/// Form of the account of `nrh simulate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SimulateOutput {
+    /// A table; what is the same for several nodes is one row.
+    #[default]
+    Table,
+    /// A list of all lines.
+    Json,
 }
 
 /// Flags of `nrh crd`.

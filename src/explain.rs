@@ -5,7 +5,7 @@
 
 pub mod evidence;
 pub mod local;
-mod objects;
+pub(crate) mod objects;
 mod text;
 
 use anyhow::{Context, bail};

@@ -18,4 +18,5 @@ pub mod explain;
 pub mod fuzz;
 pub mod node;
 pub mod process;
+pub mod simulate;
 pub mod telemetry;

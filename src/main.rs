@@ -13,6 +13,7 @@ fn main() -> anyhow::Result<()> {
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
+            Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),
         }

@@ -105,7 +105,13 @@ fn the_api_types_know_no_shell() {
 
 #[test]
 fn probe_and_controller_share_the_core_and_the_api_only() {
-    for (folder, other) in [("src/node", "crate::controller"), ("src/controller", "crate::node")] {
+    let pairs = [
+        ("src/node", "crate::controller"),
+        ("src/controller", "crate::node"),
+        ("src/simulate", "crate::node"),
+        ("src/simulate", "crate::controller"),
+    ];
+    for (folder, other) in pairs {
         for path in rust_files(folder) {
             let text = fs::read_to_string(&path).unwrap();
             for (number, line) in code(&text) {

@@ -43,6 +43,21 @@ fn the_runbook_has_a_paragraph_for_each_fault() {
     }
 }
 
+#[test]
+fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
+    use nrh::simulate::{expect, of_files, text};
+
+    let document = document("docs/policies.md");
+    let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let example = blocks.map(|(block, _)| block).find(|block| block.starts_with("description:")).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("timeline.yaml");
+    std::fs::write(&path, example).unwrap();
+    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/wide-limits.policy.yaml");
+    let (timeline, account) = of_files(&path, &[policies], false).unwrap();
+    let unmet = expect::unmet(&timeline.expect, &account);
+    assert!(unmet.is_empty(), "{}\n{}", unmet.join("\n"), text::table(&account));
+}
+
 /// Whoever applies the folder hears of everything.
 #[test]
 fn the_enforcing_policies_have_a_rule_for_each_fault() {

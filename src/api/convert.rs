@@ -9,7 +9,8 @@ use super::policy::{
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::episode::Episode;
 use crate::core::policy::{
-    Action, ActionType, Amount, History, Limits, Policy, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+    Action, ActionType, Amount, History, Limits, Mode, NodeLimit, Policy, Requirement, Rule, Selector, Step,
+    StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
 use std::time::Duration;
@@ -48,6 +49,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             nodes: amount(spec.limits.storm.nodes, "limits.storm.nodes", &mut errors),
             within: spec.limits.storm.within.get(),
         },
+        per_node: NodeLimit { acts: spec.limits.per_node.acts, within: spec.limits.per_node.within.get() },
         per_topology: spec
             .limits
             .per_topology
@@ -63,6 +65,9 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             })
             .collect(),
     };
+    if limits.per_node.acts == 0 || limits.per_node.acts > 100 {
+        errors.push(format!("limits.perNode.acts: expected 1 to 100, found {}", limits.per_node.acts));
+    }
     if !errors.is_empty() {
         return Err(Invalid(errors));
     }
@@ -104,6 +109,11 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         .enumerate()
         .filter_map(|(i, step)| read_step(step, &format!("{at}.steps[{i}]"), errors))
         .collect();
+    if !rule.steps.is_empty() && rule.steps.iter().all(|step| step.mode == Mode::DryRun) {
+        errors.push(format!(
+            "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
+        ));
+    }
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
         errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
@@ -159,6 +169,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         cooldown: step.cooldown.get(),
         verify_for: step.verify.hold_for.get(),
         on_failure: step.on_failure,
+        mode: step.mode,
     })
 }
 

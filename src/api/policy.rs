@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 mod limits;
 
-pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyStorm, PolicyTopologyLimit};
+pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit};
 
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
@@ -172,6 +172,7 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
@@ -236,6 +237,14 @@ pub struct PolicyStep {
     /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
+    /// Enforce (default): it is done. DryRun: in its turn it is recorded in the episode, and the next step follows at once, as if
+    /// it were not there. For a step that is new; a whole policy has a mode of its own.
+    #[serde(default = "default_step_mode")]
+    pub mode: Mode,
+}
+
+const fn default_step_mode() -> Mode {
+    Mode::Enforce
 }
 
 fn default_timeout() -> HumanDuration {

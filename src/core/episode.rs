@@ -237,6 +237,9 @@ pub struct EpisodeFault {
     pub kind: FaultType,
     /// The object the fault is about.
     pub subject: Subject,
+    /// Since when it had been there when it entered the episode, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// Name of the rule that applies.
     #[schemars(length(max = 63))]
     pub rule: String,

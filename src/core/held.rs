@@ -36,6 +36,8 @@ pub enum HoldReason {
     InFlightLimit,
     /// As many episodes run on nodes of the same zone, rack or pool as the policy allows.
     TopologyLimit,
+    /// The node was acted on as often as the policy allows within some time.
+    NodeLimit,
     /// Many nodes have the same new fault: one cause is more likely than many sick nodes.
     Storm,
     /// As many slots are taken as the whole cluster allows.

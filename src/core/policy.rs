@@ -109,6 +109,20 @@ pub struct Step {
     pub verify_for: Duration,
     /// What follows when it has failed for the last time.
     pub on_failure: OnFailure,
+    /// `DryRun`: it is recorded in its turn and not done, as if it were not there, in a policy that enforces.
+    pub mode: Mode,
+}
+
+impl Step {
+    /// Whether it does more than tell people.
+    pub fn acts(&self) -> bool {
+        self.mode == Mode::Enforce && self.action.kind() != ActionType::Notify
+    }
+
+    /// Whether it may heal: it does more than tell people or keep pods away.
+    pub fn heals(&self) -> bool {
+        self.acts() && self.action.kind() != ActionType::Cordon
+    }
 }
 
 /// What a rule applies to, and its ladder.
@@ -129,12 +143,12 @@ pub struct Rule {
 impl Rule {
     /// Whether it does more than tell people.
     pub fn acts(&self) -> bool {
-        self.steps.iter().any(|step| step.action.kind() != ActionType::Notify)
+        self.steps.iter().any(Step::acts)
     }
 
     /// The first rung from this one on that only tells people; the end of the ladder where there is none.
     pub fn telling_rung(&self, from: u32) -> u32 {
-        let tells = |step: &Step| matches!(step.action, Action::Notify { .. });
+        let tells = |step: &Step| step.mode == Mode::Enforce && matches!(step.action, Action::Notify { .. });
         let end = self.steps.len();
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
     }
@@ -177,6 +191,21 @@ pub struct TopologyLimit {
     pub max_in_flight: Amount,
 }
 
+/// A bound for each node by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimit {
+    /// So many acts that may heal; Cordon and Notify do not count.
+    pub acts: u32,
+    /// Within this time.
+    pub within: Duration,
+}
+
+impl Default for NodeLimit {
+    fn default() -> Self {
+        Self { acts: 20, within: Duration::from_hours(1) }
+    }
+}
+
 /// From how many nodes on the same new fault is a storm: at least five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StormLimit {
@@ -201,6 +230,8 @@ pub struct Limits {
     pub max_in_flight: Amount,
     /// The same in each zone, rack or pool.
     pub per_topology: Vec<TopologyLimit>,
+    /// How often a node may be acted on.
+    pub per_node: NodeLimit,
     /// What counts as a storm.
     pub storm: StormLimit,
 }

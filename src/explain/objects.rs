@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// All objects a decision is made from, as far as a reader may see them.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
+pub(crate) struct Objects {
     nodes: Vec<Node>,
     healths: Vec<NodeRuntimeHealth>,
     policies: Vec<RemediationPolicy>,
@@ -32,7 +32,7 @@ pub(super) struct Objects {
 
 /// The controller's own word on a node.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(crate) struct Told {
     /// Faults that it has found from API state.
     pub faults: Vec<Fault>,
     /// Its summary.
@@ -47,7 +47,7 @@ pub(super) struct Told {
 
 impl Objects {
     /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let root: Value = serde_saphyr::from_str(text).context("it is neither YAML nor JSON")?;
         let items = match root.get("items").and_then(Value::as_array) {
             Some(items) => items.clone(),
@@ -78,7 +78,7 @@ impl Objects {
     }
 
     /// Reads them from the cluster of the current kubeconfig.
-    pub(super) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
+    pub(crate) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
         let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG, or use --file")?;
         let what =
             |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
@@ -91,12 +91,12 @@ impl Objects {
         })
     }
 
-    pub(super) fn node_names(&self) -> Vec<String> {
+    pub(crate) fn node_names(&self) -> Vec<String> {
         self.healths.iter().map(ResourceExt::name_any).collect()
     }
 
     /// The newest time that anything in them names: they were saved at that time, or later.
-    pub(super) fn newest(&self) -> Option<Timestamp> {
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
         let reports = self.healths.iter().flat_map(|object| {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);
             conditions.map(|condition| condition.last_transition_time.0).chain(heartbeat(object))
@@ -109,7 +109,7 @@ impl Objects {
     }
 
     /// What the controller has written about a node, which alone reads pods.
-    pub(super) fn told(&self, node: &str) -> Told {
+    pub(crate) fn told(&self, node: &str) -> Told {
         let status =
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
         let Some(status) = status else { return Told::default() };
@@ -127,7 +127,7 @@ impl Objects {
     }
 
     /// The snapshot as of `now`, and what is wrong with objects that cannot be used.
-    pub(super) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
+    pub(crate) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
         let mut invalid = self.unreadable.clone();
         let mut snapshot = Snapshot { now, ceiling: u32::MAX, ..Snapshot::default() };
         for object in &self.nodes {

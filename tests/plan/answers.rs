@@ -142,13 +142,14 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
     world.node("n1").job_starts = false;
     world.pass();
     let id = world.only_episode().steps[0].operation_id.clone();
+    let at = world.now;
     let (_, job) = world.jobs.get_mut(&id).unwrap();
     job.outcome = Some(Outcome {
         operation_id: id,
         state: OutcomeState::Failed,
         reason: OutcomeReason::CallFailed,
         message: "kill: not permitted".into(),
-        at: world.now,
+        at,
     });
     world.pass();
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
@@ -177,6 +178,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
             world.pass();
             let open: Vec<String> = world.jobs.keys().cloned().collect();
             for id in open {
+                let at = world.now;
                 let (_, job) = world.jobs.get_mut(&id).unwrap();
                 job.finished = true;
                 job.outcome = Some(Outcome {
@@ -184,7 +186,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
                     state: OutcomeState::Refused,
                     reason,
                     message: "not now".into(),
-                    at: world.now,
+                    at,
                 });
             }
             world.tick(secs(5));
@@ -273,7 +275,7 @@ fn a_full_report_may_have_left_the_fault_out() {
     for i in 0..MAX_FAULTS {
         let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
         other.state = FaultState::Suspected;
-        world.node("n1").sick.push(crate::world::Sickness { fault: other, cure: Cure::Nothing });
+        world.node("n1").sick.push(crate::world::sickness(other, Cure::Nothing));
     }
     for _ in 0..3 {
         world.tick(secs(20));
@@ -307,6 +309,7 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
     world.node("n1").job_starts = false;
     world.pass();
     world.pass();
+    let at = world.now;
     let (id, (_, job)) = world.jobs.iter_mut().next().unwrap();
     job.finished = true;
     job.outcome = Some(Outcome {
@@ -314,7 +317,7 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
         state: OutcomeState::Refused,
         reason: OutcomeReason::CannotLook,
         message: "not now".into(),
-        at: world.now,
+        at,
     });
     world.node("n1").probe_runs = false;
     for _ in 0..360 {

@@ -3,7 +3,7 @@
 use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Amount, Mode, TopologyLimit};
+use nrh::core::policy::{Action, Amount, Mode, NodeLimit, TopologyLimit};
 use nrh::core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
@@ -298,4 +298,35 @@ fn a_decision_from_a_stale_cache_meets_its_own_episode() {
     let slots =
         plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
     assert_eq!(slots, Some(1), "and its slot is not spent twice");
+}
+
+#[test]
+fn one_node_is_acted_on_only_so_often() {
+    let faults = [FaultType::HungContainer];
+    let mut few = policy("p", &[rule("r", &faults, &[cont(), kill(true), notify()])]);
+    few.limits.per_node = NodeLimit { acts: 3, within: secs(7200) };
+    let mut world = World::new(&[few], &["n1", "n2"]);
+    for number in 0..5 {
+        world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
+        world.run(secs(120));
+    }
+    let acted = world.did().iter().filter(|did| did.starts_with("job")).count();
+    assert_eq!(acted, 3, "and nothing harsher in its place: {:?}", world.did());
+    let plan = world.plan();
+    let held: Vec<&str> = plan
+        .held
+        .iter()
+        .filter(|held| held.reason == HoldReason::NodeLimit)
+        .map(|held| held.message.as_str())
+        .collect();
+    assert!(held.iter().any(|message| message.contains("acted on 3 times within 120 min")), "{held:?}");
+    // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
+    world.infect("n2", hung("c"), Cure::Cont);
+    world.run(secs(60));
+    assert!(world.nodes["n2"].sick.is_empty());
+    for _ in 0..8000 / 60 {
+        world.tick(secs(60));
+        world.pass();
+    }
+    assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().held);
 }

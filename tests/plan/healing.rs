@@ -3,7 +3,7 @@
 use nrh::core::episode::{HealState, Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
 use nrh::core::plan::{Effect, Health, HoldReason, Operation};
-use nrh::core::policy::{Action, Amount, OnFailure, Step};
+use nrh::core::policy::{Action, Amount, Mode, OnFailure, Step};
 use nrh::core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
@@ -266,4 +266,33 @@ fn a_step_that_fails_for_good_may_end_the_ladder() {
     let mut world = World::sick(hung("log"), Cure::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_episode().phase, Phase::Succeeded, "a cordon that was made has not failed");
+}
+
+#[test]
+fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
+    let shadow = |step: Step| Step { mode: Mode::DryRun, on_failure: OnFailure::Stop, ..step };
+    let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(true)), cont(), notify()]);
+    world.run(secs(1200));
+    assert_eq!(world.did(), ["job ReleaseCont"], "its failure is none, and nothing waits for it");
+    let episode = world.only_episode();
+    let states: Vec<StepState> = episode.steps.iter().map(|step| step.state).collect();
+    assert_eq!((episode.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
+    assert!(episode.steps[0].message.starts_with("not done: the step is a dry run"), "{}", episode.steps[0].message);
+    // It would be held: that is recorded, and holds nothing.
+    let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(false)), cont()]);
+    world.run(secs(1200));
+    let episode = world.only_episode();
+    assert!(episode.steps[0].message.contains("would be held"), "{}", episode.steps[0].message);
+    assert_eq!((episode.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+}
+
+#[test]
+fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
+    let shadow = Step { mode: Mode::DryRun, ..cont() };
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), shadow.clone(), notify()]);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"], "who writes a cordon alone wants it for itself");
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), shadow, step(Action::CleanupOrphans)]);
+    world.run(secs(600));
+    assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nrh::core::episode::{Episode, HealState, Phase, StepRecord};
+use nrh::core::episode::{Episode, HealState, Phase, StepRecord, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
-use nrh::core::policy::{Action, ActionType, Amount, Mode, Policy, Step, TopologyLimit};
+use nrh::core::policy::{Action, ActionType, Amount, Mode, NodeLimit, Policy, Step, TopologyLimit};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::window::{self, WindowType};
 use proptest::prelude::*;
@@ -170,7 +170,9 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
 fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
+    let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
     prop::sample::select(vec![
+        vec![shadow(step(Action::Cordon)), cont(), shadow(kill(true)), step(Action::CleanupOrphans), shadow(notify())],
         vec![cont()],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
         vec![step(Action::Cordon), cont(), kill(true), step(Action::CleanupOrphans), notify()],
@@ -181,24 +183,27 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
 
 fn worlds() -> impl Strategy<Value = World> {
     let zones = prop::option::of(1_u32..3);
-    (ladders(), 1_u32..4, 1_u32..4, prop::sample::select(vec![50_u32, 75, 100]), zones).prop_map(
-        |(ladder, most, ceiling, bad, zones)| {
-            let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
-            policy.limits.max_in_flight = Amount::Count(most);
-            policy.limits.max_unhealthy = Amount::Percent(bad);
-            policy.limits.per_topology = zones
-                .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
-                .into_iter()
-                .collect();
-            let mut world = World::new(&[policy], &NODES);
-            for (place, name) in NODES.iter().enumerate() {
-                world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
-            }
-            world.ceiling = ceiling;
-            world.settings.rebuild_ledger = true;
-            world
-        },
-    )
+    let bad = prop::sample::select(vec![50_u32, 75, 100]);
+    let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
+    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts).prop_map(|(ladder, most, ceiling, bad, zones, acts)| {
+        let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
+        policy.limits.max_in_flight = Amount::Count(most);
+        policy.limits.max_unhealthy = Amount::Percent(bad);
+        policy.limits.per_topology = zones
+            .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
+            .into_iter()
+            .collect();
+        if let Some((acts, within)) = acts {
+            policy.limits.per_node = NodeLimit { acts, within: secs(within) };
+        }
+        let mut world = World::new(&[policy], &NODES);
+        for (place, name) in NODES.iter().enumerate() {
+            world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
+        }
+        world.ceiling = ceiling;
+        world.settings.rebuild_ledger = true;
+        world
+    })
 }
 
 /// One round: what happens, how long it takes, and how the pass is disturbed.
@@ -248,6 +253,8 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let record = written.or_else(|| snapshot.episodes.get(episode)).unwrap();
                 let step = record.current_step().unwrap();
                 assert_eq!(step.operation_id, *operation_id, "reserved before the act");
+                let rule = &snapshot.policies[0].rules[0];
+                assert_eq!(rule.steps[step.rung as usize].mode, Mode::Enforce, "a step that is a dry run");
                 if matches!(operation, Operation::Cordon) {
                     assert!(record.undo.is_owed(), "the undo is remembered before the act");
                 }
@@ -275,6 +282,15 @@ fn check_episode(episode: &Episode) {
     assert!(episode.name.len() <= 58 && episode.message.len() <= 512);
 }
 
+/// How often a node was acted on, by what is remembered.
+fn acted(snapshot: &Snapshot, node: &str, uid: &str) -> usize {
+    let within = snapshot.policies[0].limits.per_node.within;
+    let of_node = |e: &&Episode| e.mode == Mode::Enforce && e.node == node && e.node_uid == uid;
+    let steps = snapshot.episodes.values().filter(of_node).flat_map(|episode| &episode.steps);
+    let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
+    healing.filter_map(|step| step.acted_at).filter(|at| since(snapshot.now, *at) < within).count()
+}
+
 /// Never on suspicion, on old evidence, on another node, against a no.
 fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) {
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
@@ -291,6 +307,9 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
         return;
     }
     assert!(heartbeat.arrived <= heartbeat.interval * 3 / 2, "a missed heartbeat");
+    if !matches!(operation, Operation::Cordon | Operation::Notify(_)) {
+        assert!(acted(snapshot, node, uid) < policy.limits.per_node.acts as usize, "more acts than a node may have");
+    }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);

@@ -7,7 +7,9 @@ use nrh::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
 use nrh::core::order::Signal;
-use nrh::core::policy::{Action, Amount, History, Limits, Mode, OnFailure, Policy, Rule, Selector, Step, StormLimit};
+use nrh::core::policy::{
+    Action, Amount, History, Limits, Mode, NodeLimit, OnFailure, Policy, Rule, Selector, Step, StormLimit,
+};
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
 
@@ -141,6 +143,7 @@ pub fn step(action: Action) -> Step {
         cooldown: secs(60),
         verify_for: secs(5),
         on_failure: OnFailure::Next,
+        mode: Mode::Enforce,
     }
 }
 
@@ -197,6 +200,7 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
             max_unhealthy: Amount::Percent(100),
             max_in_flight: Amount::Count(5),
             per_topology: Vec::new(),
+            per_node: NodeLimit::default(),
             storm: StormLimit::default(),
         },
         history: History { limit: 50, ttl: secs(604_800) },

@@ -71,6 +71,25 @@ fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
 }
 
 #[test]
+fn what_is_healed_as_fast_as_it_comes_is_a_storm_as_well() {
+    let mut world = fleet(40);
+    let mut healed = 0;
+    for node in 0..20 {
+        infect(&mut world, node..node + 1, Cure::Cont, hung);
+        for _ in 0..4 {
+            pass(&mut world, secs(5));
+        }
+        healed = world.episodes.values().filter(|episode| episode.phase == Phase::Succeeded).count();
+    }
+    assert_eq!(healed, 9, "with the tenth of forty within ten minutes it is one");
+    let (reason, told) = blocked(&world.plan());
+    assert!(reason == HoldReason::Storm && told.contains("(9 of them healed by now)"), "{told}");
+    // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are healed.
+    pass(&mut world, secs(605));
+    assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1);
+}
+
+#[test]
 fn after_a_storm_twice_as_many_follow_as_long_as_it_helps() {
     let mut world = fleet(40);
     infect(&mut world, 0..30, Cure::Cont, hung);

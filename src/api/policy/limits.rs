@@ -23,10 +23,41 @@ pub struct PolicyLimits {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_topology: Vec<PolicyTopologyLimit>,
+    /// How often one node may be acted on.
+    #[serde(default)]
+    pub per_node: PolicyNodeLimit,
     /// Many nodes with the same new fault are a storm: nothing is begun for it until no more come, then one node is healed at a
     /// time, then two, four and so on, as long as it helps. Notify is not held.
     #[serde(default)]
     pub storm: PolicyStorm,
+}
+
+/// How often one node may be acted on: after that a person has to see what is wrong with it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyNodeLimit {
+    /// So many acts in the name of this policy, whichever faults they are for. Cordon and Notify do not count. 1 to 100,
+    /// default 20.
+    #[serde(default = "default_acts")]
+    #[schemars(range(min = 1, max = 100))]
+    pub acts: u32,
+    /// Within this time: a duration from 1s to 24h. Default 1h.
+    #[serde(default = "default_acts_within")]
+    pub within: HumanDuration,
+}
+
+const fn default_acts() -> u32 {
+    20
+}
+
+fn default_acts_within() -> HumanDuration {
+    HumanDuration::from_secs(3600)
+}
+
+impl Default for PolicyNodeLimit {
+    fn default() -> Self {
+        Self { acts: default_acts(), within: default_acts_within() }
+    }
 }
 
 /// From how many nodes on the same new fault is a storm.
@@ -83,6 +114,7 @@ impl Default for PolicyLimits {
             max_unhealthy: default_max_unhealthy(),
             max_in_flight: default_max_in_flight(),
             per_topology: Vec::new(),
+            per_node: PolicyNodeLimit::default(),
             storm: PolicyStorm::default(),
         }
     }

@@ -8,7 +8,7 @@ use crate::core::episode::{
     Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
 };
 use crate::core::fault::FaultState;
-use crate::core::policy::{Action, Policy, Rule, Step};
+use crate::core::policy::{Action, Mode, Policy, Rule, Step};
 
 /// Takes the episode as far as it goes now.
 pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, may_start: bool, wake: &mut Wake) -> Turn {
@@ -101,7 +101,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
                 if let Some(fault) = turn.episode.fault_mut(id) {
                     fault.state = HealState::Open;
                 } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
-                    turn.episode.faults.push(readiness::standing(&seen.fault, rule));
+                    turn.episode.faults.push(readiness::standing(ctx, seen, rule));
                 } else {
                     let message =
                         format!("episode {} holds as many faults as it may; the next one takes it", turn.episode.name);
@@ -200,6 +200,10 @@ fn try_fault(
             return Ok(());
         };
         replace(&mut turn.episode, standing.clone());
+        if step.mode == Mode::DryRun {
+            shadow(ctx, facts, policy, turn, standing, seen, rule, step);
+            continue;
+        }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
         if !may_start {
             let message = "the ledger of in-flight slots is missing or unreadable: no step starts until it is rebuilt";
@@ -268,6 +272,35 @@ fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step,
     }
 }
 
+/// Records a step that is a dry run, or that even this would be held, and goes on to the next.
+#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
+fn shadow(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    mut standing: EpisodeFault,
+    seen: Option<&Seen<'_>>,
+    rule: &Rule,
+    step: &Step,
+) {
+    let judged = present(facts, &standing, seen)
+        .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?)));
+    let lane = judged.as_ref().map_or(Lane::Api, |(_, lane)| *lane);
+    let mut record = record(ctx, &turn.episode, &standing, step, lane);
+    let message = match judged {
+        Ok((seen, _)) => {
+            record.target = seen.fault.target.clone();
+            "not done: the step is a dry run".to_owned()
+        }
+        Err(hold) => format!("not done: the step is a dry run, and would be held: {}", hold.message()),
+    };
+    record.finish(StepState::Simulated, &message, ctx.snapshot.now);
+    turn.episode.steps.push(record);
+    standing.rung += 1;
+    replace(&mut turn.episode, standing);
+}
+
 #[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
 fn reserve(
     ctx: Ctx<'_>,
@@ -291,14 +324,14 @@ fn reserve(
     wake.at(ctx.settings.retry);
 }
 
-/// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day is not
-/// replaced by a harsher one: people are told instead, where the ladder says so.
+/// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day, or since
+/// the node was acted on too often, is not replaced by a harsher one: people are told instead, where the ladder says so.
 fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
     let mut record = record(ctx, &turn.episode, &standing, step, Lane::Api);
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung += 1;
-    if hold.reason == HoldReason::OutsideWindow {
+    if matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit) {
         standing.rung = rule.telling_rung(standing.rung);
     }
     replace(&mut turn.episode, standing);

@@ -1,6 +1,7 @@
 //! Which finished episodes are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake};
@@ -9,8 +10,8 @@ use crate::core::policy::Mode;
 
 /// Finished episodes beyond the limit or the time to live of their policy, oldest first.
 ///
-/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted (a fault that
-/// could not be healed is not tried again at once), and the newest one about each fault that is still there.
+/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the
+/// time in which acts on a node are counted (a fault that could not be healed is not tried again at once), and the newest one about each fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
@@ -19,7 +20,11 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
     for (policy, mut finished) in by_policy {
-        let history = ctx.policies.get(policy).map_or(ctx.settings.history, |policy| policy.history);
+        let known = ctx.policies.get(policy);
+        let history = known.map_or(ctx.settings.history, |policy| policy.history);
+        // How often a node was acted on is counted from them.
+        let counted = known.map_or(Duration::ZERO, |policy| policy.limits.per_node.within);
+        let memory = ctx.settings.failed_memory.max(counted);
         finished.sort_by(|a, b| ended(b).cmp(&ended(a)).then_with(|| b.name.cmp(&a.name)));
         for (place, episode) in finished.into_iter().enumerate() {
             let age = since(ctx.snapshot.now, ended(episode));
@@ -31,8 +36,8 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
             if needed.contains(episode.name.as_str()) {
                 continue;
             }
-            if episode.mode == Mode::Enforce && age < ctx.settings.failed_memory {
-                wake.at(ctx.settings.failed_memory.saturating_sub(age));
+            if episode.mode == Mode::Enforce && age < memory {
+                wake.at(memory.saturating_sub(age));
                 continue;
             }
             gone.push((ended(episode), &episode.name));

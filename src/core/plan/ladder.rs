@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{Ctx, Hold, HoldReason, Operation, protect, refused};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::kubelet;
 use crate::core::order::{NodeAction, Order, Signal};
-use crate::core::policy::{Action, ActionType, OnFailure, Policy, Rule, Step};
+use crate::core::policy::{Action, ActionType, Mode, OnFailure, Policy, Rule, Step};
 use crate::core::snapshot::Tri;
 use crate::core::window;
 
@@ -51,8 +53,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
 /// A node is not cordoned for the sake of healing steps none of which can do anything about this fault. A rule without
 /// any is another matter: who writes one wants the cordon for itself.
 fn cordon_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
-    let is_healing = |action: &&Action| !matches!(action, Action::Cordon | Action::Notify { .. });
-    let mut healing = rule.steps.iter().map(|step| &step.action).filter(is_healing).peekable();
+    let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
     if step.action != Action::Cordon || healing.peek().is_none() {
         return Ok(());
     }
@@ -73,7 +74,7 @@ pub(super) fn climb<'r>(
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
         if is_used_up(standing, step, episode) {
             standing.rung += 1;
-            if step.on_failure == OnFailure::Stop && step.action != Action::Cordon {
+            if step.on_failure == OnFailure::Stop && step.mode == Mode::Enforce && step.action != Action::Cordon {
                 let number = standing.rung;
                 standing.rung = rule.telling_rung(standing.rung);
                 notes.push(format!(
@@ -115,6 +116,8 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
         match record.state {
             _ if record.is_free() => free += 1,
             _ if record.is_refused_call() => refused += 1,
+            // A step that is recorded and not done has had its turn.
+            StepState::Simulated if step.mode == Mode::DryRun => return true,
             StepState::Cancelled | StepState::Simulated => {}
             state if state.is_final() => used += 1,
             _ => {}
@@ -176,6 +179,9 @@ pub(super) fn may_take(
     if !matches!(step.action, Action::Notify { .. }) {
         may_be_touched(facts, &seen.fault)?;
     }
+    if step.heals() {
+        of_node(ctx, facts, policy)?;
+    }
     match &step.action {
         Action::Cordon | Action::Notify { .. } => Ok(Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
@@ -189,6 +195,32 @@ pub(super) fn may_take(
             Ok(lane(facts))
         }
     }
+}
+
+/// Whether the node may be acted on once more.
+fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
+    let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
+    let uid = facts.view.map(|view| view.uid.as_str());
+    let is_its = |episode: &&&Episode| {
+        episode.mode == Mode::Enforce && episode.policy == policy.name && Some(episode.node_uid.as_str()) == uid
+    };
+    let steps = facts.open.iter().chain(&facts.finished).filter(is_its).flat_map(|episode| &episode.steps);
+    let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
+    let mut acted: Vec<Timestamp> =
+        healing.filter_map(|step| step.acted_at).filter(|at| since(now, *at) < limit.within).collect();
+    acted.sort_unstable();
+    let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
+    // The one with which there were as many as there may be: when it leaves the window there is room for another.
+    let Some(at) = acted.len().checked_sub(most).and_then(|first| acted.get(first)) else { return Ok(()) };
+    let message = format!(
+        "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
+        facts.name,
+        acted.len(),
+        limit.within.as_secs() / 60,
+        policy.name,
+        clock(at.checked_add(limit.within).unwrap_or(*at))
+    );
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(limit.within.saturating_sub(since(now, *at))))
 }
 
 /// Whether the policy lets such a step be taken at this time of day.

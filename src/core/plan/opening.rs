@@ -252,7 +252,7 @@ fn episode(
         message: String::new(),
         opened_at: ctx.snapshot.now,
         finished_at: None,
-        faults: ready.iter().map(|(seen, rule)| readiness::standing(&seen.fault, rule)).collect(),
+        faults: ready.iter().map(|(seen, rule)| readiness::standing(ctx, seen, rule)).collect(),
         steps: Vec::new(),
         undo: Undo::default(),
     }

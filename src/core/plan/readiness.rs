@@ -24,8 +24,10 @@ pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
 }
 
 /// The standing of a fault that enters an episode now.
-pub(super) fn standing(fault: &Fault, rule: &Rule) -> EpisodeFault {
+pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> EpisodeFault {
+    let fault = &seen.fault;
     EpisodeFault {
+        since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
         id: fault.id.clone(),
         kind: fault.kind,
         subject: fault.subject.clone(),
@@ -88,7 +90,7 @@ fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result
 /// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned for a cure
 /// that is held anyway.
 fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
-    let mut standing = standing(&seen.fault, rule);
+    let mut standing = standing(ctx, seen, rule);
     let mut notes = Vec::new();
     loop {
         let Some(step) = ladder::climb(&mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
@@ -96,6 +98,10 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
         };
+        if step.mode == Mode::DryRun {
+            standing.rung += 1;
+            continue;
+        }
         ladder::may_take(ctx, facts, policy, seen, rule, step)?;
         if step.action != Action::Cordon {
             return Ok(());

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 use super::evidence::{NodeFacts, Probe};
 use super::storm::{Storm, Weather};
 use super::{HoldReason, PolicyOutlook};
@@ -43,7 +45,7 @@ pub(super) fn scopes<'a>(
         let selected: Vec<&'a Policy> =
             policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect();
         for scope in scopes.iter_mut().filter(|scope| selected.iter().any(|p| p.name == scope.policy.name)) {
-            scope.count(facts, view);
+            scope.count(facts, view, snapshot.now);
             scope.overlaps.extend(selected.iter().map(|p| p.name.as_str()).filter(|n| *n != scope.policy.name));
         }
     }
@@ -76,9 +78,9 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn count(&mut self, facts: &NodeFacts<'_>, view: &'a NodeView) {
+    fn count(&mut self, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected += 1;
-        self.weather.count(self.policy, facts, view);
+        self.weather.count(self.policy, facts, view, now);
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
             *group.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1;
         }

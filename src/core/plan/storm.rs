@@ -1,7 +1,7 @@
 //! Many nodes with the same new fault at once: one cause, or one detector that errs, is more likely than many sick nodes.
 //! Nothing is begun for it until no more come; then one is healed, and when that has helped two, four, and so on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Probe};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, since};
 use crate::core::fault::{Fault, FaultState, FaultType};
-use crate::core::policy::{Policy, Rule};
+use crate::core::policy::{Mode, Policy, Rule};
 use crate::core::snapshot::NodeView;
 
 /// Fewer nodes than this are no storm, whatever their share.
@@ -24,10 +24,29 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 struct Spread<'a> {
     /// Nodes on which it is confirmed.
     sick: u32,
-    /// Of those, nodes on which it is new.
+    /// Of those, nodes on which it is new; and nodes on which it began as lately and is healed by now.
     fresh: u32,
+    healed: u32,
     /// Of the sick ones, how many have which kubelet.
     versions: BTreeMap<&'a str, u32>,
+}
+
+impl Spread<'_> {
+    const fn all_fresh(&self) -> u32 {
+        self.fresh.saturating_add(self.healed)
+    }
+}
+
+/// The kinds of fault that the policy has acted on here and that began within the time of a storm.
+fn lately(policy: &Policy, facts: &NodeFacts<'_>, view: &NodeView, now: Timestamp) -> BTreeSet<FaultType> {
+    let episodes = facts.open.iter().chain(&facts.finished);
+    let is_its = |episode: &&&Episode| {
+        episode.mode == Mode::Enforce && episode.policy == policy.name && episode.node_uid == view.uid
+    };
+    let faults = episodes.filter(is_its).flat_map(|episode| &episode.faults);
+    let is_new = |fault: &&EpisodeFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.within);
+    let acts = |fault: &&EpisodeFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
+    faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
 }
 
 /// What a policy's nodes have in common.
@@ -50,7 +69,7 @@ pub(super) enum Storm {
 
 impl<'a> Weather<'a> {
     /// Counts one selected node.
-    pub fn count(&mut self, policy: &Policy, facts: &NodeFacts<'_>, view: &'a NodeView) {
+    pub fn count(&mut self, policy: &Policy, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected += 1;
         let version = view.kubelet_version.as_deref();
         if let Some(version) = version {
@@ -64,6 +83,12 @@ impl<'a> Weather<'a> {
         let is_matched = |fault: &Fault| policy.rule_for(fault).is_some_and(Rule::acts);
         for seen in facts.seen.iter().filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.within;
+        }
+        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
+        for kind in lately(policy, facts, view, now) {
+            if !met.contains_key(&kind) {
+                self.spreads.entry(kind).or_default().healed += 1;
+            }
         }
         for (kind, is_fresh) in met {
             let spread = self.spreads.entry(kind).or_default();
@@ -88,10 +113,10 @@ impl<'a> Weather<'a> {
     ) -> BTreeMap<FaultType, Storm> {
         let from = self.from(policy);
         let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
-            if spread.fresh >= from {
+            if spread.all_fresh() >= from {
                 return Some((*kind, Storm::Rising));
             }
-            let most = || at_a_time(helped(&policy.name, *kind, episodes, now));
+            let most = || at_a_time(helped(policy, *kind, episodes, now));
             (spread.sick >= from).then(|| (*kind, Storm::Passing(most())))
         };
         self.spreads.iter().filter_map(stand).collect()
@@ -100,14 +125,20 @@ impl<'a> Weather<'a> {
     /// What is told of the policy: the widest storm, with what speaks for one cause.
     pub fn told(&self, policy: &Policy) -> Option<String> {
         let from = self.from(policy);
-        let (kind, spread) =
-            self.spreads.iter().filter(|(_, s)| s.sick >= from).max_by_key(|(kind, s)| (s.fresh, s.sick, **kind))?;
+        let is_one = |spread: &Spread<'_>| spread.sick.max(spread.all_fresh()) >= from;
+        let all = self.spreads.iter().filter(|(_, spread)| is_one(spread));
+        let (kind, spread) = all.max_by_key(|(kind, s)| (s.all_fresh(), s.sick, **kind))?;
         let within = policy.limits.storm.within.as_secs() / 60;
-        let what = if spread.fresh >= from {
+        let what = if spread.all_fresh() >= from {
+            let healed = match spread.healed {
+                0 => String::new(),
+                healed => format!(" ({healed} of them healed by now)"),
+            };
             format!(
-                "{} of {} nodes have a new {kind} within {within} min, a storm begins with {from}: nothing is begun for it \
-                 until no more come",
-                spread.fresh, self.selected
+                "{} of {} nodes have a new {kind} within {within} min{healed}, a storm begins with {from}: nothing is begun \
+                 for it until no more come",
+                spread.all_fresh(),
+                self.selected
             )
         } else {
             format!(
@@ -130,11 +161,12 @@ impl<'a> Weather<'a> {
     }
 }
 
-/// How many were healed by an act in episodes that began after the last one that did not help.
-fn helped(policy: &str, kind: FaultType, episodes: &BTreeMap<String, Episode>, now: Timestamp) -> u32 {
+/// How many were healed by an act in episodes that began after the last one that did not help. What was healed while it was
+/// new may have been healed before anybody saw that there are many: it speaks for nothing.
+fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>, now: Timestamp) -> u32 {
     let is_mine = |episode: &&Episode| {
         let is_over = matches!(episode.phase, Phase::Succeeded | Phase::Failed);
-        is_over && episode.policy == policy && episode.finished_at.is_some_and(|at| since(now, at) < MEMORY)
+        is_over && episode.policy == policy.name && episode.finished_at.is_some_and(|at| since(now, at) < MEMORY)
     };
     let ended: Vec<&Episode> = episodes.values().filter(is_mine).collect();
     let has = |episode: &Episode, is: &dyn Fn(&EpisodeFault) -> bool| {
@@ -146,7 +178,9 @@ fn helped(policy: &str, kind: FaultType, episodes: &BTreeMap<String, Episode>, n
     let healed = later.filter(|episode| {
         has(episode, &|fault| {
             let was_acted_on = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
-            fault.state == HealState::Healed && was_acted_on
+            let lasted = fault.since.map(|at| since(episode.opened_at, at));
+            let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
+            fault.state == HealState::Healed && was_acted_on && was_old
         })
     });
     u32::try_from(healed.count()).unwrap_or(u32::MAX)

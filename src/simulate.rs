@@ -1,0 +1,132 @@
+//! `nrh simulate`: what policies would do in the course of a timeline.
+//!
+//! ```text
+//! timeline ─► play ─► world ⇄ core::plan ─► account ─► table, JSON, exit code
+//!     ▲
+//! record ◄── objects of a cluster
+//! ```
+//! The decision is the very one that the controller makes; only the cluster around it is made up.
+
+pub mod account;
+pub mod expect;
+mod play;
+mod record;
+mod sickness;
+pub mod text;
+pub mod timeline;
+pub mod world;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::api::RemediationPolicy;
+use crate::api::convert;
+use crate::cli::{SimulateArgs, SimulateOutput};
+use crate::core::policy::Policy;
+use crate::explain::objects::Objects;
+
+use account::Account;
+use timeline::Timeline;
+
+pub use play::{enforced, play};
+
+/// Runs `nrh simulate`.
+///
+/// # Errors
+/// A file cannot be read or used, the cluster does not answer, or an expectation of the timeline is not met.
+pub async fn run(args: SimulateArgs) -> anyhow::Result<()> {
+    match &args.timeline {
+        Some(timeline) => simulate(timeline, &args),
+        None => print_record(args.file.as_deref()).await,
+    }
+}
+
+async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
+    let objects = match file {
+        Some(path) => Objects::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))?,
+        None => Objects::fetch(None).await?,
+    };
+    let saved = file.and_then(|_| objects.newest());
+    let (snapshot, unusable) = objects.snapshot(saved.unwrap_or_else(Timestamp::now));
+    for sentence in unusable {
+        eprintln!("left out: {sentence}");
+    }
+    print!("{}", serde_saphyr::to_string(&record::record(&snapshot))?);
+    Ok(())
+}
+
+fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
+    let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
+    match args.output {
+        SimulateOutput::Table => print!("{}", text::table(&account)),
+        SimulateOutput::Json => println!("{}", serde_json::to_string_pretty(&account.lines)?),
+    }
+    let unmet = expect::unmet(&timeline.expect, &account);
+    if unmet.is_empty() {
+        return Ok(());
+    }
+    bail!("{} of {} expectations are not met:\n{}", unmet.len(), timeline.expect.len(), unmet.join("\n"))
+}
+
+/// Plays the timeline of a file, with these policies or with those that it names itself.
+///
+/// # Errors
+/// A file cannot be read or used; the message names it.
+pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Result<(Timeline, Account)> {
+    let cannot_use = || format!("cannot use timeline {}", path.display());
+    let timeline = Timeline::parse(&read(path)?).with_context(cannot_use)?;
+    let beside = path.parent().unwrap_or_else(|| Path::new(""));
+    let own: Vec<PathBuf> = timeline.policies.iter().map(|file| beside.join(file)).collect();
+    let files = if policies.is_empty() { &own } else { policies };
+    ensure!(!files.is_empty(), "no policy: name files or folders with --policy, or in `policies` of the timeline");
+    let mut found = Vec::new();
+    for file in files {
+        found.extend(self::policies(file)?);
+    }
+    let mut names: Vec<&str> = found.iter().map(|policy| policy.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair.first() == pair.last()).and_then(|pair| pair.first()) {
+        bail!("there are two policies of the name {twice}");
+    }
+    let found = if enforce { enforced(found) } else { found };
+    let account = play(&timeline, &found);
+    Ok((timeline, account))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The policies of a file, or of all YAML files of a folder. Objects of other kinds are left out.
+fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
+    let mut files = vec![path.to_path_buf()];
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+        files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"));
+        files.sort();
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let text = read(&file)?;
+        let cannot_use = || format!("cannot use {}", file.display());
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(cannot_use)?;
+        for object in objects.into_iter().filter(|object| object["kind"] == "RemediationPolicy") {
+            found.push(policy(object).with_context(cannot_use)?);
+        }
+    }
+    ensure!(!found.is_empty(), "there is no RemediationPolicy in {}", path.display());
+    Ok(found)
+}
+
+fn policy(object: Value) -> anyhow::Result<Policy> {
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name").to_owned();
+    let object: RemediationPolicy = serde_json::from_value(object).with_context(|| format!("policy {name}"))?;
+    match convert::policy(&object) {
+        Ok(policy) => Ok(policy),
+        Err(invalid) => bail!("policy {name}: {}", invalid.0.join("; ")),
+    }
+}

@@ -1,0 +1,207 @@
+//! The account of a timeline: what happened, what was done, what was held back and why, line by line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::timeline::Offset;
+use super::world::World;
+use crate::core::episode::{Phase, StepRecord, StepState};
+use crate::core::plan::{HoldReason, Plan};
+use crate::core::policy::{ActionType, Mode};
+use crate::core::text::bounded;
+
+/// What a line tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum What {
+    /// The timeline itself.
+    Happens,
+    /// A step is taken.
+    Does(ActionType),
+    /// A step would be taken: the policy is a dry run.
+    Would(ActionType),
+    /// A step has come to an end.
+    Step(StepState),
+    /// Something is held back.
+    Held(HoldReason),
+    /// A policy starts nothing new.
+    Blocked(HoldReason),
+    /// A policy may start something again.
+    Unblocked,
+    /// Our cordon is taken back.
+    Uncordons,
+    /// An episode has come to an end.
+    Ends(Phase),
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Time since the beginning.
+    pub at: Offset,
+    /// The node, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The policy, where one applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What is told.
+    pub what: What,
+    /// The sentence.
+    pub message: String,
+}
+
+/// What is known of the pass before.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    steps: BTreeMap<String, StepState>,
+    ended: BTreeSet<String>,
+    cordoned: BTreeSet<String>,
+    held: BTreeMap<(String, Option<String>), HoldReason>,
+    blocked: BTreeMap<String, HoldReason>,
+    replaced: BTreeMap<String, u32>,
+}
+
+/// All lines, in order of time.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// The nodes on which episodes of enforcing policies were open at the same time, each time that changed.
+    pub open: Vec<BTreeSet<String>>,
+    known: Known,
+}
+
+impl Account {
+    /// Something that the timeline itself says.
+    pub(super) fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
+        self.line(at, node, None, What::Happens, message);
+    }
+
+    /// How often the machine of this node was replaced, with this time.
+    pub(super) fn replaced(&mut self, node: &str) -> u32 {
+        let count = self.known.replaced.entry(node.to_owned()).or_default();
+        *count += 1;
+        *count
+    }
+
+    fn line(&mut self, at: Duration, node: Option<&str>, policy: Option<&str>, what: What, message: &str) {
+        self.lines.push(Line {
+            at: Offset(at),
+            node: node.map(ToOwned::to_owned),
+            policy: policy.map(ToOwned::to_owned),
+            what,
+            message: message.to_owned(),
+        });
+    }
+
+    /// Notes what is new after a pass.
+    pub(super) fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
+        self.policies(at, plan);
+        self.episodes(at, world);
+        self.cordons(at, world);
+        self.held(at, plan);
+        let open: BTreeSet<String> = world
+            .episodes
+            .values()
+            .filter(|episode| episode.mode == Mode::Enforce && !episode.phase.is_final())
+            .map(|episode| episode.node.clone())
+            .collect();
+        if self.open.last() != Some(&open) {
+            self.open.push(open);
+        }
+    }
+
+    fn policies(&mut self, at: Duration, plan: &Plan) {
+        for (name, outlook) in &plan.policies {
+            // That its slots are taken is told by the nodes that wait for one.
+            let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != HoldReason::InFlightLimit);
+            let now = blocked.map(|(reason, _)| *reason);
+            let before = self.known.blocked.get(name).copied();
+            match (blocked, before) {
+                (Some((reason, message)), before) if before != Some(*reason) => {
+                    self.line(at, None, Some(name), What::Blocked(*reason), message);
+                }
+                (None, Some(_)) => self.line(at, None, Some(name), What::Unblocked, "new episodes may start"),
+                _ => {}
+            }
+            match now {
+                Some(reason) => self.known.blocked.insert(name.clone(), reason),
+                None => self.known.blocked.remove(name),
+            };
+        }
+    }
+
+    fn episodes(&mut self, at: Duration, world: &World) {
+        let mut fresh: Vec<(&str, &str, What, String)> = Vec::new();
+        let (mut steps, mut ended) = (Vec::new(), Vec::new());
+        for episode in world.episodes.values() {
+            for step in &episode.steps {
+                let before = self.known.steps.get(&step.operation_id);
+                // One that was passed over, since it was held for too long, was never taken.
+                if before.is_none() && step.state != StepState::Refused {
+                    let taken = if step.state == StepState::Simulated { What::Would } else { What::Does };
+                    let fault = episode.fault(&step.fault_id);
+                    let about =
+                        fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+                    let sentence = format!("{}, by {:?}{about}", step.phrase(), step.lane);
+                    fresh.push((&episode.node, &episode.policy, taken(step.action), sentence));
+                }
+                if before != Some(&step.state) {
+                    steps.push((step.operation_id.clone(), step.state));
+                    if tells(step) {
+                        fresh.push((&episode.node, &episode.policy, What::Step(step.state), sentence(step)));
+                    }
+                }
+            }
+            if episode.finished_at.is_some() && !self.known.ended.contains(&episode.name) {
+                ended.push(episode.name.clone());
+                fresh.push((&episode.node, &episode.policy, What::Ends(episode.phase), episode.message.clone()));
+            }
+        }
+        for (node, policy, what, message) in fresh {
+            self.line(at, Some(node), Some(policy), what, &message);
+        }
+        self.known.steps.extend(steps);
+        self.known.ended.extend(ended);
+    }
+
+    fn cordons(&mut self, at: Duration, world: &World) {
+        let now: BTreeSet<String> = world
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.view.cordoned_by.is_some())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let gone: Vec<String> = self.known.cordoned.difference(&now).cloned().collect();
+        for node in gone.iter().filter(|node| world.nodes.contains_key(*node)) {
+            self.line(at, Some(node), None, What::Uncordons, "our cordon is taken back");
+        }
+        self.known.cordoned = now;
+    }
+
+    fn held(&mut self, at: Duration, plan: &Plan) {
+        let mut now = BTreeMap::new();
+        for held in &plan.held {
+            let key = (held.node.clone(), held.fault_id.clone());
+            // That a step is under way is told by the step.
+            if held.reason != HoldReason::StepUnderWay && self.known.held.get(&key) != Some(&held.reason) {
+                self.line(at, Some(&held.node), held.policy.as_deref(), What::Held(held.reason), &held.message);
+            }
+            now.insert(key, held.reason);
+        }
+        self.known.held = now;
+    }
+}
+
+/// Whether the end of this attempt is worth a line of its own.
+const fn tells(step: &StepRecord) -> bool {
+    step.state.is_final() && !matches!(step.state, StepState::Simulated)
+}
+
+fn sentence(step: &StepRecord) -> String {
+    bounded(&format!("{}: {}", step.phrase(), step.message), crate::core::fault::MAX_LINE)
+}

@@ -1,0 +1,363 @@
+//! Plays a timeline: what happens to the world, pass after pass of the very decision that the controller makes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::account::Account;
+use super::sickness;
+use super::timeline::{Event, FaultEvent, KubeletState, Machine, PolicyEvent, ProbeState, Timeline};
+use super::world::{Cure, World, WorldNode};
+use crate::core::episode::Episode;
+use crate::core::fault::{Fault, FaultType};
+use crate::core::policy::{Mode, Policy};
+use crate::core::snapshot::Tri;
+
+/// Time between two passes while something is under way: probes and Jobs answer within it.
+const STEP: Duration = Duration::from_secs(5);
+/// The same while nothing is.
+const QUIET: Duration = Duration::from_mins(1);
+/// How long the controller of a DaemonSet takes to make a successor of a deleted pod.
+const SUCCESSOR: Duration = Duration::from_secs(5);
+
+/// One thing that happens to one node, or to a policy.
+#[derive(Clone, Debug)]
+struct Due<'t> {
+    at: Duration,
+    node: Option<String>,
+    event: &'t Event,
+}
+
+/// The world beside what only a timeline knows.
+struct Play<'t> {
+    world: World,
+    timeline: &'t Timeline,
+    /// When faults go by themselves, by node and id.
+    leaving: BTreeMap<(String, String), Duration>,
+    /// Stuck pods, by node: the event that brought each, what ends it, and how often it has come back.
+    stuck: BTreeMap<String, Vec<Stuck<'t>>>,
+    account: Account,
+    elapsed: Duration,
+}
+
+struct Stuck<'t> {
+    event: &'t FaultEvent,
+    cures: BTreeSet<Cure>,
+    lives: usize,
+    /// When the deleted pod's successor comes.
+    back_at: Option<Duration>,
+}
+
+/// Plays it with these policies, to its end.
+pub fn play(timeline: &Timeline, policies: &[Policy]) -> Account {
+    Play::new(timeline, policies).run().account
+}
+
+/// The world at the end of it.
+#[cfg(test)]
+pub(super) fn end_of(timeline: &Timeline, policies: &[Policy]) -> World {
+    Play::new(timeline, policies).run().world
+}
+
+impl<'t> Play<'t> {
+    fn new(timeline: &'t Timeline, policies: &[Policy]) -> Self {
+        let mut world = World::new(timeline.start, policies);
+        world.ceiling = timeline.max_in_flight;
+        for (name, like) in timeline.names() {
+            let mut node = WorldNode::new(&name);
+            node.view.labels.extend(like.labels.clone());
+            node.view.kubelet_version.clone_from(&like.kubelet_version);
+            world.nodes.insert(name, node);
+        }
+        Self {
+            world,
+            timeline,
+            leaving: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+            account: Account::default(),
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    fn run(mut self) -> Self {
+        let mut due = due(self.timeline);
+        let end = self.timeline.end();
+        loop {
+            while due.last().is_some_and(|next| next.at <= self.elapsed) {
+                if let Some(next) = due.pop() {
+                    self.happen(next.node.as_deref(), next.event);
+                }
+            }
+            self.leave();
+            self.succeed();
+            let plan = self.world.pass();
+            self.deleted();
+            self.account.note(self.elapsed, &self.world, &plan);
+            if self.elapsed >= end {
+                return self;
+            }
+            let is_busy = !plan.effects.is_empty() || self.world.episodes.values().any(Episode::is_open);
+            let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
+            let wait = if is_busy { STEP } else { wake };
+            let next = due.last().map_or(end, |next| next.at.min(end));
+            let left = next.saturating_sub(self.elapsed).max(Duration::from_secs(1));
+            self.pass_time(wait.min(left));
+        }
+    }
+
+    fn pass_time(&mut self, wait: Duration) {
+        self.elapsed += wait;
+        for node in self.world.nodes.values_mut() {
+            for sick in &mut node.sick {
+                sick.fault.for_seconds = sick.fault.for_seconds.saturating_add(wait.as_secs());
+            }
+            for pod in &mut node.pods {
+                pod.age += wait;
+                pod.overdue = pod.overdue.map(|overdue| overdue + wait);
+            }
+        }
+        self.world.tick(wait);
+    }
+
+    fn happen(&mut self, node: Option<&str>, event: &'t Event) {
+        if let Some(change) = &event.policy
+            && node.is_none()
+        {
+            let sentence = self.change(change);
+            self.account.happens(self.elapsed, None, &sentence);
+        }
+        let Some(name) = node else { return };
+        let mut told: Vec<String> = Vec::new();
+        if let Some(machine) = event.machine {
+            told.push(self.machine(name, machine));
+        }
+        if event.cancelled {
+            told.push(self.cancel(name));
+        }
+        if let Some(fault) = &event.fault {
+            told.push(self.fall_ill(name, fault));
+        }
+        if let Some(kind) = event.clears {
+            self.clear(name, kind);
+            told.push(format!("{kind} is gone"));
+        }
+        let Some(node) = self.world.nodes.get_mut(name) else { return };
+        told.extend(change_node(node, event));
+        if node.probe_runs {
+            node.send();
+        }
+        for sentence in told {
+            self.account.happens(self.elapsed, Some(name), &sentence);
+        }
+    }
+
+    fn machine(&mut self, name: &str, machine: Machine) -> String {
+        self.stuck.remove(name);
+        self.leaving.retain(|(node, _), _| node != name);
+        let gone = self.world.nodes.remove(name);
+        match (machine, gone) {
+            (Machine::Removed, _) => "the node is deleted".to_owned(),
+            (Machine::Replaced, gone) => {
+                let mut node = WorldNode::new(name);
+                let lives = self.account.replaced(name);
+                node.view.uid = format!("uid-{name}-{lives}");
+                node.report.node_uid = Some(node.view.uid.clone());
+                if let Some(gone) = gone {
+                    node.view.labels = gone.view.labels;
+                    node.view.kubelet_version = gone.view.kubelet_version;
+                }
+                self.world.nodes.insert(name.to_owned(), node);
+                "another machine takes the node's place".to_owned()
+            }
+        }
+    }
+
+    /// A person deletes the episode: the object is there until its finalizer has let it go.
+    fn cancel(&mut self, name: &str) -> String {
+        let open = self.world.episodes.values_mut().find(|episode| episode.node == name && episode.is_open());
+        match open {
+            Some(episode) => {
+                episode.deleting = true;
+                format!("a person deletes episode {}", episode.name)
+            }
+            None => "a person would delete the node's episode, and there is none".to_owned(),
+        }
+    }
+
+    fn fall_ill(&mut self, name: &str, event: &'t FaultEvent) -> String {
+        let Some(node) = self.world.nodes.get_mut(name) else {
+            return format!("{} on a node that is gone", event.kind);
+        };
+        if event.terminating {
+            self.world.terminating.insert(sickness::pod(event, name, 0));
+        }
+        if event.kind == FaultType::StuckDaemonSetPod {
+            let pod = sickness::stuck_pod(event, name, 0);
+            let sentence = format!("pod {} does not come up", pod.pod);
+            node.pods.push(pod);
+            let stuck = Stuck { event, cures: sickness::cures(event), lives: 0, back_at: None };
+            self.stuck.entry(name.to_owned()).or_default().push(stuck);
+            return sentence;
+        }
+        let sick = sickness::sickness(event, name, self.world.now);
+        if let Some(lasts) = event.lasts {
+            self.leaving.insert((name.to_owned(), sick.fault.id.clone()), self.elapsed + lasts.0);
+        }
+        let sentence = format!("the probe confirms {} ({})", sick.fault.kind, sick.fault.subject);
+        node.sick.retain(|other| other.fault.id != sick.fault.id);
+        node.sick.push(sick);
+        node.sick.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
+        sentence
+    }
+
+    fn clear(&mut self, name: &str, kind: FaultType) {
+        let Some(node) = self.world.nodes.get_mut(name) else { return };
+        node.sick.retain(|sick| sick.fault.kind != kind);
+        if kind == FaultType::StuckDaemonSetPod {
+            node.pods.clear();
+            self.stuck.remove(name);
+        }
+    }
+
+    /// Faults go that were to last so long.
+    fn leave(&mut self) {
+        let now = self.elapsed;
+        let over: Vec<(String, String)> =
+            self.leaving.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        for (name, id) in over {
+            self.leaving.remove(&(name.clone(), id.clone()));
+            let Some(node) = self.world.nodes.get_mut(&name) else { continue };
+            let before = node.sick.len();
+            node.sick.retain(|sick| sick.fault.id != id);
+            if node.sick.len() != before {
+                node.send();
+                self.account.happens(now, Some(&name), "the fault goes by itself");
+            }
+        }
+    }
+
+    /// Deleted pods whose deletion does not help come back as they were.
+    fn deleted(&mut self) {
+        let at = self.elapsed + SUCCESSOR;
+        for (name, all) in &mut self.stuck {
+            let Some(node) = self.world.nodes.get_mut(name) else { continue };
+            for pod in std::mem::take(&mut node.deleted) {
+                let is_its = |stuck: &&mut Stuck<'_>| sickness::pod(stuck.event, name, stuck.lives) == pod.pod;
+                if let Some(stuck) = all.iter_mut().find(is_its) {
+                    stuck.back_at = (!stuck.cures.contains(&Cure::Delete)).then_some(at);
+                }
+            }
+        }
+    }
+
+    fn succeed(&mut self) {
+        let now = self.elapsed;
+        for (name, all) in &mut self.stuck {
+            let Some(node) = self.world.nodes.get_mut(name) else { continue };
+            for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
+                stuck.back_at = None;
+                stuck.lives += 1;
+                node.pods.push(sickness::stuck_pod(stuck.event, name, stuck.lives));
+            }
+        }
+    }
+
+    fn change(&mut self, change: &PolicyEvent) -> String {
+        let name = &change.name;
+        if !self.world.policies.iter().any(|policy| policy.name == *name) {
+            return format!("policy {name} would be changed, and there is none");
+        }
+        if change.deleted {
+            self.world.policies.retain(|policy| policy.name != *name);
+            return format!("policy {name} is deleted");
+        }
+        let mut said = vec![format!("policy {name} is changed")];
+        for policy in self.world.policies.iter_mut().filter(|policy| policy.name == *name) {
+            policy.generation += 1;
+            if let Some(suspend) = change.suspend {
+                policy.suspend = suspend;
+                said.push(format!("suspend: {suspend}"));
+            }
+            if let Some(pauses) = &change.pause_requests {
+                policy.pause_requests.clone_from(pauses);
+                said.push(format!("pauseRequests: {pauses:?}"));
+            }
+        }
+        said.join(", ")
+    }
+}
+
+/// Everything that happens, the first last.
+fn due(timeline: &Timeline) -> Vec<Due<'_>> {
+    let names: Vec<String> = timeline.names().into_iter().map(|(name, _)| name).collect();
+    let mut due = Vec::new();
+    for event in &timeline.events {
+        if event.policy.is_some() {
+            due.push(Due { at: event.at.0, node: None, event });
+        }
+        let apart = event.every.unwrap_or_default().0;
+        let mut at = event.at.0;
+        for node in event.chosen(names.iter().map(String::as_str)) {
+            due.push(Due { at, node: Some(node.to_owned()), event });
+            at += apart;
+        }
+    }
+    // Stable: of one moment, as it stands in the file.
+    due.sort_by_key(|due| due.at);
+    due.reverse();
+    due
+}
+
+fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
+    let mut told = Vec::new();
+    if let Some(state) = event.probe {
+        node.probe_runs = state != ProbeState::Silent;
+        // One that is silent does not say that it may not act.
+        if let Some(heartbeat) = node.report.heartbeat.as_mut().filter(|_| node.probe_runs) {
+            heartbeat.can_act = state == ProbeState::Acts;
+        }
+        let what = match state {
+            ProbeState::Acts => "the probe reports, and may act",
+            ProbeState::Looks => "the probe reports, and may not act",
+            ProbeState::Silent => "the probe falls silent",
+        };
+        told.push(what.to_owned());
+    }
+    if let Some(state) = event.kubelet {
+        let works = state == KubeletState::Works;
+        node.job_starts = works;
+        node.view.ready = if works { Tri::True } else { Tri::False };
+        if let Some(heartbeat) = &mut node.report.heartbeat {
+            heartbeat.kubelet_works = if works { Tri::True } else { Tri::False };
+        }
+        told.push(
+            if works { "the kubelet works, the node is Ready" } else { "the kubelet is down, the node is not Ready" }
+                .to_owned(),
+        );
+    }
+    if let Some(cordoned) = event.cordoned {
+        node.view.unschedulable = cordoned;
+        told.push(format!("somebody else {} the node", if cordoned { "cordons" } else { "uncordons" }));
+    }
+    if let Some(veto) = &event.veto {
+        node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();
+        told.push(if veto.is_empty() {
+            "nobody vetoes any more".to_owned()
+        } else {
+            format!("another tool vetoes: {veto}")
+        });
+    }
+    if let Some(reason) = &event.suspended {
+        node.report.suspended = Some(reason.clone()).filter(|reason| !reason.is_empty());
+        told.push(if reason.is_empty() {
+            "the node is not suspended any more".to_owned()
+        } else {
+            format!("a person suspends the node: {reason}")
+        });
+    }
+    told
+}
+
+/// The policies as they would act if all of them enforced.
+pub fn enforced(policies: Vec<Policy>) -> Vec<Policy> {
+    policies.into_iter().map(|policy| Policy { mode: Mode::Enforce, ..policy }).collect()
+}

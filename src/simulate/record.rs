@@ -1,0 +1,203 @@
+//! A timeline out of a cluster: what was healed there, and what is wrong there now, so that a policy can be tried on it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::timeline::{CuredBy, Event, FaultEvent, Nodes, Offset, ProbeState, Timeline};
+use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
+use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
+use crate::core::order::Signal;
+use crate::core::policy::ActionType;
+use crate::core::snapshot::Snapshot;
+
+/// How long before the first event it begins.
+const BEFORE: Duration = Duration::from_mins(1);
+/// Every node has it, with its own name in it.
+const OWN_LABEL: &str = "kubernetes.io/hostname";
+
+/// What is known of one fault in the past.
+struct Past<'a> {
+    node: &'a str,
+    at: Timestamp,
+    kind: FaultType,
+    subject: &'a Subject,
+    severity: Option<Severity>,
+    cured_by: Option<Vec<CuredBy>>,
+    gone: Option<Timestamp>,
+}
+
+/// The timeline that the episodes of a cluster tell, and the faults that stand there now.
+///
+/// An episode tells when its faults were confirmed and what healed them, but not what was wrong on nodes that no policy
+/// selected.
+pub fn record(snapshot: &Snapshot) -> Timeline {
+    let mut past: Vec<Past<'_>> = snapshot.episodes.values().flat_map(of_episode).collect();
+    past.extend(standing(snapshot));
+    past.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.node.cmp(b.node)).then_with(|| a.kind.cmp(&b.kind)));
+    let first = past.first().map_or(snapshot.now, |first| first.at);
+    let start = first.checked_sub(BEFORE).unwrap_or(first);
+    let start = Timestamp::from_second(start.as_second()).unwrap_or(start);
+    let offset = |at: Timestamp| Offset(Duration::from_secs(since(at, start).as_secs()));
+    let mut left_out = 0_usize;
+    let mut events = Vec::new();
+    for one in past.iter().filter(|one| snapshot.nodes.contains_key(one.node)) {
+        match events_of(one, &offset) {
+            Some(more) => events.extend(more),
+            None => left_out += 1,
+        }
+    }
+    events.sort_by_key(|event| event.at);
+    let left_out = match left_out {
+        0 => String::new(),
+        count => format!("; {count} fault(s) are left out that the controller itself has found"),
+    };
+    Timeline {
+        description: format!("recorded: {} fault(s) on {} node(s){left_out}", past.len(), snapshot.nodes.len()),
+        start,
+        until: Some(offset(snapshot.now)),
+        policies: Vec::new(),
+        max_in_flight: 10,
+        nodes: nodes(snapshot),
+        events,
+        expect: Vec::new(),
+    }
+}
+
+fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
+    let node = |(name, view): (&String, &crate::core::snapshot::NodeView)| {
+        let labels: BTreeMap<String, String> =
+            view.labels.iter().filter(|(key, _)| *key != OWN_LABEL).map(|(k, v)| (k.clone(), v.clone())).collect();
+        Nodes { name: name.clone(), count: None, labels, kubelet_version: view.kubelet_version.clone() }
+    };
+    snapshot.nodes.iter().map(node).collect()
+}
+
+fn of_episode(episode: &Episode) -> impl Iterator<Item = Past<'_>> {
+    episode.faults.iter().map(move |fault| Past {
+        node: &episode.node,
+        at: episode.opened_at,
+        kind: fault.kind,
+        subject: &fault.subject,
+        severity: None,
+        cured_by: cured_by(episode, fault),
+        gone: gone(episode, fault),
+    })
+}
+
+/// What healed it; `None` where nobody knows.
+fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
+    let mut tried = episode.steps.iter().filter(|step| step.fault_id == fault.id);
+    let healed = tried.find(|step| step.state == StepState::Succeeded && step.action != ActionType::Cordon);
+    match (fault.state, healed) {
+        (HealState::Healed, Some(step)) => match (step.action, step.signal) {
+            // What is resumed would have been ended just as well.
+            (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![CuredBy::Cont, CuredBy::Kill]),
+            (ActionType::ReleaseHungProcess, _) => Some(vec![CuredBy::Kill]),
+            (ActionType::CleanupOrphans, _) => Some(vec![CuredBy::CleanupOrphans]),
+            (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
+            (ActionType::Cordon | ActionType::Notify, _) => Some(Vec::new()),
+        },
+        (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
+        (HealState::Open, _) => None,
+    }
+}
+
+/// When it went without an act, if it did.
+fn gone(episode: &Episode, fault: &EpisodeFault) -> Option<Timestamp> {
+    let acted = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
+    episode.finished_at.filter(|_| fault.state == HealState::Healed && !acted)
+}
+
+/// Confirmed faults that no open episode has.
+fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
+    let is_told = |node: &str, fault: &Fault| {
+        snapshot.episodes.values().any(|episode| episode.node == node && episode.fault(&fault.id).is_some())
+    };
+    let mut found = Vec::new();
+    for (node, report) in &snapshot.reports {
+        let confirmed = report.faults.iter().map(|seen| &seen.fault).filter(|f| f.state == FaultState::Confirmed);
+        found.extend(confirmed.filter(|fault| !is_told(node, fault)).map(|fault| Past {
+            node,
+            at: fault.first_seen.min(snapshot.now),
+            kind: fault.kind,
+            subject: &fault.subject,
+            severity: Some(fault.severity),
+            cured_by: None,
+            gone: None,
+        }));
+    }
+    found
+}
+
+/// What a timeline says of it; `None` where it has no words for it.
+fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<Vec<Event>> {
+    let at = offset(past.at);
+    let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
+    match past.kind {
+        FaultType::KubeletStartBlocked | FaultType::PlegStalled => return None,
+        FaultType::ProbeSilent => {
+            let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
+            let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });
+            return Some([silent].into_iter().chain(again).collect());
+        }
+        _ => {}
+    }
+    let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
+    let pod = past.subject.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let fault = FaultEvent {
+        kind: past.kind,
+        severity: past.severity,
+        pod,
+        name: past.subject.name.clone(),
+        terminating: false,
+        cured_by: past.cured_by.clone(),
+        lasts,
+    };
+    Some(vec![Event { fault: Some(fault), ..on(at) }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{play, timeline};
+    use super::*;
+    use crate::core::episode::Phase;
+    use crate::simulate::account::What;
+
+    /// The snapshot at the end of a timeline.
+    fn after(text: &str, policy: &str) -> Snapshot {
+        let timeline = timeline::Timeline::parse(text).unwrap();
+        let policy = super::super::policy(serde_saphyr::from_str(policy).unwrap()).unwrap();
+        play::end_of(&timeline, &[policy]).snapshot()
+    }
+
+    const POLICY: &str = include_str!("../../config/policies/leftovers.yaml");
+
+    #[test]
+    fn what_is_recorded_plays_as_it_was() {
+        let text = "
+nodes: [{name: worker, count: 4, labels: {pool: a}}]
+events:
+  - {at: 1m, nodes: [worker-1], fault: {type: OrphanContainer, pod: shop/cart}}
+  - {at: 9m, nodes: [worker-2], fault: {type: LeakedShim, curedBy: []}}
+  - {at: 20m, nodes: [worker-3], fault: {type: DiskFull}}
+until: 30m
+";
+        let recorded = record(&after(text, POLICY));
+        assert_eq!(recorded.events.len(), 3, "{:#?}", recorded.events);
+        let again = serde_saphyr::to_string(&recorded).unwrap();
+        let read = timeline::Timeline::parse(&again).unwrap_or_else(|error| panic!("{error:#}: {again}"));
+        assert_eq!(read.nodes.len(), 4);
+        assert!(read.nodes.iter().all(|node| node.labels.get("pool").map(String::as_str) == Some("a")));
+        let policy = super::super::policy(serde_saphyr::from_str(POLICY).unwrap()).unwrap();
+        let account = play::play(&read, &[policy]);
+        let ends: Vec<_> = account
+            .lines
+            .iter()
+            .filter(|line| matches!(line.what, What::Ends(_)))
+            .map(|line| (line.node.as_deref().unwrap_or_default(), line.what))
+            .collect();
+        assert_eq!(ends, [("worker-1", What::Ends(Phase::Succeeded)), ("worker-2", What::Ends(Phase::Failed))]);
+    }
+}

@@ -1,0 +1,83 @@
+//! An account as people read it: a table, in which what is the same for several nodes is one row.
+
+use std::fmt::Write;
+
+use super::account::{Account, Line, What};
+
+/// Most names of nodes in one row.
+const NAMES: usize = 3;
+
+/// Lines of one moment that say the same of several nodes.
+struct Row<'a> {
+    first: &'a Line,
+    nodes: Vec<&'a str>,
+}
+
+/// The table.
+pub fn table(account: &Account) -> String {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for line in &account.lines {
+        let node = line.node.as_deref();
+        let alike = rows.iter_mut().rev().take_while(|row| row.first.at == line.at).find(|row| is_alike(row, line));
+        match (alike, node) {
+            (Some(row), Some(node)) => row.nodes.push(node),
+            _ => rows.push(Row { first: line, nodes: node.into_iter().collect() }),
+        }
+    }
+    let whats: Vec<String> = rows.iter().map(|row| word(row.first.what)).collect();
+    let names: Vec<String> = rows.iter().map(nodes).collect();
+    let width = |texts: &[String], least: usize| texts.iter().map(String::len).max().unwrap_or(0).max(least);
+    let (of_whats, of_names) = (width(&whats, 4), width(&names, 4));
+    let mut text = format!("{:<10} {:<of_names$} {:<of_whats$} WHY\n", "TIME", "NODE", "WHAT");
+    for ((row, what), name) in rows.iter().zip(&whats).zip(&names) {
+        let time = row.first.at.to_string();
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{time:<10} {name:<of_names$} {what:<of_whats$} {}", why(row));
+    }
+    text
+}
+
+/// Whether this line says of another node what the row says.
+fn is_alike(row: &Row<'_>, line: &Line) -> bool {
+    let first = row.first;
+    (first.what, &first.policy) == (line.what, &line.policy)
+        && line.node.is_some()
+        && first.node.is_some()
+        && general(first) == general(line)
+}
+
+/// The sentence, whichever node it is about.
+fn general(line: &Line) -> String {
+    line.node.as_ref().map_or_else(|| line.message.clone(), |node| line.message.replace(node.as_str(), "NODE"))
+}
+
+fn nodes(row: &Row<'_>) -> String {
+    let shown = row.nodes.iter().take(NAMES).copied().collect::<Vec<_>>().join(",");
+    match row.nodes.len() {
+        0 => "-".to_owned(),
+        count if count > NAMES => format!("{shown},… ({count})"),
+        _ => shown,
+    }
+}
+
+fn why(row: &Row<'_>) -> String {
+    let message = if row.nodes.len() > 1 { general(row.first) } else { row.first.message.clone() };
+    match &row.first.policy {
+        Some(policy) => format!("[{policy}] {message}"),
+        None => message,
+    }
+}
+
+fn word(what: What) -> String {
+    match what {
+        What::Happens => "·".to_owned(),
+        What::Does(action) => format!("does {}", action.as_str()),
+        What::Would(action) => format!("would {}", action.as_str()),
+        What::Step(state) => format!("step {state:?}"),
+        What::Held(reason) => format!("held {reason:?}"),
+        What::Blocked(reason) => format!("blocked {reason:?}"),
+        What::Unblocked => "unblocked".to_owned(),
+        What::Uncordons => "uncordons".to_owned(),
+        What::Ends(phase) => format!("ends {}", phase.as_str()),
+    }
+}

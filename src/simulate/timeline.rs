@@ -1,0 +1,439 @@
+//! A timeline: which nodes there are, what happens to them and when, and what is expected of the policies.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::core::episode::Phase;
+use crate::core::fault::{FaultType, Severity};
+use crate::core::plan::HoldReason;
+use crate::core::policy::ActionType;
+
+/// Most nodes of a timeline.
+const MAX_NODES: usize = 10_000;
+/// Most things that happen in one.
+const MAX_EVENTS: usize = 10_000;
+/// Longest timeline: five weeks.
+const LONGEST: Duration = Duration::from_hours(24 * 35);
+
+/// The file as people write it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Timeline {
+    /// What it is about, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// When it begins. Windows of policies go by it.
+    #[serde(default = "default_start")]
+    pub start: Timestamp,
+    /// How long it lasts; by default until an hour after the last event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Offset>,
+    /// Files of the policies, beside this one. `--policy` takes their place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PathBuf>,
+    /// Most episodes in flight in the whole cluster (`--max-in-flight` of the controller).
+    #[serde(default = "default_ceiling")]
+    pub max_in_flight: u32,
+    /// The nodes.
+    pub nodes: Vec<Nodes>,
+    /// What happens, in any order.
+    pub events: Vec<Event>,
+    /// What must come of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expectation>,
+}
+
+fn default_start() -> Timestamp {
+    // A Monday at three in the morning.
+    Timestamp::from_second(1_767_582_000).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+const fn default_ceiling() -> u32 {
+    10
+}
+
+/// One node, or several that are alike.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Nodes {
+    /// Its name; with `count` what comes before the number.
+    pub name: String,
+    /// How many: `worker` and 3 are worker-1, worker-2 and worker-3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<usize>,
+    /// Labels beside `kubernetes.io/hostname`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Version of the kubelet, such as v1.36.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_version: Option<String>,
+}
+
+/// Time since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Offset(pub Duration);
+
+impl TryFrom<String> for Offset {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let read = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+        let shown = crate::core::text::bounded(&text, 32);
+        read.filter(|time| *time <= LONGEST).map(Self).ok_or_else(|| {
+            format!("{shown:?} is not a time: expected hours, minutes and seconds such as 90s, 5m or 36h10m")
+        })
+    }
+}
+
+impl From<Offset> for String {
+    fn from(offset: Offset) -> Self {
+        offset.to_string()
+    }
+}
+
+impl std::fmt::Display for Offset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = self.0.as_secs();
+        write!(f, "{}h{:02}m{:02}s", seconds / 3600, seconds / 60 % 60, seconds % 60)
+    }
+}
+
+/// Something that happens to nodes or to a policy.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Event {
+    /// When.
+    pub at: Offset,
+    /// To which nodes: names, each of which may end with `*`. None only with `policy`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// To so many of them only, by their order in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<usize>,
+    /// To one after the other, so far apart; by default to all at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<Offset>,
+    /// The probe confirms a fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<FaultEvent>,
+    /// All faults of this kind are gone, by themselves or by another hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clears: Option<FaultType>,
+    /// How the probe stands from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeState>,
+    /// How the kubelet stands from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletState>,
+    /// Somebody else cordons or uncordons the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordoned: Option<bool>,
+    /// Another tool asks that the node be left alone, with this reason; an empty one lifts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub veto: Option<String>,
+    /// A person suspends the node (`spec.suspend` of its `NodeRuntimeHealth`) with this reason; an empty one lifts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<String>,
+    /// The machine is gone, or another one takes its place under the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+    /// A person deletes the node's open episode.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cancelled: bool,
+    /// A policy is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyEvent>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// How a probe stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum ProbeState {
+    /// It reports, and may act.
+    Acts,
+    /// It reports, and may not act.
+    Looks,
+    /// It does not report.
+    Silent,
+}
+
+/// How a kubelet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum KubeletState {
+    /// It starts pods, and the node is Ready.
+    Works,
+    /// It starts none, and the node is not Ready.
+    Down,
+}
+
+/// What becomes of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Machine {
+    /// The Node is deleted.
+    Removed,
+    /// A new machine with a new Node, which is well.
+    Replaced,
+}
+
+/// What heals a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub enum CuredBy {
+    /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
+    Cont,
+    /// The hung process is ended (`ReleaseHungProcess` with `Kill`).
+    Kill,
+    /// The leftover is removed.
+    CleanupOrphans,
+    /// The pod is deleted.
+    DeletePod,
+}
+
+/// A fault that the probe confirms, or the controller finds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FaultEvent {
+    /// What is wrong.
+    #[serde(rename = "type")]
+    pub kind: FaultType,
+    /// By default what the probe calls such a fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+    /// Namespace and name of the pod it is about, where it is about one. `default/work` unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Name of the container, the plugin or whatever it is about; of the DaemonSet for a stuck pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether that pod is being deleted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub terminating: bool,
+    /// What heals it, each for itself; an empty list = nothing that is done here. By default what heals such a fault as a
+    /// rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cured_by: Option<Vec<CuredBy>>,
+    /// It goes by itself after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasts: Option<Offset>,
+}
+
+/// What changes in a policy.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyEvent {
+    /// Its name.
+    pub name: String,
+    /// `spec.suspend`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
+    /// `spec.pauseRequests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_requests: Option<Vec<String>>,
+    /// It is deleted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub deleted: bool,
+}
+
+/// Something that must come of the timeline, or must not.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Expectation {
+    /// On which node; a name that may end with `*`. By default on any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// A step is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub does: Option<ActionType>,
+    /// Something is held back for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HoldReason>,
+    /// An episode ends so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Phase>,
+    /// Not before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Offset>,
+    /// Not later than this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Offset>,
+    /// So often at least. By default once, or never where there is an `atMost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<usize>,
+    /// So often at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<usize>,
+    /// So many episodes are open at the same time at most, on such nodes. Stands alone or with `node`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_at_most: Option<usize>,
+}
+
+impl Timeline {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is no YAML of this form, or says something that cannot be; the message names what.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let timeline: Self = serde_saphyr::from_str(text).context("it is no timeline")?;
+        timeline.check()?;
+        Ok(timeline)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let names = self.names();
+        ensure!(!names.is_empty(), "nodes: expected at least one");
+        ensure!(names.len() <= MAX_NODES, "nodes: expected at most {MAX_NODES}, found {}", names.len());
+        ensure!(self.events.len() <= MAX_EVENTS, "events: expected at most {MAX_EVENTS}, found {}", self.events.len());
+        let mut sorted: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair.first() == pair.last()) {
+            bail!("nodes: there are two of the name {}", twice.first().unwrap_or(&""));
+        }
+        for (number, event) in self.events.iter().enumerate() {
+            event.check(&names).with_context(|| format!("event {} (at {})", number + 1, event.at))?;
+        }
+        for (number, expectation) in self.expect.iter().enumerate() {
+            expectation.check(&names).with_context(|| format!("expectation {}", number + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Every node's name, with what it is like.
+    pub fn names(&self) -> Vec<(String, &Nodes)> {
+        let numbered = |nodes: &Nodes, number: usize| format!("{}-{number}", nodes.name);
+        self.nodes
+            .iter()
+            .flat_map(|nodes| match nodes.count {
+                None => vec![(nodes.name.clone(), nodes)],
+                // More than the limit is refused, and need not be made for that.
+                Some(count) => (1..=count.min(MAX_NODES + 1)).map(|number| (numbered(nodes, number), nodes)).collect(),
+            })
+            .collect()
+    }
+
+    /// When it is over.
+    pub fn end(&self) -> Duration {
+        let last = || self.events.iter().map(|event| event.at.0).max().unwrap_or_default();
+        self.until.map_or_else(|| last() + Duration::from_hours(1), |until| until.0)
+    }
+}
+
+impl Event {
+    /// The nodes it happens to, in order.
+    pub fn chosen<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
+        let meant = |name: &&str| self.nodes.iter().any(|pattern| is_meant(pattern, name));
+        names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
+    }
+
+    fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
+        let of_nodes = [
+            self.fault.is_some(),
+            self.clears.is_some(),
+            self.probe.is_some(),
+            self.kubelet.is_some(),
+            self.cordoned.is_some(),
+            self.veto.is_some(),
+            self.suspended.is_some(),
+            self.machine.is_some(),
+            self.cancelled,
+        ]
+        .contains(&true);
+        ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
+        ensure!(of_nodes != self.nodes.is_empty(), "what happens to nodes needs `nodes`, and a policy has none");
+        for pattern in &self.nodes {
+            let is_one = names.iter().any(|(name, _)| is_meant(pattern, name));
+            ensure!(is_one, "there is no node {pattern:?}");
+        }
+        let Some(fault) = &self.fault else { return Ok(()) };
+        let instead = match fault.kind {
+            FaultType::ProbeSilent => Some("`probe: Silent`"),
+            FaultType::KubeletStartBlocked | FaultType::PlegStalled => Some("a fault that the probe finds"),
+            _ => None,
+        };
+        if let Some(instead) = instead {
+            bail!("{} is found by the controller itself: expected {instead}", fault.kind);
+        }
+        if let Some(pod) = &fault.pod {
+            ensure!(pod.split('/').count() == 2, "pod: expected namespace/name, found {pod:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name is meant by a pattern, which may end with `*`.
+pub fn is_meant(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |stem| name.starts_with(stem))
+}
+
+impl Expectation {
+    fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
+        let kinds = [self.does.is_some(), self.held.is_some(), self.ends.is_some(), self.open_at_most.is_some()];
+        let count = kinds.into_iter().filter(|is| *is).count();
+        ensure!(count == 1, "expected one of does, held, ends and openAtMost, found {count} of them");
+        if self.open_at_most.is_some() {
+            let more = self.after.or(self.by).is_some() || self.at_least.or(self.at_most).is_some();
+            ensure!(!more, "openAtMost goes with `node` alone");
+        }
+        if let Some(pattern) = &self.node {
+            ensure!(names.iter().any(|(name, _)| is_meant(pattern, name)), "there is no node {pattern:?}");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(events: &str, expect: &str) -> String {
+        let text = format!("nodes: [{{name: w, count: 3}}]\nevents: [{events}]\nexpect: [{expect}]\n");
+        let error = Timeline::parse(&text).unwrap_err();
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (events, expect, said) in [
+            ("{at: 1m}", "", "event 1 (at 0h01m00s): nothing happens in it"),
+            ("{at: 1m, nodes: [w-9], cordoned: true}", "", "there is no node \"w-9\""),
+            ("{at: 1m, cordoned: true}", "", "needs `nodes`"),
+            ("{at: 1d, nodes: [w-1], cordoned: true}", "", "\"1d\" is not a time"),
+            ("{at: -1m, nodes: [w-1], cordoned: true}", "", "\"-1m\" is not a time"),
+            ("{at: 900000h, nodes: [w-1], cordoned: true}", "", "is not a time"),
+            ("{at: 1m, nodes: [w-1], fault: {type: ProbeSilent}}", "", "expected `probe: Silent`"),
+            ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a}}", "", "expected namespace/name, found \"a\""),
+            ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
+            ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
+            ("", "{node: w-1}", "expectation 1: expected one of does, held, ends and openAtMost, found 0"),
+            ("", "{node: x, does: Cordon}", "there is no node \"x\""),
+            ("", "{openAtMost: 1, by: 1m}", "openAtMost goes with `node` alone"),
+        ] {
+            let error = refused(events, expect);
+            assert!(error.contains(said), "{events}{expect}: {error}");
+        }
+        let twice = Timeline::parse("nodes: [{name: a}, {name: a}]\nevents: []\n").unwrap_err();
+        assert!(format!("{twice:#}").contains("two of the name a"), "{twice:#}");
+        let many = Timeline::parse("nodes: [{name: a, count: 4000000000}]\nevents: []\n").unwrap_err();
+        assert!(format!("{many:#}").contains("at most 10000"), "{many:#}");
+        assert!(Timeline::parse("nodes: []\nevents: []\n").is_err() && Timeline::parse("- 1").is_err());
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        for (text, written) in
+            [("0s", "0h00m00s"), ("90s", "0h01m30s"), ("36h10m", "36h10m00s"), ("1h2m3s", "1h02m03s")]
+        {
+            let offset = Offset::try_from(text.to_owned()).unwrap();
+            assert_eq!(offset.to_string(), written);
+            assert_eq!(Offset::try_from(written.to_owned()), Ok(offset));
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! A small cluster to decide in: nodes with real causes behind their faults, an API server that keeps resource versions, and
+//! nodes that claim each operation once.
+//!
+//! It models what the decision can see of a cluster, no more: every effect of a plan changes it as the real call would, and
+//! time passes only in [`World::tick`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::core::episode::{ActResult, Episode, acted, uncordoned};
+use crate::core::fault::{Fault, PodRef};
+use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use crate::core::plan::{Effect, Operation, Plan, PlanSettings, plan};
+use crate::core::policy::Policy;
+use crate::core::snapshot::{
+    Heartbeat, JobView, Ledger, NodeView, ReportView, ReportedFault, Snapshot, SuspectPod, Tri,
+};
+
+/// Age of what a probe has seen when its report arrives.
+const LOOKED: Duration = Duration::from_secs(1);
+/// The promise of a probe that has something to say.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// What ends a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cure {
+    /// The hung process is resumed.
+    Cont,
+    /// The hung process is ended.
+    Kill,
+    /// The leftover is removed.
+    Cleanup,
+    /// The pod is deleted.
+    Delete,
+    /// Nothing that this engine can do.
+    Nothing,
+}
+
+/// A fault with its true cause.
+#[derive(Clone, Debug)]
+pub struct Sickness {
+    /// As the probe reports it.
+    pub fault: Fault,
+    /// Each of these ends it.
+    pub cures: BTreeSet<Cure>,
+}
+
+/// One node, and what runs on it of ours.
+#[derive(Clone, Debug)]
+pub struct WorldNode {
+    /// The Node object.
+    pub view: NodeView,
+    /// The last report that arrived.
+    pub report: ReportView,
+    /// Whether its probe reports.
+    pub probe_runs: bool,
+    /// Whether its kubelet starts the pods of Jobs.
+    pub job_starts: bool,
+    /// What is wrong with it.
+    pub sick: Vec<Sickness>,
+    /// Its pods of suspect `DaemonSet`s.
+    pub pods: Vec<SuspectPod>,
+    /// Those that were deleted and have no successor yet.
+    pub deleted: Vec<SuspectPod>,
+    /// Operations that were claimed.
+    pub claimed: BTreeSet<String>,
+    /// Age of each look when its report arrives.
+    pub looked: Duration,
+}
+
+/// Everything there is.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The one clock.
+    pub now: Timestamp,
+    /// Of the decision.
+    pub settings: PlanSettings,
+    /// By name.
+    pub nodes: BTreeMap<String, WorldNode>,
+    /// All of them valid.
+    pub policies: Vec<Policy>,
+    /// By name.
+    pub episodes: BTreeMap<String, Episode>,
+    /// `None` = lost.
+    pub ledger: Option<Ledger>,
+    /// By operation id, each with its order.
+    pub jobs: BTreeMap<String, (Order, JobView)>,
+    /// Pods that are being deleted.
+    pub terminating: BTreeSet<PodRef>,
+    /// Most episodes in flight in the whole cluster.
+    pub ceiling: u32,
+    /// The leader's term.
+    pub epoch: u64,
+    /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
+    pub refuses: bool,
+    version: u64,
+    /// Operations that were really carried out on objects, with their number of times.
+    pub acts: BTreeMap<String, u32>,
+    /// What was asked for: `(node, what)`.
+    pub log: Vec<(String, String)>,
+}
+
+impl World {
+    /// A world without nodes.
+    pub fn new(now: Timestamp, policies: &[Policy]) -> Self {
+        Self {
+            now,
+            settings: PlanSettings::default(),
+            nodes: BTreeMap::new(),
+            policies: policies.to_vec(),
+            episodes: BTreeMap::new(),
+            ledger: Some(Ledger::default()),
+            jobs: BTreeMap::new(),
+            terminating: BTreeSet::new(),
+            ceiling: 10,
+            epoch: 1,
+            refuses: false,
+            version: 0,
+            acts: BTreeMap::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// What a decision is made from, with a cache that is not behind.
+    pub fn snapshot(&self) -> Snapshot {
+        let nodes = || self.nodes.iter();
+        Snapshot {
+            now: self.now,
+            nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
+            reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
+            policies: self.policies.clone(),
+            episodes: self.episodes.clone(),
+            ledger: self.ledger.clone(),
+            pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
+            pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
+            terminating: self.terminating.clone(),
+            jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
+            epoch: self.epoch,
+            ceiling: self.ceiling,
+        }
+    }
+
+    /// Decides, and does it.
+    pub fn pass(&mut self) -> Plan {
+        let plan = plan(&self.snapshot(), &self.settings);
+        let mut broken = BTreeSet::new();
+        for effect in &plan.effects {
+            let node = self.node_of(effect);
+            if !broken.contains(&node) && !self.apply(effect, true) {
+                broken.insert(node);
+            }
+        }
+        self.note_what_people_stopped(&plan);
+        plan
+    }
+
+    /// The status writer, and the finalizer: an episode that a person has deleted goes once its node has noted that.
+    pub fn note_what_people_stopped(&mut self, plan: &Plan) {
+        for (name, outlook) in &plan.nodes {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.report.stopped.clone_from(&outlook.stopped);
+            }
+        }
+        let nodes = &self.nodes;
+        self.episodes.retain(|_, episode| {
+            let node = nodes.get(&episode.node);
+            let is_noted = node.is_none_or(|node| {
+                node.view.uid != episode.node_uid || episode.stopped().is_none() || node.report.stopped.is_some()
+            });
+            !episode.deleting || episode.is_open() || !is_noted
+        });
+    }
+
+    /// The node that an effect is about. What fails for a node holds the rest for it back.
+    pub fn node_of(&self, effect: &Effect) -> String {
+        match effect {
+            Effect::StoreLedger(_) => "-ledger".into(),
+            Effect::WriteEpisode(episode) => episode.node.clone(),
+            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
+            Effect::DeleteJob { operation_id } => {
+                self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
+            }
+            Effect::DeleteEpisode { name } => format!("-{name}"),
+        }
+    }
+
+    /// Carries out one effect. `may_record` = what comes of an act is written down before anything else happens. False when
+    /// it failed.
+    pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
+        match effect {
+            Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
+            Effect::WriteEpisode(episode) => return self.write(episode),
+            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+                let Some(result) = self.act(node, node_uid, episode, operation_id, operation) else { return false };
+                if may_record && let Some(known) = self.episodes.get(episode).cloned() {
+                    let next = acted(&known, operation_id, result, self.now);
+                    return next == known || self.write(&next);
+                }
+            }
+            Effect::Uncordon { episode, node } => {
+                self.uncordon(episode, node);
+                if may_record && let Some(known) = self.episodes.get(episode).cloned() {
+                    let next = uncordoned(&known, self.now);
+                    return next == known || self.write(&next);
+                }
+            }
+            Effect::WithdrawOrder { node } => {
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.report.order = None;
+                }
+            }
+            Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
+            Effect::DeleteEpisode { name } => drop(self.episodes.remove(name)),
+        }
+        true
+    }
+
+    fn uncordon(&mut self, episode: &str, node: &str) {
+        if let Some(node) = self.nodes.get_mut(node)
+            && node.view.cordoned_by.as_deref() == Some(episode)
+        {
+            node.view.cordoned_by = None;
+            node.view.unschedulable = false;
+            self.log.push((node.view.uid.clone(), "uncordon".into()));
+        }
+    }
+
+    fn write(&mut self, episode: &Episode) -> bool {
+        let stored = self.episodes.get(&episode.name);
+        if stored.map(|stored| &stored.identity) != episode.identity.as_ref().map(|_| &episode.identity) {
+            return false;
+        }
+        self.version += 1;
+        let mut stored = episode.clone();
+        stored.identity = Some((format!("uid-{}", episode.name), self.version.to_string()));
+        self.episodes.insert(episode.name.clone(), stored);
+        true
+    }
+
+    fn act(&mut self, node: &str, uid: &str, episode: &str, id: &str, operation: &Operation) -> Option<ActResult> {
+        let now = self.now;
+        let world_node = self.nodes.get_mut(node)?;
+        if world_node.view.uid != uid {
+            let message = "another node".to_owned();
+            return Some(ActResult::Refused { reason: OutcomeReason::WrongNode, message });
+        }
+        if self.refuses && !matches!(operation, Operation::Notify(_)) {
+            self.log.push((node.to_owned(), format!("refused {}", describe(operation))));
+            return Some(ActResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
+        }
+        self.log.push((node.to_owned(), describe(operation)));
+        let done = || Some(ActResult::Done { message: "done".to_owned() });
+        match operation {
+            Operation::Cordon => {
+                let mine = world_node.view.cordoned_by.as_deref() == Some(episode);
+                if world_node.view.unschedulable && !mine {
+                    return Some(ActResult::AlreadyCordoned);
+                }
+                world_node.view.unschedulable = true;
+                world_node.view.cordoned_by = Some(episode.to_owned());
+                done()
+            }
+            Operation::DeletePod(pod) => {
+                let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
+                    return Some(ActResult::Gone { message: "gone".to_owned() });
+                };
+                *self.acts.entry(id.to_owned()).or_default() += 1;
+                world_node.deleted.push(world_node.pods.remove(at));
+                done()
+            }
+            Operation::Notify(_) => done(),
+            Operation::RunJob(order) => {
+                let job = JobView { operation_id: id.to_owned(), started: false, finished: false, outcome: None };
+                self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
+                Some(ActResult::Started)
+            }
+            Operation::GiveOrder(order) => {
+                debug_assert!(order.issued_at <= now, "an order of the future");
+                let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
+                let standing = world_node.report.order.as_ref().map(|order| &order.operation_id);
+                if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
+                    return None; // not now: another order waits for its answer
+                }
+                world_node.report.order = Some(order.clone());
+                Some(ActResult::Started)
+            }
+        }
+    }
+
+    /// Time passes: Jobs and agents act, probes report.
+    pub fn tick(&mut self, wait: Duration) {
+        self.now = self.now.checked_add(wait).unwrap_or(self.now);
+        let acts = &mut self.acts;
+        for (order, job) in self.jobs.values_mut() {
+            let Some(node) = self.nodes.get_mut(&order.node) else { continue };
+            if !job.finished && node.job_starts {
+                job.started = true;
+                job.finished = true;
+                job.outcome = Some(node.execute(order, self.now, acts));
+            }
+        }
+        for node in self.nodes.values_mut() {
+            if let Some(heartbeat) = &mut node.report.heartbeat {
+                heartbeat.arrived += wait;
+            }
+            for reported in &mut node.report.faults {
+                reported.looked += wait;
+            }
+            if !node.probe_runs {
+                continue;
+            }
+            if let Some(order) = node.report.order.clone()
+                && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.can_act)
+                && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
+            {
+                node.report.agent = Some(node.execute(&order, self.now, acts));
+            }
+            node.send();
+        }
+    }
+}
+
+/// What an operation is, in two words.
+pub fn describe(operation: &Operation) -> String {
+    match operation {
+        Operation::Cordon => "cordon".into(),
+        Operation::DeletePod(pod) => format!("delete {}", pod.name),
+        Operation::RunJob(order) => format!("job {:?}", order.action),
+        Operation::GiveOrder(order) => format!("order {:?}", order.action),
+        Operation::Notify(_) => "notify".into(),
+    }
+}
+
+impl WorldNode {
+    /// A node that is well.
+    pub fn new(name: &str) -> Self {
+        let uid = format!("uid-{name}");
+        let heartbeat =
+            Heartbeat { arrived: LOOKED, interval: INTERVAL, sequence: 1, can_act: true, kubelet_works: Tri::True };
+        let mut node = Self {
+            view: NodeView { uid: uid.clone(), ready: Tri::True, ..NodeView::default() },
+            report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
+            probe_runs: true,
+            job_starts: true,
+            sick: Vec::new(),
+            pods: Vec::new(),
+            deleted: Vec::new(),
+            claimed: BTreeSet::new(),
+            looked: LOOKED,
+        };
+        node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
+        node
+    }
+
+    /// The probe reports what is so.
+    pub fn send(&mut self) {
+        if let Some(heartbeat) = &mut self.report.heartbeat {
+            heartbeat.arrived = Duration::ZERO;
+            heartbeat.sequence += 1;
+        }
+        let looked = self.looked;
+        let report = |sick: &Sickness| ReportedFault { fault: sick.fault.clone(), looked };
+        self.report.faults = self.sick.iter().map(report).collect();
+    }
+
+    fn execute(&mut self, order: &Order, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
+        let outcome = |state, reason: OutcomeReason| Outcome {
+            operation_id: order.operation_id.clone(),
+            state,
+            reason,
+            message: format!("{reason:?}"),
+            at: now,
+        };
+        if !self.claimed.insert(order.operation_id.clone()) {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyClaimed);
+        }
+        let Some(place) = self.sick.iter().position(|sick| sick.fault.id == order.fault_id) else {
+            return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
+        };
+        *acts.entry(order.operation_id.clone()).or_default() += 1;
+        let cure = match order.action {
+            NodeAction::ReleaseCont => Cure::Cont,
+            NodeAction::ReleaseKill => Cure::Kill,
+            NodeAction::CleanupOrphans => Cure::Cleanup,
+        };
+        if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
+            self.sick.remove(place);
+        }
+        outcome(OutcomeState::Done, OutcomeReason::Acted)
+    }
+}
