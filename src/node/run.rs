@@ -53,7 +53,7 @@ const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Looks come in bursts: they are judged together, at most this often at rest, and while something is suspected.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(2);
 /// Two clocks that were read within this time show one moment.
 const APART: Duration = Duration::from_millis(100);
 const SETTLE_URGENT: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
-use crate::core::observation::{KubeletSeen, KubeletSettings, ProcessTable, RuntimeKind};
+use crate::core::observation::{KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind};
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
@@ -85,6 +85,14 @@ impl Looker for ProcessLooker {
         &shared.processes
     }
 
+    fn stands_out(seen: &ProcessTable) -> bool {
+        let is_odd = |process: &ProcessSeen| match process.part {
+            Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
+            _ => matches!(process.state, 'T' | 't' | 'D'),
+        };
+        !seen.unproven.is_empty() || !seen.inits.is_empty() || seen.processes.iter().any(is_odd)
+    }
+
     fn stored(shared: &Shared) {
         shared.aim_tasks();
     }
@@ -137,6 +145,10 @@ impl Looker for KubeletLooker {
 
     fn slot(shared: &Shared) -> &Mutex<Slot<KubeletSeen>> {
         &shared.kubelet
+    }
+
+    fn stands_out(seen: &KubeletSeen) -> bool {
+        seen.process.is_none() || seen.healthz != Some(true)
     }
 
     async fn look(&mut self) -> Result<KubeletSeen, Failure> {

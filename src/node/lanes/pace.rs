@@ -22,8 +22,8 @@ const LEAST: Duration = Duration::from_secs(1);
 /// A lane at rest takes one part in so many of one processor, which is half a millicore: it rests longer where a look costs
 /// more, as that at the process table of a full node does.
 const SHARE: u32 = 2000;
-/// But never longer than that.
-const LONGEST_REST: Duration = Duration::from_mins(1);
+/// But never longer than so many times its own rest.
+const LONGER: u32 = 4;
 
 /// The rhythm of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ fn jittered(interval: Duration, urgent: bool, chance: u32) -> Duration {
 
 /// The rest after a look that took so much of a processor.
 fn affordable(rest: Duration, cost: Duration) -> Duration {
-    rest.max(cost.saturating_mul(SHARE).min(LONGEST_REST))
+    rest.max(cost.saturating_mul(SHARE).min(rest.saturating_mul(LONGER)))
 }
 
 /// The wait after this many calls in a row were given up.
@@ -142,6 +142,11 @@ pub(super) trait Looker {
     fn settled(&self) -> bool {
         true
     }
+    /// Whether there is something in it that may be the first sign of a fault. All else that a lane has seen at rest is judged
+    /// in its time: to judge what 250 pods look like costs more than to look at them.
+    fn stands_out(_seen: &Self::Value) -> bool {
+        false
+    }
     /// Called after the outcome is stored.
     fn stored(_shared: &Shared) {}
 }
@@ -150,7 +155,7 @@ pub(super) trait Looker {
 pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace) {
     let slot = L::slot(shared);
     let mut tempo = shared.tempo.subscribe();
-    let mut given_up = 0_u32;
+    let (mut given_up, mut served) = (0_u32, None);
     loop {
         let began = Instant::now();
         // A wish uttered from here on is served by the next look, not by this one.
@@ -164,10 +169,14 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         } else {
             0
         };
+        let is_awaited = served.replace(asked) != Some(asked) || tempo.borrow().urgent;
+        let is_new = lock(slot).value().is_none() || result.as_ref().map_or(true, L::stands_out);
         let ended = Instant::now();
         lock(slot).ended(result, ended, ended.saturating_duration_since(began));
         L::stored(shared);
-        shared.changed.notify_one();
+        if is_new || is_awaited {
+            shared.changed.notify_one();
+        }
         let settled = Pace { rest: affordable(pace.rest, looker.cost()), ..pace };
         let pace = if looker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
         rest(&mut tempo, asked, ended, pace, given_up).await;
@@ -249,8 +258,7 @@ mod tests {
         assert_eq!(affordable(secs(15), Duration::ZERO), secs(15));
         assert_eq!(affordable(secs(15), Duration::from_millis(7)), secs(15));
         assert_eq!(affordable(secs(15), Duration::from_millis(20)), secs(40));
-        assert_eq!(affordable(secs(15), secs(3)), LONGEST_REST);
-        assert_eq!(affordable(secs(600), secs(3)), secs(600));
+        assert_eq!(affordable(secs(15), secs(3)), secs(60));
     }
 
     #[test]

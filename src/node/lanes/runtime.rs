@@ -146,6 +146,10 @@ impl Looker for ListLooker {
         &shared.lists
     }
 
+    fn stands_out(seen: &ListRound) -> bool {
+        !seen.rechecks.is_empty()
+    }
+
     fn stored(shared: &Shared) {
         shared.aim_tasks();
     }
