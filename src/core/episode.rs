@@ -361,6 +361,12 @@ impl Episode {
         self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)
     }
 
+    /// When anything was last begun in it: a step that was passed over is none.
+    pub fn last_touched(&self) -> Timestamp {
+        let begun = self.steps.iter().filter(|step| step.started_at.is_some() || step.acted_at.is_some());
+        begun.filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)
+    }
+
     /// Whether a step is under way or a fault still to be healed.
     pub fn has_work(&self) -> bool {
         self.current_step().is_some() || self.faults.iter().any(|fault| fault.state == HealState::Open)

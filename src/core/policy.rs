@@ -311,7 +311,8 @@ impl Policy {
 
     /// Every kind of step that it may take.
     pub fn actions(&self) -> BTreeSet<ActionType> {
-        self.rules.iter().flat_map(|rule| &rule.steps).map(|step| step.action.kind()).collect()
+        let steps = self.rules.iter().flat_map(|rule| &rule.steps).filter(|step| step.mode == Mode::Enforce);
+        steps.map(|step| step.action.kind()).collect()
     }
 
     /// The rule of that name.

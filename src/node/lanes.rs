@@ -189,7 +189,9 @@ impl Lanes {
         }
     }
 
-    /// Waits until any look has completed, failed, or passed its deadline since the last time this returned.
+    /// Waits until a look has brought something that is worth a judgement at once since the last time this returned: one
+    /// that failed or has passed its deadline, the first one after that, one that stands out, and any while something is
+    /// suspected or a look was asked for. All else that is seen at rest waits for the next judgement.
     pub async fn changed(&self) {
         self.shared.changed.notified().await;
     }

@@ -20,7 +20,9 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
     let of_node: Vec<&Line> = account
         .lines
         .iter()
-        .filter(|line| is(expected, line.what) && line.node.as_deref().is_none_or(is_its))
+        .filter(|line| is(expected, line.what))
+        // What is told of a policy is told of no node.
+        .filter(|line| line.node.as_deref().map_or(expected.node.is_none(), is_its))
         .collect();
     let in_time = |line: &&&Line| line.at >= after && by.is_none_or(|by| line.at <= by);
     let found = of_node.iter().filter(in_time).count();
@@ -37,7 +39,8 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
 
 fn is(expected: &Expectation, what: What) -> bool {
     match what {
-        What::Does(action) | What::Would(action) => expected.does == Some(action),
+        What::Does(action) => expected.does == Some(action),
+        What::Would(action) => expected.would == Some(action),
         What::Held(reason) | What::Blocked(reason) => expected.held == Some(reason),
         What::Ends(phase) => expected.ends == Some(phase),
         What::Happens | What::Step(_) | What::Unblocked | What::Uncordons => false,
@@ -48,7 +51,8 @@ fn name(expected: &Expectation) -> String {
     let does = expected.does.map(|action| format!("does {}", action.as_str()));
     let held = expected.held.map(|reason| format!("held {reason:?}"));
     let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
-    does.or(held).or(ends).unwrap_or_default()
+    let would = expected.would.map(|action| format!("would {}", action.as_str()));
+    does.or(would).or(held).or(ends).unwrap_or_default()
 }
 
 fn span(after: Offset, by: Option<Offset>) -> String {

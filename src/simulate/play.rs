@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::sickness;
-use super::timeline::{Event, FaultEvent, KubeletState, Machine, PolicyEvent, ProbeState, Timeline};
+use super::timeline::{Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline};
 use super::world::{Cure, World, WorldNode};
 use crate::core::episode::Episode;
 use crate::core::fault::{Fault, FaultType};
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::Tri;
+use crate::core::stuck::LONGEST_BACK_OFF;
 
 /// Time between two passes while something is under way: probes and Jobs answer within it.
 const STEP: Duration = Duration::from_secs(5);
@@ -43,6 +44,8 @@ struct Stuck<'t> {
     event: &'t FaultEvent,
     cures: BTreeSet<Cure>,
     lives: usize,
+    /// When it is well by itself.
+    leaves_at: Option<Duration>,
     /// When the deleted pod's successor comes.
     back_at: Option<Duration>,
 }
@@ -63,9 +66,7 @@ impl<'t> Play<'t> {
         let mut world = World::new(timeline.start, policies);
         world.ceiling = timeline.max_in_flight;
         for (name, like) in timeline.names() {
-            let mut node = WorldNode::new(&name);
-            node.view.labels.extend(like.labels.clone());
-            node.view.kubelet_version.clone_from(&like.kubelet_version);
+            let node = fresh(&name, like);
             world.nodes.insert(name, node);
         }
         Self {
@@ -98,7 +99,9 @@ impl<'t> Play<'t> {
             let is_busy = !plan.effects.is_empty() || self.world.episodes.values().any(Episode::is_open);
             let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
             let wait = if is_busy { STEP } else { wake };
-            let next = due.last().map_or(end, |next| next.at.min(end));
+            let stuck = self.stuck.values().flatten().filter_map(|stuck| stuck.leaves_at);
+            let leaves = self.leaving.values().copied().chain(stuck).min().unwrap_or(end);
+            let next = due.last().map_or(end, |next| next.at.min(end)).min(leaves);
             let left = next.saturating_sub(self.elapsed).max(Duration::from_secs(1));
             self.pass_time(wait.min(left));
         }
@@ -113,6 +116,11 @@ impl<'t> Play<'t> {
             for pod in &mut node.pods {
                 pod.age += wait;
                 pod.overdue = pod.overdue.map(|overdue| overdue + wait);
+                // The kubelet starts it again at the end of its back-off, and it ends at once.
+                for container in &mut pod.waiting {
+                    container.ended =
+                        container.ended.map(|ended| (ended + wait).min(LONGEST_BACK_OFF.saturating_sub(STEP)));
+                }
             }
         }
         self.world.tick(wait);
@@ -153,18 +161,16 @@ impl<'t> Play<'t> {
     fn machine(&mut self, name: &str, machine: Machine) -> String {
         self.stuck.remove(name);
         self.leaving.retain(|(node, _), _| node != name);
-        let gone = self.world.nodes.remove(name);
-        match (machine, gone) {
-            (Machine::Removed, _) => "the node is deleted".to_owned(),
-            (Machine::Replaced, gone) => {
-                let mut node = WorldNode::new(name);
+        self.world.nodes.remove(name);
+        match machine {
+            Machine::Removed => "the node is deleted".to_owned(),
+            Machine::Replaced => {
+                let names = self.timeline.names();
+                let Some((_, like)) = names.iter().find(|(other, _)| other == name) else { return String::new() };
+                let mut node = fresh(name, like);
                 let lives = self.account.replaced(name);
                 node.view.uid = format!("uid-{name}-{lives}");
                 node.report.node_uid = Some(node.view.uid.clone());
-                if let Some(gone) = gone {
-                    node.view.labels = gone.view.labels;
-                    node.view.kubelet_version = gone.view.kubelet_version;
-                }
                 self.world.nodes.insert(name.to_owned(), node);
                 "another machine takes the node's place".to_owned()
             }
@@ -194,11 +200,14 @@ impl<'t> Play<'t> {
             let pod = sickness::stuck_pod(event, name, 0);
             let sentence = format!("pod {} does not come up", pod.pod);
             node.pods.push(pod);
-            let stuck = Stuck { event, cures: sickness::cures(event), lives: 0, back_at: None };
+            let leaves_at = event.lasts.map(|lasts| self.elapsed + lasts.0);
+            let stuck = Stuck { event, cures: sickness::cures(event), lives: 0, leaves_at, back_at: None };
             self.stuck.entry(name.to_owned()).or_default().push(stuck);
             return sentence;
         }
         let sick = sickness::sickness(event, name, self.world.now);
+        // An earlier one of that id is this one now.
+        self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
         if let Some(lasts) = event.lasts {
             self.leaving.insert((name.to_owned(), sick.fault.id.clone()), self.elapsed + lasts.0);
         }
@@ -253,6 +262,11 @@ impl<'t> Play<'t> {
         let now = self.elapsed;
         for (name, all) in &mut self.stuck {
             let Some(node) = self.world.nodes.get_mut(name) else { continue };
+            for stuck in all.extract_if(.., |stuck| stuck.leaves_at.is_some_and(|at| at <= now)) {
+                let pod = sickness::pod(stuck.event, name, stuck.lives);
+                node.pods.retain(|other| other.pod != pod);
+                self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
+            }
             for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
                 stuck.back_at = None;
                 stuck.lives += 1;
@@ -284,6 +298,14 @@ impl<'t> Play<'t> {
         }
         said.join(", ")
     }
+}
+
+/// A node that is well, as the timeline describes it.
+fn fresh(name: &str, like: &Nodes) -> WorldNode {
+    let mut node = WorldNode::new(name);
+    node.view.labels.extend(like.labels.clone());
+    node.view.kubelet_version.clone_from(&like.kubelet_version);
+    node
 }
 
 /// Everything that happens, the first last.

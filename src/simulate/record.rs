@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::timeline::{CuredBy, Event, FaultEvent, Nodes, Offset, ProbeState, Timeline};
+use super::sickness;
+use super::timeline::{CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline};
 use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use crate::core::order::Signal;
 use crate::core::policy::ActionType;
-use crate::core::snapshot::Snapshot;
+use crate::core::snapshot::{Snapshot, missed_after};
+use crate::core::text::bounded;
+use crate::core::thresholds::Thresholds;
 
 /// How long before the first event it begins.
 const BEFORE: Duration = Duration::from_mins(1);
@@ -30,12 +33,18 @@ struct Past<'a> {
 
 /// The timeline that the episodes of a cluster tell, and the faults that stand there now.
 ///
-/// An episode tells when its faults were confirmed and what healed them, but not what was wrong on nodes that no policy
-/// selected.
+/// An episode tells since when its faults had been there and what healed them. Of nodes that no policy selected only what
+/// stands there now is known.
 pub fn record(snapshot: &Snapshot) -> Timeline {
-    let mut past: Vec<Past<'_>> = snapshot.episodes.values().flat_map(of_episode).collect();
+    let mut past: Vec<Past<'_>> =
+        snapshot.episodes.values().flat_map(|episode| of_episode(snapshot, episode)).collect();
     past.extend(standing(snapshot));
     past.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.node.cmp(b.node)).then_with(|| a.kind.cmp(&b.kind)));
+    // No timeline is longer: what has stood for longer begins with it.
+    let oldest = snapshot.now.checked_sub(LONGEST.saturating_sub(BEFORE)).unwrap_or(snapshot.now);
+    for one in &mut past {
+        one.at = one.at.max(oldest);
+    }
     let first = past.first().map_or(snapshot.now, |first| first.at);
     let start = first.checked_sub(BEFORE).unwrap_or(first);
     let start = Timestamp::from_second(start.as_second()).unwrap_or(start);
@@ -74,15 +83,15 @@ fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
     snapshot.nodes.iter().map(node).collect()
 }
 
-fn of_episode(episode: &Episode) -> impl Iterator<Item = Past<'_>> {
+fn of_episode<'a>(snapshot: &'a Snapshot, episode: &'a Episode) -> impl Iterator<Item = Past<'a>> {
     episode.faults.iter().map(move |fault| Past {
         node: &episode.node,
-        at: episode.opened_at,
+        at: confirmed(fault.since, fault.kind, episode.opened_at),
         kind: fault.kind,
         subject: &fault.subject,
         severity: None,
         cured_by: cured_by(episode, fault),
-        gone: gone(episode, fault),
+        gone: gone(snapshot, episode, fault),
     })
 }
 
@@ -104,23 +113,51 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
     }
 }
 
-/// When it went without an act, if it did.
-fn gone(episode: &Episode, fault: &EpisodeFault) -> Option<Timestamp> {
-    let acted = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
-    episode.finished_at.filter(|_| fault.state == HealState::Healed && !acted)
+/// When a fault was confirmed that has been there since then: not when a policy let its healing begin.
+fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Timestamp {
+    let nominal = Thresholds::default().nominal(kind);
+    since.and_then(|since| since.checked_add(nominal).ok()).map_or(latest, |at| at.min(latest))
 }
 
-/// Confirmed faults that no open episode has.
+/// When it went without an act, if it did. When one went that was given up, nobody has noted: it was there at the end of
+/// its episode, and does not show now.
+fn gone(snapshot: &Snapshot, episode: &Episode, fault: &EpisodeFault) -> Option<Timestamp> {
+    let acted = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
+    let went = match fault.state {
+        HealState::Healed => !acted,
+        HealState::GivenUp => !shows(snapshot, &episode.node, fault),
+        HealState::Open => false,
+    };
+    episode.finished_at.filter(|_| went)
+}
+
+/// Whether the fault shows now.
+fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
+    let report = snapshot.reports.get(node);
+    match fault.kind {
+        FaultType::ProbeSilent => {
+            let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
+            heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
+        }
+        // A reader sees no pods: what was given up is taken for standing as long as nobody knows better.
+        FaultType::StuckDaemonSetPod => true,
+        _ => report.is_some_and(|report| report.faults.iter().any(|seen| seen.fault.id == fault.id)),
+    }
+}
+
+/// Confirmed faults that no episode tells of as standing.
 fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     let is_told = |node: &str, fault: &Fault| {
-        snapshot.episodes.values().any(|episode| episode.node == node && episode.fault(&fault.id).is_some())
+        let of_node = snapshot.episodes.values().filter(|episode| episode.node == node);
+        let mut same = of_node.filter_map(|episode| episode.fault(&fault.id));
+        same.any(|told| told.state != HealState::Healed)
     };
     let mut found = Vec::new();
     for (node, report) in &snapshot.reports {
-        let confirmed = report.faults.iter().map(|seen| &seen.fault).filter(|f| f.state == FaultState::Confirmed);
-        found.extend(confirmed.filter(|fault| !is_told(node, fault)).map(|fault| Past {
+        let faults = report.faults.iter().map(|seen| &seen.fault).filter(|f| f.state == FaultState::Confirmed);
+        found.extend(faults.filter(|fault| !is_told(node, fault)).map(|fault| Past {
             node,
-            at: fault.first_seen.min(snapshot.now),
+            at: confirmed(Some(fault.first_seen), fault.kind, snapshot.now),
             kind: fault.kind,
             subject: &fault.subject,
             severity: Some(fault.severity),
@@ -145,12 +182,14 @@ fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<V
         _ => {}
     }
     let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
-    let pod = past.subject.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let pod = past.subject.pod.as_ref().filter(|_| sickness::has_pod(past.kind));
+    let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
     let fault = FaultEvent {
         kind: past.kind,
         severity: past.severity,
         pod,
-        name: past.subject.name.clone(),
+        // Two leftovers without a name are two.
+        name: past.subject.name.clone().or_else(|| past.subject.id.as_deref().map(|id| bounded(id, 12))),
         terminating: false,
         cured_by: past.cured_by.clone(),
         lasts,

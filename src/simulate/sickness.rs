@@ -77,9 +77,12 @@ pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
 const fn subject_kind(kind: FaultType) -> SubjectKind {
     use FaultType as F;
     match kind {
-        F::HungContainer | F::OrphanContainer | F::LostTask | F::ContainerStuck | F::FrozenCgroup => {
-            SubjectKind::Container
-        }
+        F::HungContainer
+        | F::OrphanContainer
+        | F::LostTask
+        | F::ContainerStuck
+        | F::FrozenCgroup
+        | F::RuntimeClientHung => SubjectKind::Container,
         F::DuplicateSandbox | F::GhostSandbox => SubjectKind::Sandbox,
         F::LeakedShim | F::DeafShim => SubjectKind::Shim,
         F::NetworkPluginHung => SubjectKind::NetworkPlugin,
@@ -98,13 +101,13 @@ const fn subject_kind(kind: FaultType) -> SubjectKind {
         F::StuckDaemonSetPod => SubjectKind::Pod,
         F::ProbeBlind | F::ProbeSilent => SubjectKind::Probe,
         F::DiskFull | F::ReadOnlyFilesystem => SubjectKind::Filesystem,
-        F::RuntimeClientHung | F::UninterruptibleProcess | F::UnknownKubepodsProcess => SubjectKind::Process,
+        F::UninterruptibleProcess | F::UnknownKubepodsProcess => SubjectKind::Process,
         F::PidExhaustion | F::FdExhaustion | F::DbusUnresponsive | F::ClockUnsynchronised => SubjectKind::Host,
     }
 }
 
 /// Whether such a fault is about a pod.
-const fn has_pod(kind: FaultType) -> bool {
+pub(super) const fn has_pod(kind: FaultType) -> bool {
     matches!(
         subject_kind(kind),
         SubjectKind::Container | SubjectKind::Sandbox | SubjectKind::NetworkPlugin | SubjectKind::Pod
@@ -159,9 +162,12 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
         FaultType::NetworkPluginHung => {
             Target { process: process(Role::NetworkPlugin, "S", "bridge"), pod, ..Target::default() }
         }
-        FaultType::RuntimeClientHung => {
-            Target { process: process(Role::RuntimeClient, "S", "runc"), container_id: id("c"), ..Target::default() }
-        }
+        FaultType::RuntimeClientHung => Target {
+            process: process(Role::RuntimeClient, "S", "runc"),
+            container_id: id("c"),
+            pod,
+            ..Target::default()
+        },
         _ => Target { pod, ..Target::default() },
     }
 }

@@ -17,8 +17,10 @@ use crate::core::policy::ActionType;
 const MAX_NODES: usize = 10_000;
 /// Most things that happen in one.
 const MAX_EVENTS: usize = 10_000;
+/// Most of what happens to each node in one, in all.
+const MAX_HAPPENINGS: usize = 1_000_000;
 /// Longest timeline: five weeks.
-const LONGEST: Duration = Duration::from_hours(24 * 35);
+pub const LONGEST: Duration = Duration::from_hours(24 * 35);
 
 /// The file as people write it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -86,7 +88,9 @@ impl TryFrom<String> for Offset {
         let read = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
         let shown = crate::core::text::bounded(&text, 32);
         read.filter(|time| *time <= LONGEST).map(Self).ok_or_else(|| {
-            format!("{shown:?} is not a time: expected hours, minutes and seconds such as 90s, 5m or 36h10m")
+            format!(
+                "{shown:?} is not a time: expected hours, minutes and seconds up to 840h, such as 90s, 5m or 36h10m"
+            )
         })
     }
 }
@@ -253,6 +257,9 @@ pub struct Expectation {
     /// A step is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub does: Option<ActionType>,
+    /// A step would be taken: it, or its policy, is a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<ActionType>,
     /// Something is held back for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<HoldReason>,
@@ -297,11 +304,22 @@ impl Timeline {
         if let Some(twice) = sorted.windows(2).find(|pair| pair.first() == pair.last()) {
             bail!("nodes: there are two of the name {}", twice.first().unwrap_or(&""));
         }
+        let mut happenings = 0_usize;
         for (number, event) in self.events.iter().enumerate() {
             event.check(&names).with_context(|| format!("event {} (at {})", number + 1, event.at))?;
+            happenings = happenings.saturating_add(event.chosen(names.iter().map(|(name, _)| name.as_str())).len());
+            let last = Offset(event.last(&names));
+            if let Some(until) = self.until.filter(|until| *until < last) {
+                bail!("event {} (at {}): it is last at {last}, and until is {until}", number + 1, event.at);
+            }
         }
+        ensure!(
+            happenings <= MAX_HAPPENINGS,
+            "events: expected at most {MAX_HAPPENINGS} over all nodes, found {happenings}"
+        );
+        let end = Offset(self.end());
         for (number, expectation) in self.expect.iter().enumerate() {
-            expectation.check(&names).with_context(|| format!("expectation {}", number + 1))?;
+            expectation.check(&names, end).with_context(|| format!("expectation {}", number + 1))?;
         }
         Ok(())
     }
@@ -321,7 +339,8 @@ impl Timeline {
 
     /// When it is over.
     pub fn end(&self) -> Duration {
-        let last = || self.events.iter().map(|event| event.at.0).max().unwrap_or_default();
+        let names = self.names();
+        let last = || self.events.iter().map(|event| event.last(&names)).max().unwrap_or_default();
         self.until.map_or_else(|| last() + Duration::from_hours(1), |until| until.0)
     }
 }
@@ -331,6 +350,13 @@ impl Event {
     pub fn chosen<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
         let meant = |name: &&str| self.nodes.iter().any(|pattern| is_meant(pattern, name));
         names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
+    }
+
+    /// When it happens to the last of its nodes.
+    fn last(&self, names: &[(String, &Nodes)]) -> Duration {
+        let count = self.chosen(names.iter().map(|(name, _)| name.as_str())).len();
+        let more = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.at.0.saturating_add(self.every.unwrap_or_default().0.saturating_mul(more))
     }
 
     fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
@@ -361,6 +387,9 @@ impl Event {
         if let Some(instead) = instead {
             bail!("{} is found by the controller itself: expected {instead}", fault.kind);
         }
+        let has_pod = super::sickness::has_pod(fault.kind);
+        ensure!(has_pod || fault.pod.is_none(), "pod: a {} is about none", fault.kind);
+        ensure!(has_pod || !fault.terminating, "terminating: a {} is about no pod", fault.kind);
         if let Some(pod) = &fault.pod {
             ensure!(pod.split('/').count() == 2, "pod: expected namespace/name, found {pod:?}");
         }
@@ -374,10 +403,22 @@ pub fn is_meant(pattern: &str, name: &str) -> bool {
 }
 
 impl Expectation {
-    fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
-        let kinds = [self.does.is_some(), self.held.is_some(), self.ends.is_some(), self.open_at_most.is_some()];
+    fn check(&self, names: &[(String, &Nodes)], end: Offset) -> anyhow::Result<()> {
+        let kinds = [
+            self.does.is_some(),
+            self.would.is_some(),
+            self.held.is_some(),
+            self.ends.is_some(),
+            self.open_at_most.is_some(),
+        ];
         let count = kinds.into_iter().filter(|is| *is).count();
-        ensure!(count == 1, "expected one of does, held, ends and openAtMost, found {count} of them");
+        ensure!(count == 1, "expected one of does, would, held, ends and openAtMost, found {count} of them");
+        let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(end));
+        ensure!(after <= by && by <= end, "expected after <= by <= the end at {end}, found {after} and {by}");
+        let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
+        ensure!(least <= most, "expected atLeast <= atMost, found {least} and {most}");
+        let is_told = self.held != Some(HoldReason::StepUnderWay);
+        ensure!(is_told, "held: StepUnderWay is not told, since the step itself is");
         if self.open_at_most.is_some() {
             let more = self.after.or(self.by).is_some() || self.at_least.or(self.at_most).is_some();
             ensure!(!more, "openAtMost goes with `node` alone");
@@ -409,10 +450,19 @@ mod tests {
             ("{at: -1m, nodes: [w-1], cordoned: true}", "", "\"-1m\" is not a time"),
             ("{at: 900000h, nodes: [w-1], cordoned: true}", "", "is not a time"),
             ("{at: 1m, nodes: [w-1], fault: {type: ProbeSilent}}", "", "expected `probe: Silent`"),
-            ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a}}", "", "expected namespace/name, found \"a\""),
+            (
+                "{at: 1m, nodes: [w-1], fault: {type: HungContainer, pod: a}}",
+                "",
+                "expected namespace/name, found \"a\"",
+            ),
+            ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a/b}}", "", "pod: a DiskFull is about none"),
             ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
             ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
-            ("", "{node: w-1}", "expectation 1: expected one of does, held, ends and openAtMost, found 0"),
+            ("", "{node: w-1}", "expectation 1: expected one of does, would, held, ends and openAtMost, found 0"),
+            ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
+            ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
+            ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),
+            ("", "{held: StepUnderWay}", "is not told"),
             ("", "{node: x, does: Cordon}", "there is no node \"x\""),
             ("", "{openAtMost: 1, by: 1m}", "openAtMost goes with `node` alone"),
         ] {

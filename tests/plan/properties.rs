@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nrh::core::episode::{Episode, HealState, Phase, StepRecord, since};
+use nrh::core::episode::{Episode, HealState, Phase, StepRecord, StepState, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
 use nrh::core::policy::{Action, ActionType, Amount, Mode, NodeLimit, Policy, Step, TopologyLimit};
@@ -48,6 +48,7 @@ enum Event {
     DeleteEpisode(usize),
     NewLeader,
     Refuse(bool),
+    Shadow(usize, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -89,6 +90,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => node.prop_map(Event::DeleteEpisode),
         1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
+        2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
     ]
 }
 
@@ -164,6 +166,11 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         }
         Event::NewLeader => world.epoch += 1,
         Event::Refuse(on) => world.refuses = *on,
+        Event::Shadow(rung, on) => {
+            if let Some(step) = world.policies[0].rules[0].steps.get_mut(*rung) {
+                step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
+            }
+        }
     }
 }
 
@@ -288,7 +295,8 @@ fn acted(snapshot: &Snapshot, node: &str, uid: &str) -> usize {
     let of_node = |e: &&Episode| e.mode == Mode::Enforce && e.node == node && e.node_uid == uid;
     let steps = snapshot.episodes.values().filter(of_node).flat_map(|episode| &episode.steps);
     let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
-    healing.filter_map(|step| step.acted_at).filter(|at| since(snapshot.now, *at) < within).count()
+    let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    touched.filter_map(|step| step.acted_at.or(step.started_at)).filter(|at| since(snapshot.now, *at) < within).count()
 }
 
 /// Never on suspicion, on old evidence, on another node, against a no.

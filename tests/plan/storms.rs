@@ -83,7 +83,7 @@ fn what_is_healed_as_fast_as_it_comes_is_a_storm_as_well() {
     }
     assert_eq!(healed, 9, "with the tenth of forty within ten minutes it is one");
     let (reason, told) = blocked(&world.plan());
-    assert!(reason == HoldReason::Storm && told.contains("(9 of them healed by now)"), "{told}");
+    assert!(reason == HoldReason::Storm && told.contains("(9 of them no more)"), "{told}");
     // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are healed.
     pass(&mut world, secs(605));
     assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1);

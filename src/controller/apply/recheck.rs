@@ -119,6 +119,13 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
         return Err(format!("RemediationPolicy {policy_name} does not act now: it is suspended or a dry run"));
     }
 
+    let fault = episode.fault(&step.fault_id);
+    let rule = fault.and_then(|fault| policy.spec.rules.iter().find(|rule| rule.name == fault.rule));
+    let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
+    if now.is_some_and(|now| now.mode != Mode::Enforce) {
+        return Err(format!("{} of RemediationPolicy {policy_name} is a dry run now", step.phrase()));
+    }
+
     let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", episode.node))?;
     if report.spec.suspend {
         return Err(format!("NodeRuntimeHealth {} is suspended: {}", episode.node, report.spec.reason));

@@ -99,7 +99,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
             Err(hold) => turn.hold(id, hold, wake),
             Ok(rule) => {
                 if let Some(fault) = turn.episode.fault_mut(id) {
-                    fault.state = HealState::Open;
+                    (fault.state, fault.since) = (HealState::Open, readiness::standing(ctx, seen, rule).since);
                 } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
                     turn.episode.faults.push(readiness::standing(ctx, seen, rule));
                 } else {
@@ -221,7 +221,10 @@ fn try_fault(
         if hold.reason == HoldReason::CoolDown {
             return Err(hold);
         }
-        let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, turn.episode.last_activity()));
+        let waits = matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit);
+        // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
+        let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
+        let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, activity));
         if idle < patience {
             wake.at(patience.saturating_sub(idle));
             return Err(hold);

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake};
 use crate::core::episode::{Episode, since};
-use crate::core::policy::Mode;
+use crate::core::policy::{Mode, Policy};
 
 /// Finished episodes beyond the limit or the time to live of their policy, oldest first.
 ///
 /// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the
-/// time in which acts on a node are counted (a fault that could not be healed is not tried again at once), and the newest one about each fault that is still there.
+/// time in which acts on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), and the newest one about each fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
@@ -22,8 +22,9 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
     for (policy, mut finished) in by_policy {
         let known = ctx.policies.get(policy);
         let history = known.map_or(ctx.settings.history, |policy| policy.history);
-        // How often a node was acted on is counted from them.
-        let counted = known.map_or(Duration::ZERO, |policy| policy.limits.per_node.within);
+        // How often a node was acted on, and on how many a fault was new, is counted from them.
+        let within = |policy: &&Policy| policy.limits.per_node.within.max(policy.limits.storm.within);
+        let counted = known.map_or(Duration::ZERO, within);
         let memory = ctx.settings.failed_memory.max(counted);
         finished.sort_by(|a, b| ended(b).cmp(&ended(a)).then_with(|| b.name.cmp(&a.name)));
         for (place, episode) in finished.into_iter().enumerate() {

@@ -174,13 +174,14 @@ pub(super) fn may_take(
     rule: &Rule,
     step: &Step,
 ) -> Result<Lane, Hold> {
+    // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
     in_window(ctx, policy, step)?;
+    if step.heals() {
+        of_node(ctx, facts, policy)?;
+    }
     evidence(facts, seen, ctx)?;
     if !matches!(step.action, Action::Notify { .. }) {
         may_be_touched(facts, &seen.fault)?;
-    }
-    if step.heals() {
-        of_node(ctx, facts, policy)?;
     }
     match &step.action {
         Action::Cordon | Action::Notify { .. } => Ok(Lane::Api),
@@ -206,8 +207,10 @@ fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), H
     };
     let steps = facts.open.iter().chain(&facts.finished).filter(is_its).flat_map(|episode| &episode.steps);
     let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
-    let mut acted: Vec<Timestamp> =
-        healing.filter_map(|step| step.acted_at).filter(|at| since(now, *at) < limit.within).collect();
+    // An act that failed, or that gave no answer, may have touched something too.
+    let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
+    let mut acted: Vec<Timestamp> = at.filter(|at| since(now, *at) < limit.within).collect();
     acted.sort_unstable();
     let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
     // The one with which there were as many as there may be: when it leaves the window there is room for another.

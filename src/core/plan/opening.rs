@@ -145,7 +145,8 @@ fn passing<'a>(
 fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wake: &mut Wake) {
     for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
         let Some(policy) = ctx.policies.get(episode.policy.as_str()) else { continue };
-        let step = episode.steps.first();
+        // Steps before it are dry runs of their own.
+        let step = episode.steps.last();
         let rule = step.and_then(|step| episode.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
         let timeout = step
             .zip(rule)

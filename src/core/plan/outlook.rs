@@ -159,6 +159,7 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
                 | HoldReason::NoPolicy
                 | HoldReason::NoRule
                 | HoldReason::CallRefused
+                | HoldReason::NodeLimit
         )
     };
     if held.iter().any(|held| needs_a_person(&held)) {

@@ -6,7 +6,7 @@ use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, StepRecord, StepState, since};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
-use crate::core::policy::{Policy, Step};
+use crate::core::policy::{Mode, Policy, Step};
 use std::time::Duration;
 
 /// The act of a reserved step.
@@ -46,8 +46,9 @@ pub(super) fn move_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn
 fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
-    // A policy changed meanwhile must not turn one act into another.
-    (step.action.kind() == record.action && ladder::signal(&step.action) == record.signal).then_some(step)
+    // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
+    let is_same = step.action.kind() == record.action && ladder::signal(&step.action) == record.signal;
+    (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
 /// The node's answer, from either lane: the best one counts.

@@ -24,7 +24,7 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 struct Spread<'a> {
     /// Nodes on which it is confirmed.
     sick: u32,
-    /// Of those, nodes on which it is new; and nodes on which it began as lately and is healed by now.
+    /// Of those, nodes on which it is new; and nodes on which it began as lately and does not show any more.
     fresh: u32,
     healed: u32,
     /// Of the sick ones, how many have which kubelet.
@@ -37,7 +37,7 @@ impl Spread<'_> {
     }
 }
 
-/// The kinds of fault that the policy has acted on here and that began within the time of a storm.
+/// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
 fn lately(policy: &Policy, facts: &NodeFacts<'_>, view: &NodeView, now: Timestamp) -> BTreeSet<FaultType> {
     let episodes = facts.open.iter().chain(&facts.finished);
     let is_its = |episode: &&&Episode| {
@@ -75,19 +75,20 @@ impl<'a> Weather<'a> {
         if let Some(version) = version {
             *self.versions.entry(version).or_default() += 1;
         }
-        if facts.probe != Probe::Reporting {
-            return;
-        }
+        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
+        let lately = lately(policy, facts, view, now);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // People are told at any time: no storm holds a rule that does nothing else.
         let is_matched = |fault: &Fault| policy.rule_for(fault).is_some_and(Rule::acts);
-        for seen in facts.seen.iter().filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
+        // A silent probe's word is old.
+        let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
+        for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.within;
         }
-        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
-        for kind in lately(policy, facts, view, now) {
-            if !met.contains_key(&kind) {
-                self.spreads.entry(kind).or_default().healed += 1;
+        for kind in lately {
+            match met.get_mut(&kind) {
+                Some(is_fresh) => *is_fresh = true,
+                None => self.spreads.entry(kind).or_default().healed += 1,
             }
         }
         for (kind, is_fresh) in met {
@@ -132,7 +133,7 @@ impl<'a> Weather<'a> {
         let what = if spread.all_fresh() >= from {
             let healed = match spread.healed {
                 0 => String::new(),
-                healed => format!(" ({healed} of them healed by now)"),
+                gone => format!(" ({gone} of them no more)"),
             };
             format!(
                 "{} of {} nodes have a new {kind} within {within} min{healed}, a storm begins with {from}: nothing is begun \

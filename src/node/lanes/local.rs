@@ -102,6 +102,8 @@ impl Looker for ProcessLooker {
     }
 
     async fn look(&mut self) -> Result<ProcessTable, Failure> {
+        // One that fails is repeated in its own time.
+        self.cost = Duration::ZERO;
         let (table, cost) = self.worker.ask().await?;
         self.cost = cost;
         self.round = self.round.saturating_add(1);
@@ -148,7 +150,8 @@ impl Looker for KubeletLooker {
     }
 
     fn stands_out(seen: &KubeletSeen) -> bool {
-        seen.process.is_none() || seen.healthz != Some(true)
+        let is_young = |(_, _, age): (i32, u64, Duration)| age < Thresholds::default().kubelet_start_age * 2;
+        seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
 
     async fn look(&mut self) -> Result<KubeletSeen, Failure> {

@@ -34,6 +34,8 @@ const CONTROL: Duration = Duration::from_secs(5);
 const MAX_TASKS: usize = 8192;
 /// Least time between two questions to tasks that nobody suspects: with 250 pods all have had their turn after twelve minutes.
 const LEAST_TURN: Duration = Duration::from_millis(1500);
+/// But with more all of them are asked within this time: an answer counts for twenty minutes.
+const LONGEST_ROUND: Duration = Duration::from_mins(15);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest sleep: bounds a mistake in reckoning the next one.
@@ -229,7 +231,8 @@ impl Table {
             .min();
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
         let pace = self.pace();
-        let apart = pace.rest.checked_div(count).unwrap_or_default().max(LEAST_TURN.min(pace.rest));
+        let share = |time: Duration| time.checked_div(count).unwrap_or_default();
+        let apart = share(pace.rest).max(LEAST_TURN.min(pace.rest).min(share(LONGEST_ROUND)));
         let turn = self.turn.map_or(now, |turn| turn + apart);
         let other = free()
             .filter(|(id, entry)| !self.is_suspect(id, entry))
