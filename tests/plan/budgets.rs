@@ -2,6 +2,7 @@
 
 use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
+use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::{Action, Amount, Mode, NodeLimit, TopologyLimit};
 use nrh::core::snapshot::Tri;
@@ -329,4 +330,44 @@ fn one_node_is_acted_on_only_so_often() {
         world.pass();
     }
     assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().held);
+}
+
+#[test]
+fn an_act_that_failed_on_the_node_counts_as_one() {
+    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true)])]);
+    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    let mut world = World::new(&[few], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Kill);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let (id, at) = (world.only_episode().steps[0].operation_id.clone(), world.now);
+    let (_, job) = world.jobs.get_mut(&id).unwrap();
+    (job.started, job.finished) = (true, true);
+    job.outcome = Some(Outcome {
+        operation_id: id,
+        state: OutcomeState::Failed,
+        reason: OutcomeReason::CallFailed,
+        message: "signalled, and still in state D".into(),
+        at,
+    });
+    let plan = world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont"], "what failed may have touched something");
+    assert!(reasons(&plan).contains(&HoldReason::NodeLimit), "{:?}", plan.held);
+    assert_eq!(plan.nodes["n1"].self_healing, Tri::False, "a person has to see it");
+}
+
+#[test]
+fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
+    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    let mut world = World::new(&[few], &["n1"]);
+    for number in 0..6 {
+        world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
+    }
+    let began = world.now;
+    world.run(secs(3000));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, world.did().len()), (Phase::Failed, 1), "{episode:?}");
+    let took = episode.finished_at.unwrap().duration_since(began).as_secs();
+    assert!(took < 300, "its slot was held for {took} s");
 }

@@ -296,3 +296,14 @@ fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }
+
+#[test]
+fn a_reserved_step_that_is_made_a_dry_run_is_not_done() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), notify()]);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    world.policies[0].rules[0].steps[0].mode = Mode::DryRun;
+    world.run(secs(600));
+    assert_eq!(world.did(), ["notify"], "{:?}", world.only_episode().steps);
+    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+}

@@ -242,7 +242,12 @@ async fn rest(tempo: &mut tokio::sync::watch::Receiver<Tempo>, asked: u64, ended
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::core::observation::{NetworkSeen, StatusSeen};
+    use crate::node::lanes::LaneSettings;
 
     #[test]
     fn jitter_never_shortens_an_urgent_wait() {
@@ -251,6 +256,64 @@ mod tests {
         assert_eq!(jittered(ten, true, 999), Duration::from_millis(10_990));
         assert_eq!(jittered(ten, false, 0), secs(8));
         assert!(jittered(ten, false, 999) < secs(12));
+    }
+
+    /// Sees what it is told to, one after the other, and then nothing any more.
+    struct Scripted(VecDeque<Result<StatusSeen, Failure>>);
+
+    impl Looker for Scripted {
+        type Value = StatusSeen;
+        const NAME: &'static str = "scripted";
+
+        fn slot(shared: &Shared) -> &Mutex<Slot<StatusSeen>> {
+            &shared.status
+        }
+
+        fn stands_out(seen: &StatusSeen) -> bool {
+            seen.network.is_some()
+        }
+
+        async fn look(&mut self) -> Result<StatusSeen, Failure> {
+            match self.0.pop_front() {
+                Some(seen) => seen,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// How often a judgement is called for while these looks are taken at rest.
+    async fn calls(looks: &[Result<StatusSeen, Failure>], urgent: bool) -> usize {
+        let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(900), bound: secs(1800) };
+        let paces = Paces { status: pace, ..Paces::default() };
+        let shared = Arc::new(Shared::new(&LaneSettings { paces, ..LaneSettings::default() }));
+        shared.tempo.send_modify(|tempo| tempo.urgent = urgent);
+        let lane = drive(&shared, Scripted(looks.iter().cloned().collect()), pace);
+        let mut count = 0;
+        let counted = async {
+            loop {
+                shared.changed.notified().await;
+                count += 1;
+            }
+        };
+        let both = async { tokio::join!(lane, counted) };
+        // Time for all of them, and not for the deadline of the one that does not come back.
+        assert!(tokio::time::timeout(secs(100), both).await.is_err());
+        count
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_rest_only_what_is_new_or_stands_out_is_judged_at_once() {
+        let (good, odd) = (StatusSeen::default(), StatusSeen { network: Some(NetworkSeen::default()) });
+        let failed = || Err(Failure::Failed("no".to_owned()));
+        let good = || Ok(good.clone());
+        assert_eq!(calls(&[good(), good(), good(), good()], false).await, 1, "the first one");
+        assert_eq!(calls(&[good(), Ok(odd.clone()), good(), Ok(odd)], false).await, 3);
+        assert_eq!(
+            calls(&[good(), failed(), failed(), good(), good()], false).await,
+            4,
+            "each failure, and what follows it"
+        );
+        assert_eq!(calls(&[good(), good(), good(), good()], true).await, 4, "while something is suspected");
     }
 
     #[test]
