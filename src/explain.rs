@@ -8,7 +8,7 @@ pub mod local;
 pub(crate) mod objects;
 mod text;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use jiff::Timestamp;
 
 use crate::cli::ExplainArgs;
@@ -17,20 +17,12 @@ use objects::Objects;
 
 /// Runs `nrh explain`.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
-    let objects = match &args.file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Objects::parse(&text).with_context(|| format!("cannot use {}", path.display()))?
-        }
-        None => Objects::fetch(args.node.as_deref()).await?,
-    };
+    let (objects, now) = Objects::load(args.file.as_deref(), args.node.as_deref()).await?;
     let node = match (args.node, objects.node_names().as_slice()) {
         (Some(node), _) => node,
         (None, [only]) => only.clone(),
         (None, names) => bail!("expected the name of a node; the objects are of {}: {}", names.len(), names.join(", ")),
     };
-    // Saved objects are explained as of when they were saved, as far as they tell.
-    let now = if args.file.is_some() { objects.newest().unwrap_or_else(Timestamp::now) } else { Timestamp::now() };
     print!("{}", explain(&objects, &node, now)?);
     Ok(())
 }
@@ -47,6 +39,8 @@ fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<Stri
 
 #[cfg(test)]
 mod tests {
+    use anyhow::Context;
+
     use super::*;
 
     const SAVED: &str = include_str!("explain/saved.yaml");

@@ -16,10 +16,10 @@ pub mod text;
 pub mod timeline;
 pub mod world;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api::RemediationPolicy;
@@ -45,12 +45,8 @@ pub async fn run(args: SimulateArgs) -> anyhow::Result<()> {
 }
 
 async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
-    let objects = match file {
-        Some(path) => Objects::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))?,
-        None => Objects::fetch(None).await?,
-    };
-    let saved = file.and_then(|_| objects.newest());
-    let (snapshot, unusable) = objects.snapshot(saved.unwrap_or_else(Timestamp::now));
+    let (objects, now) = Objects::load(file, None).await?;
+    let (snapshot, unusable) = objects.snapshot(now);
     for sentence in unusable {
         eprintln!("left out: {sentence}");
     }
@@ -86,14 +82,18 @@ pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Res
     for file in files {
         found.extend(self::policies(file)?);
     }
-    let mut names: Vec<&str> = found.iter().map(|policy| policy.name.as_str()).collect();
-    names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair.first() == pair.last()).and_then(|pair| pair.first()) {
-        bail!("there are two policies of the name {twice}");
+    if let Some(name) = twice(found.iter().map(|policy| policy.name.as_str())) {
+        bail!("there are two policies of the name {name}");
     }
     let found = if enforce { enforced(found) } else { found };
     let account = play(&timeline, &found);
     Ok((timeline, account))
+}
+
+/// The first name that stands there a second time.
+fn twice<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let mut met = BTreeSet::new();
+    names.into_iter().find(|name| !met.insert(*name))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -19,7 +19,7 @@ pub use host::{
 };
 
 pub use port::{PortSeen, RelistsSeen};
-pub use processes::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
+pub use processes::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
 
 /// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,6 @@
 //! The objects an explanation is made from, out of the cluster or out of a file.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -46,6 +47,16 @@ pub(crate) struct Told {
 }
 
 impl Objects {
+    /// Reads them from a file, or from the cluster to explain a node. The moment is that at which they are looked at: of saved
+    /// ones when they were saved, as far as they tell.
+    pub(crate) async fn load(file: Option<&Path>, node: Option<&str>) -> anyhow::Result<(Self, Timestamp)> {
+        let Some(path) = file else { return Ok((Self::fetch(node).await?, Timestamp::now())) };
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let objects = Self::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        let saved = objects.newest().unwrap_or_else(Timestamp::now);
+        Ok((objects, saved))
+    }
+
     /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let root: Value = serde_saphyr::from_str(text).context("it is neither YAML nor JSON")?;

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::core::observation::{
     BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable,
-    RuntimeKind, RuntimeSeen, StatusSeen,
+    RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -357,7 +357,7 @@ impl Shared {
 /// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process answers nobody: its tasks are asked for at once.
 fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
-        Part::Shim { id, .. } | Part::Monitor { id } if matches!(process.state, 'T' | 't' | 'D') => Some(id.clone()),
+        Part::Shim { id, .. } | Part::Monitor { id } if answers_nobody(process.state) => Some(id.clone()),
         _ => None,
     }
 }

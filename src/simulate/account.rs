@@ -20,7 +20,7 @@ pub enum What {
     Happens,
     /// A step is taken.
     Does(ActionType),
-    /// A step would be taken: the policy is a dry run.
+    /// A step would be taken: it, or its policy, is a dry run.
     Would(ActionType),
     /// A step has come to an end.
     Step(StepState),
@@ -62,7 +62,6 @@ struct Known {
     cordoned: BTreeSet<String>,
     held: BTreeMap<(String, Option<String>), HoldReason>,
     blocked: BTreeMap<String, HoldReason>,
-    replaced: BTreeMap<String, u32>,
 }
 
 /// All lines, in order of time.
@@ -79,13 +78,6 @@ impl Account {
     /// Something that the timeline itself says.
     pub(super) fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
         self.line(at, node, None, What::Happens, message);
-    }
-
-    /// How often the machine of this node was replaced, with this time.
-    pub(super) fn replaced(&mut self, node: &str) -> u32 {
-        let count = self.known.replaced.entry(node.to_owned()).or_default();
-        *count += 1;
-        *count
     }
 
     fn line(&mut self, at: Duration, node: Option<&str>, policy: Option<&str>, what: What, message: &str) {

@@ -127,13 +127,13 @@ impl<'t> Play<'t> {
     }
 
     fn happen(&mut self, node: Option<&str>, event: &'t Event) {
-        if let Some(change) = &event.policy
-            && node.is_none()
-        {
-            let sentence = self.change(change);
-            self.account.happens(self.elapsed, None, &sentence);
-        }
-        let Some(name) = node else { return };
+        let Some(name) = node else {
+            if let Some(change) = &event.policy {
+                let sentence = self.change(change);
+                self.account.happens(self.elapsed, None, &sentence);
+            }
+            return;
+        };
         let mut told: Vec<String> = Vec::new();
         if let Some(machine) = event.machine {
             told.push(self.machine(name, machine));
@@ -168,8 +168,7 @@ impl<'t> Play<'t> {
                 let names = self.timeline.names();
                 let Some((_, like)) = names.iter().find(|(other, _)| other == name) else { return String::new() };
                 let mut node = fresh(name, like);
-                let lives = self.account.replaced(name);
-                node.view.uid = format!("uid-{name}-{lives}");
+                node.view.uid = format!("uid-{name}-{}", self.elapsed.as_secs());
                 node.report.node_uid = Some(node.view.uid.clone());
                 self.world.nodes.insert(name.to_owned(), node);
                 "another machine takes the node's place".to_owned()

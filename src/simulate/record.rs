@@ -11,7 +11,7 @@ use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use crate::core::order::Signal;
 use crate::core::policy::ActionType;
-use crate::core::snapshot::{Snapshot, missed_after};
+use crate::core::snapshot::{NodeView, Snapshot, missed_after};
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -75,7 +75,7 @@ pub fn record(snapshot: &Snapshot) -> Timeline {
 }
 
 fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
-    let node = |(name, view): (&String, &crate::core::snapshot::NodeView)| {
+    let node = |(name, view): (&String, &NodeView)| {
         let labels: BTreeMap<String, String> =
             view.labels.iter().filter(|(key, _)| *key != OWN_LABEL).map(|(k, v)| (k.clone(), v.clone())).collect();
         Nodes { name: name.clone(), count: None, labels, kubelet_version: view.kubelet_version.clone() }

@@ -122,7 +122,7 @@ pub(super) fn pod(event: &FaultEvent, node: &str, life: usize) -> PodRef {
 }
 
 /// The fault as the probe of this node confirms it now.
-pub(super) fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
+fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
     let kind = event.kind;
     let lasted = Thresholds::default().nominal(kind);
     let pod = has_pod(kind).then(|| pod(event, node, 0));

@@ -299,16 +299,15 @@ impl Timeline {
         ensure!(!names.is_empty(), "nodes: expected at least one");
         ensure!(names.len() <= MAX_NODES, "nodes: expected at most {MAX_NODES}, found {}", names.len());
         ensure!(self.events.len() <= MAX_EVENTS, "events: expected at most {MAX_EVENTS}, found {}", self.events.len());
-        let mut sorted: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair.first() == pair.last()) {
-            bail!("nodes: there are two of the name {}", twice.first().unwrap_or(&""));
+        if let Some(name) = super::twice(names.iter().map(|(name, _)| name.as_str())) {
+            bail!("nodes: there are two of the name {name}");
         }
         let mut happenings = 0_usize;
         for (number, event) in self.events.iter().enumerate() {
             event.check(&names).with_context(|| format!("event {} (at {})", number + 1, event.at))?;
-            happenings = happenings.saturating_add(event.chosen(names.iter().map(|(name, _)| name.as_str())).len());
-            let last = Offset(event.last(&names));
+            let count = event.chosen(names.iter().map(|(name, _)| name.as_str())).len();
+            happenings = happenings.saturating_add(count);
+            let last = Offset(event.last(count));
             if let Some(until) = self.until.filter(|until| *until < last) {
                 bail!("event {} (at {}): it is last at {last}, and until is {until}", number + 1, event.at);
             }
@@ -339,9 +338,13 @@ impl Timeline {
 
     /// When it is over.
     pub fn end(&self) -> Duration {
+        if let Some(until) = self.until {
+            return until.0;
+        }
         let names = self.names();
-        let last = || self.events.iter().map(|event| event.last(&names)).max().unwrap_or_default();
-        self.until.map_or_else(|| last() + Duration::from_hours(1), |until| until.0)
+        let count = |event: &Event| event.chosen(names.iter().map(|(name, _)| name.as_str())).len();
+        let last = self.events.iter().map(|event| event.last(count(event))).max().unwrap_or_default();
+        last + Duration::from_hours(1)
     }
 }
 
@@ -352,9 +355,8 @@ impl Event {
         names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
     }
 
-    /// When it happens to the last of its nodes.
-    fn last(&self, names: &[(String, &Nodes)]) -> Duration {
-        let count = self.chosen(names.iter().map(|(name, _)| name.as_str())).len();
+    /// When it happens to the last of so many nodes.
+    fn last(&self, count: usize) -> Duration {
         let more = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
         self.at.0.saturating_add(self.every.unwrap_or_default().0.saturating_mul(more))
     }

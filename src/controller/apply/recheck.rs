@@ -208,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_was_made_a_dry_run_is_not_taken() {
+        let with = |mode: &'static str| {
+            verdict(move |v| {
+                let step =
+                    json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}, "mode": mode});
+                let rule = json!({"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [step]});
+                v["policy"]["spec"]["rules"] = json!([rule]);
+            })
+        };
+        assert_eq!(with("Enforce"), Ok(()));
+        assert_eq!(with("DryRun"), Err("ReleaseHungProcess of RemediationPolicy p is a dry run now".to_owned()));
+    }
+
+    #[test]
     fn evidence_that_has_grown_old_since_the_decision_stops_the_act() {
         let live = |look: u64| {
             let of = |v: &mut Value| {

@@ -10,6 +10,7 @@ use super::{
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::core::observation::{
     ContainerSeen, ContainerState, ListRound, Look, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer,
+    answers_nobody,
 };
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
@@ -221,7 +222,7 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     let mut processes = table.iter().flat_map(|(table, _)| &table.processes);
     let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
     let Some(monitor) = processes.find(is_its) else { return sighting };
-    if matches!(monitor.state, 'T' | 't' | 'D') {
+    if answers_nobody(monitor.state) {
         sighting.message = bounded(&format!("{}: {} holds it up", sighting.message, describe(monitor)), MAX_LINE);
     }
     sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// Whether this state letter says that a process answers nobody: it is stopped, or waits uninterruptibly.
+pub const fn answers_nobody(state: char) -> bool {
+    matches!(state, 'T' | 't' | 'D')
+}
+
 /// One process of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSeen {

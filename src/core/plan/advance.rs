@@ -209,9 +209,7 @@ fn try_fault(
             let message = "the ledger of in-flight slots is missing or unreadable: no step starts until it is rebuilt";
             return Err(Hold::new(HoldReason::NoLedger, message));
         }
-        let hold = match present(facts, &standing, seen)
-            .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?)))
-        {
+        let hold = match judged(ctx, facts, policy, &standing, seen, rule, step) {
             Ok((seen, lane)) => {
                 reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
                 return Ok(());
@@ -231,6 +229,20 @@ fn try_fault(
         }
         pass_over(ctx, turn, standing, rule, step, &hold);
     }
+}
+
+/// The fault as it shows now, and the lane in which this step may be taken on it.
+fn judged<'s, 'a>(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    standing: &EpisodeFault,
+    seen: Option<&'s Seen<'a>>,
+    rule: &Rule,
+    step: &Step,
+) -> Result<(&'s Seen<'a>, Lane), Hold> {
+    let seen = present(facts, standing, seen)?;
+    Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?))
 }
 
 /// The fault as it shows now; without that nothing is done about it.
@@ -287,8 +299,7 @@ fn shadow(
     rule: &Rule,
     step: &Step,
 ) {
-    let judged = present(facts, &standing, seen)
-        .and_then(|seen| Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?)));
+    let judged = judged(ctx, facts, policy, &standing, seen, rule, step);
     let lane = judged.as_ref().map_or(Lane::Api, |(_, lane)| *lane);
     let mut record = record(ctx, &turn.episode, &standing, step, lane);
     let message = match judged {

@@ -11,7 +11,7 @@ use super::{PlanSettings, Wake};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::core::kubelet;
-use crate::core::policy::Policy;
+use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::{
     Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
 };
@@ -110,6 +110,14 @@ impl NodeFacts<'_> {
     /// Whether the report is about this very node, however old it is.
     pub fn owns_report(&self) -> bool {
         matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
+    }
+
+    /// What was really done on this very node in the name of that policy, as far as it is kept.
+    pub fn episodes_of(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
+        let uid = self.view.map(|view| view.uid.as_str());
+        self.open.iter().chain(&self.finished).copied().filter(move |episode| {
+            episode.mode == Mode::Enforce && episode.policy == policy.name && Some(episode.node_uid.as_str()) == uid
+        })
     }
 
     /// The fault of that id.

@@ -10,8 +10,9 @@ use crate::core::policy::{Mode, Policy};
 
 /// Finished episodes beyond the limit or the time to live of their policy, oldest first.
 ///
-/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the
-/// time in which acts on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), and the newest one about each fault that is still there.
+/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
+/// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), and the
+/// newest one about each fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();

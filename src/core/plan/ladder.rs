@@ -201,11 +201,7 @@ pub(super) fn may_take(
 /// Whether the node may be acted on once more.
 fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
-    let uid = facts.view.map(|view| view.uid.as_str());
-    let is_its = |episode: &&&Episode| {
-        episode.mode == Mode::Enforce && episode.policy == policy.name && Some(episode.node_uid.as_str()) == uid
-    };
-    let steps = facts.open.iter().chain(&facts.finished).filter(is_its).flat_map(|episode| &episode.steps);
+    let steps = facts.episodes_of(policy).flat_map(|episode| &episode.steps);
     let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
     // An act that failed, or that gave no answer, may have touched something too.
     let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Probe};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, since};
 use crate::core::fault::{Fault, FaultState, FaultType};
-use crate::core::policy::{Mode, Policy, Rule};
+use crate::core::policy::{Policy, Rule};
 use crate::core::snapshot::NodeView;
 
 /// Fewer nodes than this are no storm, whatever their share.
@@ -24,26 +24,23 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 struct Spread<'a> {
     /// Nodes on which it is confirmed.
     sick: u32,
-    /// Of those, nodes on which it is new; and nodes on which it began as lately and does not show any more.
+    /// Of those, nodes on which it is new.
     fresh: u32,
-    healed: u32,
+    /// Nodes on which it began as lately and does not show any more.
+    gone: u32,
     /// Of the sick ones, how many have which kubelet.
     versions: BTreeMap<&'a str, u32>,
 }
 
 impl Spread<'_> {
     const fn all_fresh(&self) -> u32 {
-        self.fresh.saturating_add(self.healed)
+        self.fresh.saturating_add(self.gone)
     }
 }
 
 /// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
-fn lately(policy: &Policy, facts: &NodeFacts<'_>, view: &NodeView, now: Timestamp) -> BTreeSet<FaultType> {
-    let episodes = facts.open.iter().chain(&facts.finished);
-    let is_its = |episode: &&&Episode| {
-        episode.mode == Mode::Enforce && episode.policy == policy.name && episode.node_uid == view.uid
-    };
-    let faults = episodes.filter(is_its).flat_map(|episode| &episode.faults);
+fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<FaultType> {
+    let faults = facts.episodes_of(policy).flat_map(|episode| &episode.faults);
     let is_new = |fault: &&EpisodeFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.within);
     let acts = |fault: &&EpisodeFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
     faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
@@ -75,8 +72,6 @@ impl<'a> Weather<'a> {
         if let Some(version) = version {
             *self.versions.entry(version).or_default() += 1;
         }
-        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
-        let lately = lately(policy, facts, view, now);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // People are told at any time: no storm holds a rule that does nothing else.
         let is_matched = |fault: &Fault| policy.rule_for(fault).is_some_and(Rule::acts);
@@ -85,10 +80,11 @@ impl<'a> Weather<'a> {
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.within;
         }
-        for kind in lately {
+        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
+        for kind in lately(policy, facts, now) {
             match met.get_mut(&kind) {
                 Some(is_fresh) => *is_fresh = true,
-                None => self.spreads.entry(kind).or_default().healed += 1,
+                None => self.spreads.entry(kind).or_default().gone += 1,
             }
         }
         for (kind, is_fresh) in met {
@@ -131,12 +127,12 @@ impl<'a> Weather<'a> {
         let (kind, spread) = all.max_by_key(|(kind, s)| (s.all_fresh(), s.sick, **kind))?;
         let within = policy.limits.storm.within.as_secs() / 60;
         let what = if spread.all_fresh() >= from {
-            let healed = match spread.healed {
+            let gone = match spread.gone {
                 0 => String::new(),
                 gone => format!(" ({gone} of them no more)"),
             };
             format!(
-                "{} of {} nodes have a new {kind} within {within} min{healed}, a storm begins with {from}: nothing is begun \
+                "{} of {} nodes have a new {kind} within {within} min{gone}, a storm begins with {from}: nothing is begun \
                  for it until no more come",
                 spread.all_fresh(),
                 self.selected

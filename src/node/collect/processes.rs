@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven};
+use crate::core::observation::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
 use crate::core::text::bounded;
 use crate::node::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::node::proc::{self, Handle, Lock, RawProcess, Waits};
@@ -167,8 +167,7 @@ impl Processes {
     fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
         let part = part(process, proof, namespace)?;
         // What a healthy shim or monitor waits in says nothing; all others, and those that are stopped or in state D, do.
-        let wants_wchan =
-            !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || matches!(process.state, 'T' | 't' | 'D');
+        let wants_wchan = !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || answers_nobody(process.state);
         let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
         Some(ProcessSeen {
             pid: process.pid,

@@ -11,7 +11,9 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
-use crate::core::observation::{KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind};
+use crate::core::observation::{
+    KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
+};
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
@@ -88,7 +90,7 @@ impl Looker for ProcessLooker {
     fn stands_out(seen: &ProcessTable) -> bool {
         let is_odd = |process: &ProcessSeen| match process.part {
             Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
-            _ => matches!(process.state, 'T' | 't' | 'D'),
+            _ => answers_nobody(process.state),
         };
         !seen.unproven.is_empty() || !seen.inits.is_empty() || seen.processes.iter().any(is_odd)
     }
@@ -150,6 +152,7 @@ impl Looker for KubeletLooker {
     }
 
     fn stands_out(seen: &KubeletSeen) -> bool {
+        // One that dies at its start may answer for a moment each time.
         let is_young = |(_, _, age): (i32, u64, Duration)| age < Thresholds::default().kubelet_start_age * 2;
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
