@@ -44,6 +44,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Prints what the probe of a node has kept of its confirmed faults.
     Evidence(EvidenceArgs),
+    /// Says which steps wait for a person, and approves one of them.
+    Approve(ApproveArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
@@ -155,6 +157,16 @@ pub struct ExplainArgs {
     /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
+}
+
+/// Flags of `nrh approve`.
+#[derive(Debug, Args)]
+pub struct ApproveArgs {
+    /// A node, or the name of an episode; by default everything that waits.
+    pub what: Option<String>,
+    /// Approve this operation. Without it, what waits is printed.
+    #[arg(long)]
+    pub operation: Option<String>,
 }
 
 /// Flags of `nrh status`.

@@ -9,6 +9,7 @@
 //! `api/` holds the three objects that all of it speaks through; see `docs/` for the rules.
 
 pub mod api;
+pub mod approve;
 pub mod cli;
 pub mod controller;
 pub mod core;

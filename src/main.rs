@@ -1,11 +1,29 @@
 //! `nrh`: parses the command line and runs one part. The probe is a program of its own (`src/bin/nrh-probe.rs`).
 
+use std::process::ExitCode;
+
 use anyhow::Context;
 use clap::Parser;
 use nrh::cli::{Cli, Command, CrdArgs, ThresholdsArgs};
 
-fn main() -> anyhow::Result<()> {
+/// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
+const UNUSABLE: u8 = 2;
+
+fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Who checks policies has to tell those that do what they should not from a file that cannot be read.
+    let is_check = matches!(cli.command, Command::Simulate(_));
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            let is_unusable = is_check && !error.is::<nrh::simulate::Unmet>();
+            if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
     nrh::process::run(&cli.log, async {
         match cli.command {
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
@@ -13,6 +31,7 @@ fn main() -> anyhow::Result<()> {
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
+            Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),

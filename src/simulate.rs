@@ -20,6 +20,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::RemediationPolicy;
@@ -28,8 +30,8 @@ use crate::cli::{SimulateArgs, SimulateOutput};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
 
-use account::Account;
-use timeline::Timeline;
+use account::{Account, Line};
+use timeline::{Offset, Timeline};
 
 pub use play::{enforced, play};
 
@@ -38,6 +40,7 @@ pub use play::{enforced, play};
 /// # Errors
 /// A file cannot be read or used, the cluster does not answer, or an expectation of the timeline is not met.
 pub async fn run(args: SimulateArgs) -> anyhow::Result<()> {
+    ensure!(args.record || args.file.is_none(), "--file goes with --record: a timeline is named with --timeline");
     match &args.timeline {
         Some(timeline) => simulate(timeline, &args),
         None => print_record(args.file.as_deref()).await,
@@ -56,15 +59,40 @@ async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
 
 fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
-    match args.output {
-        SimulateOutput::Table => print!("{}", text::table(&account)),
-        SimulateOutput::Json => println!("{}", serde_json::to_string_pretty(&account.lines)?),
-    }
     let unmet = expect::unmet(&timeline.expect, &account);
+    match args.output {
+        SimulateOutput::Table => print!("{}\n{}", text::table(&account), text::summary(&account)),
+        SimulateOutput::Json => {
+            let report =
+                Report { start: timeline.start, until: Offset(timeline.end()), unmet: &unmet, lines: &account.lines };
+            println!("{}", serde_json::to_string_pretty(&report)?);
+        }
+    }
+    for note in &account.notes {
+        eprintln!("note: {note}");
+    }
     if unmet.is_empty() {
         return Ok(());
     }
-    bail!("{} of {} expectations are not met:\n{}", unmet.len(), timeline.expect.len(), unmet.join("\n"))
+    Err(Unmet { of: timeline.expect.len(), sentences: unmet }.into())
+}
+
+/// What `-o json` prints.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    start: Timestamp,
+    until: Offset,
+    unmet: &'a [String],
+    lines: &'a [Line],
+}
+
+/// What the timeline expects has not come.
+#[derive(Debug, thiserror::Error)]
+#[error("{} of {of} expectations are not met:\n{}", .sentences.len(), .sentences.join("\n"))]
+pub struct Unmet {
+    of: usize,
+    sentences: Vec<String>,
 }
 
 /// Plays the timeline of a file, with these policies or with those that it names itself.
@@ -86,6 +114,11 @@ pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Res
         bail!("there are two policies of the name {name}");
     }
     let found = if enforce { enforced(found) } else { found };
+    for (number, event) in timeline.events.iter().enumerate() {
+        let Some(change) = &event.policy else { continue };
+        let is_there = found.iter().any(|policy| policy.name == change.name);
+        ensure!(is_there, "event {} (at {}): there is no policy {}", number + 1, event.at, change.name);
+    }
     let account = play(&timeline, &found);
     Ok((timeline, account))
 }
@@ -100,13 +133,14 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The policies of a file, or of all YAML files of a folder. Objects of other kinds are left out.
+/// The policies of a file, or of all YAML files of a folder. Objects of other kinds are left out, folders in it too.
 fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
     let mut files = vec![path.to_path_buf()];
     if path.is_dir() {
         let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
         files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml"));
+        let is_yaml = |file: &PathBuf| file.extension().is_some_and(|end| end == "yaml" || end == "yml");
+        files.retain(|file| is_yaml(file) && !file.is_dir());
         files.sort();
     }
     let mut found = Vec::new();
@@ -114,7 +148,12 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
         let text = read(&file)?;
         let cannot_use = || format!("cannot use {}", file.display());
         let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(cannot_use)?;
-        for object in objects.into_iter().filter(|object| object["kind"] == "RemediationPolicy") {
+        // As `kubectl get -o yaml` prints several.
+        let items = objects.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            _ => vec![object],
+        });
+        for object in items.filter(|object| object["kind"] == "RemediationPolicy") {
             found.push(policy(object).with_context(cannot_use)?);
         }
     }

@@ -178,6 +178,65 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    world.set_sick("w1", true);
+    world.probe("w1");
+    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
+    let first = world.controller("a");
+    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
+    first.crash().await;
+    let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
+    let by_first = written();
+    // What the first has sent could arrive now, and the second would not see it: its slot stands in what it has read.
+    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(409)));
+    let second = world.controller("b");
+    sleep(Duration::from_mins(1)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:?}", world.api.acts());
+    world.api.unhook();
+    world.until("it goes on once it has written the ledger", || !world.api.list("jobs").is_empty()).await;
+    assert!(written().contains("in term ") && written() != by_first, "{by_first} and {}", written());
+    second.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
+    let world = World::new(3);
+    let mut steps = World::release();
+    steps[0]["approval"] = json!("Manual");
+    world.policy("hung", "Enforce", &steps);
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    let replica = world.controller("a");
+    world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
+    sleep(Duration::from_mins(10)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
+    let episode = world.api.list("noderemediations").remove(0);
+    let (name, operation) = (&episode["metadata"]["name"], &episode["status"]["steps"][0]["operationId"]);
+    let told: Vec<Value> = world.api.list("events").into_iter().filter(|e| e["reason"] == "NeedsPerson").collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let yes = format!("nrh approve w1 --operation {}", operation.as_str().unwrap());
+    assert!(told[0]["note"].as_str().unwrap().contains(&yes), "{told:#?}");
+    let approve = |operation: &Value| {
+        let approval = json!({"by": "ann", "operationId": operation});
+        world.api.change("noderemediations", name.as_str().unwrap(), |episode| episode["spec"]["approval"] = approval);
+    };
+    approve(&json!("another"));
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
+    approve(operation);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+    assert_eq!(world.api.list("noderemediations")[0]["status"]["steps"][0]["approvedBy"], "ann");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_leaders_act_once() {
     // A leader that was cut off and does not know it yet, beside its successor.
     for lead in [0, 1, 3, 7, 20, 60] {

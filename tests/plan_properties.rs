@@ -4,6 +4,8 @@
 
 #[path = "plan/answers.rs"]
 mod answers;
+#[path = "plan/approvals.rs"]
+mod approvals;
 #[path = "plan/budgets.rs"]
 mod budgets;
 #[path = "plan/endings.rs"]

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nrh::simulate::{expect, of_files, text};
 
@@ -32,6 +33,84 @@ fn every_scenario_is_as_expected_and_as_before() {
             insta::assert_snapshot!(name, table);
         });
     }
+}
+
+const POLICY: &str = "
+apiVersion: v1
+kind: List
+items:
+  - apiVersion: runtimehealth.io/v1alpha1
+    kind: RemediationPolicy
+    metadata: {name: leftovers}
+    spec:
+      mode: Enforce
+      nodeSelector: {matchLabels: {pool: a}}
+      rules:
+        - {name: orphan, match: {faults: [OrphanContainer]}, steps: [{action: CleanupOrphans}, {action: Notify}]}
+";
+
+/// The program with a timeline in the folder: exit code, and what it printed.
+fn simulate(folder: &Path, timeline: &str, flags: &[&str]) -> (i32, String, String) {
+    std::fs::write(folder.join("policy.yaml"), POLICY).unwrap();
+    std::fs::write(folder.join("timeline.yaml"), timeline).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
+    program
+        .current_dir(folder)
+        .args(["simulate", "--timeline", "timeline.yaml", "--policy", "policy.yaml"])
+        .args(flags);
+    let output = program.env_remove("KUBECONFIG").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_program_says_by_its_exit_code_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let orphan = "
+nodes: [{name: worker, count: 2, labels: {pool: a}}]
+events: [{at: 1m, nodes: [worker-1], fault: {type: OrphanContainer}}]
+";
+    let (code, table, _) = simulate(folder.path(), orphan, &[]);
+    assert_eq!(code, 0);
+    assert!(
+        table.contains("In all: 1 x does CleanupOrphans, 1 x ends Succeeded; at most 1 nodes at a time."),
+        "{table}"
+    );
+    let unmet = format!("{orphan}expect: [{{does: Cordon}}]\n");
+    let (code, report, error) = simulate(folder.path(), &unmet, &["-o", "json"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("1 of 1 expectations are not met") && !error.contains("backtrace"), "{error}");
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["start"], &report["lines"][0]["seconds"]), (&"2026-01-05T03:00:00Z".into(), &60.into()));
+    assert_eq!(report["unmet"].as_array().unwrap().len(), 1);
+    let unknown = "
+nodes: [{name: worker}]
+events: [{at: 2m, policy: {name: leftover, suspend: true}}]
+";
+    let (code, _, error) = simulate(folder.path(), unknown, &[]);
+    assert_eq!((code, error.contains("event 1 (at 0h02m00s): there is no policy leftover")), (2, true), "{error}");
+    let other = orphan.replace("pool: a", "pool: b");
+    let (code, _, error) = simulate(folder.path(), &other, &[]);
+    assert_eq!((code, error.contains("policy leftovers selects none of the nodes")), (0, true), "{error}");
+    let (code, _, error) = simulate(folder.path(), orphan, &["--file", "x"]);
+    assert_eq!((code, error.contains("--record")), (2, true), "{error}");
+}
+
+#[test]
+fn what_happens_to_a_node_that_is_gone_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = "
+nodes: [{name: worker, count: 2, labels: {pool: a}}]
+events:
+  - {at: 1m, nodes: [worker-1], machine: Removed}
+  - {at: 2m, nodes: [worker-1], fault: {type: OrphanContainer}}
+";
+    let (code, table, _) = simulate(folder.path(), gone, &[]);
+    assert_eq!(code, 0);
+    assert!(
+        table.contains("nothing happens: the node is gone") && table.contains("In all: nothing is done."),
+        "{table}"
+    );
 }
 
 #[test]

@@ -9,8 +9,8 @@ use super::policy::{
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::episode::Episode;
 use crate::core::policy::{
-    Action, ActionType, Amount, History, Limits, Mode, NodeLimit, Policy, Requirement, Rule, Selector, Step,
-    StormLimit, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, History, Limits, Mode, NodeLimit, Policy, Requirement, Rule, Selector,
+    Step, StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
 use std::time::Duration;
@@ -137,6 +137,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             step.timeout, step.verify.hold_for
         ));
     }
+    if step.approval == ApprovalMode::Manual && step.action == ActionType::Notify {
+        errors.push(format!("{at}.approval: Notify tells people, expected Automatic, found Manual"));
+    }
     if step.notify.is_some() && step.action != ActionType::Notify {
         errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
     }
@@ -169,6 +172,8 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         cooldown: step.cooldown.get(),
         verify_for: step.verify.hold_for.get(),
         on_failure: step.on_failure,
+        approval: step.approval,
+        approval_timeout: step.approval_timeout.get(),
         mode: step.mode,
     })
 }
@@ -223,6 +228,7 @@ pub fn episode(object: &NodeRemediation) -> Episode {
         policy: spec.policy.clone(),
         mode: spec.mode,
         deleting: meta.deletion_timestamp.is_some(),
+        approval: spec.approval.clone(),
         phase: status.phase,
         message: status.message,
         opened_at,
@@ -240,6 +246,7 @@ pub fn remediation_spec(episode: &Episode) -> NodeRemediationSpec {
         node_uid: episode.node_uid.clone(),
         policy: episode.policy.clone(),
         mode: episode.mode,
+        approval: episode.approval.clone(),
     }
 }
 

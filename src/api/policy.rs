@@ -18,7 +18,7 @@ pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, Pol
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::order::Signal;
-use crate::core::policy::{ActionType, Mode, OnFailure};
+use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 use crate::core::window::WindowType;
 
 /// Which nodes, which faults, which steps, and how much at once.
@@ -206,6 +206,7 @@ pub struct PolicyMatch {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
+#[x_kube(validation = Rule::new("self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
 #[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
     /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
@@ -237,6 +238,14 @@ pub struct PolicyStep {
     /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
+    /// Automatic (default): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
+    /// node's episode holds its slot meanwhile.
+    #[serde(default)]
+    pub approval: ApprovalMode,
+    /// With approval Manual, for how long that is waited for: a duration from 1s to 24h. Default 1h. After that Notify follows,
+    /// where the ladder has it, and nothing harsher.
+    #[serde(default = "default_approval_timeout")]
+    pub approval_timeout: HumanDuration,
     /// Enforce (default): it is done. DryRun: in its turn it is recorded in the episode, and the next step follows at once, as if
     /// it were not there. For a step that is new; a whole policy has a mode of its own.
     #[serde(default = "default_step_mode")]
@@ -253,6 +262,10 @@ fn default_timeout() -> HumanDuration {
 
 const fn default_attempts() -> u32 {
     1
+}
+
+fn default_approval_timeout() -> HumanDuration {
+    HumanDuration::from_secs(3600)
 }
 
 fn default_cooldown() -> HumanDuration {

@@ -9,10 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::core::episode::{EpisodeFault, Phase, StepRecord, Undo};
+use crate::core::episode::{Approval, EpisodeFault, Phase, StepRecord, Undo};
 use crate::core::policy::Mode;
 
-/// The node and the policy of an episode. Written once by the controller, never changed.
+/// The node and the policy of an episode, written once by the controller, and what a person has approved in it.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "runtimehealth.io",
@@ -35,7 +35,7 @@ use crate::core::policy::Mode;
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode", priority = 1)
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self == oldSelf").message("an episode's node, policy and mode cannot be changed; cancel it instead"))]
+#[x_kube(validation = Rule::new("self.nodeName == oldSelf.nodeName && self.nodeUid == oldSelf.nodeUid && self.policy == oldSelf.policy && self.mode == oldSelf.mode").message("an episode's node, policy and mode cannot be changed; cancel it instead"))]
 pub struct NodeRemediationSpec {
     /// Name of the node.
     #[schemars(length(min = 1, max = 253))]
@@ -48,13 +48,16 @@ pub struct NodeRemediationSpec {
     pub policy: String,
     /// Mode of the policy when the episode was opened: Enforce, or DryRun (then it ends in Simulated).
     pub mode: Mode,
+    /// A person's yes to the step that awaits it. Needs the verb `approve` on noderemediations; `nrh approve` writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
 }
 
 /// How far the episode is.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationStatus {
-    /// Pending, Running, Verifying, Succeeded, Failed, Cancelled or Simulated.
+    /// Pending, AwaitingApproval, Running, Verifying, Succeeded, Failed, Cancelled or Simulated.
     #[serde(default)]
     pub phase: Phase,
     /// Why, in one sentence.

@@ -18,6 +18,7 @@ use super::leader::Leadership;
 use super::ledger::{LedgerStore, StoreError};
 use super::metrics::Metrics;
 use crate::core::plan::Effect;
+use crate::core::snapshot::Ledger;
 
 mod act;
 mod episode;
@@ -95,6 +96,15 @@ impl Failures {
     }
 }
 
+/// Whether an effect needs its slot in the ledger. What is put back, or taken away, does not; nor does a dry run.
+fn spends(effect: &Effect) -> bool {
+    match effect {
+        Effect::Act { .. } => true,
+        Effect::WriteEpisode(episode) => episode.identity.is_none() && episode.is_open(),
+        _ => false,
+    }
+}
+
 /// Carries out effects.
 #[derive(Debug)]
 pub struct Applier {
@@ -120,13 +130,16 @@ impl Applier {
         let now = Instant::now();
         failures.forget_old(now);
         let mut applied = Applied::default();
-        let mut may_open = true;
+        let mut is_stored = true;
         let mut chains: Vec<(String, Vec<Effect>)> = Vec::new();
+        if let Some(slots) = self.to_store(&effects, ledger) {
+            let stored = self.store(ledger, &slots, failures, now).await;
+            is_stored = stored.retry_in.is_none();
+            applied = stored;
+        }
+        let may_spend = is_stored && ledger.is_ours();
         for effect in effects {
-            if let Effect::StoreLedger(slots) = effect {
-                let stored = self.store(ledger, &slots, failures, now).await;
-                may_open = may_open && stored.retry_in.is_none();
-                applied = applied.and(stored);
+            if matches!(effect, Effect::StoreLedger(_)) {
                 continue;
             }
             let key = self.chain_of(&effect);
@@ -143,7 +156,7 @@ impl Applier {
             }
         }
         let runs = ready.into_iter().map(|(key, chain)| async move {
-            let (done, error) = self.run_chain(chain, may_open).await;
+            let (done, error) = self.run_chain(chain, may_spend).await;
             (key, done, error)
         });
         let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
@@ -163,19 +176,30 @@ impl Applier {
         applied
     }
 
-    async fn store(
-        &self,
-        ledger: &mut LedgerStore,
-        slots: &crate::core::snapshot::Ledger,
-        failures: &mut Failures,
-        now: Instant,
-    ) -> Applied {
+    /// What is written into the ledger before all else: what the plan says, or, before the first thing that is spent from a
+    /// ledger that was only read, the same again.
+    fn to_store(&self, effects: &[Effect], ledger: &LedgerStore) -> Option<Ledger> {
+        let planned = effects.iter().find_map(|effect| match effect {
+            Effect::StoreLedger(slots) => Some(slots.clone()),
+            _ => None,
+        });
+        let again = || {
+            let is_needed = !ledger.is_ours() && effects.iter().any(spends);
+            self.cache.lock().snapshot.ledger.clone().filter(|_| is_needed)
+        };
+        planned.or_else(again)
+    }
+
+    async fn store(&self, ledger: &mut LedgerStore, slots: &Ledger, failures: &mut Failures, now: Instant) -> Applied {
         const CHAIN: &str = "ledger";
         if let Some(wait) = failures.waits(CHAIN, now) {
             return Applied { done: 0, retry_in: Some(wait) };
         }
-        let error = if self.leads() { ledger.store(&self.calls, slots).await } else { Ok(()) };
-        match error {
+        let stored = match self.leadership.term(now) {
+            Some(term) => ledger.store(&self.calls, slots, term.epoch).await,
+            None => Ok(()),
+        };
+        match stored {
             Ok(()) if self.leads() => {
                 failures.0.remove(CHAIN);
                 self.cache.lock().snapshot.ledger = Some(slots.clone());
@@ -194,13 +218,13 @@ impl Applier {
     }
 
     /// Effects of one chain in order; the first that fails ends it.
-    async fn run_chain(&self, chain: Vec<Effect>, may_open: bool) -> (usize, Option<ApplyError>) {
+    async fn run_chain(&self, chain: Vec<Effect>, may_spend: bool) -> (usize, Option<ApplyError>) {
         let mut done = 0;
         for effect in chain {
             if !self.leads() {
                 return (done, Some(ApplyError::NotLeading));
             }
-            if let Err(error) = self.one(effect, may_open).await {
+            if let Err(error) = self.one(effect, may_spend).await {
                 return (done, Some(error));
             }
             done += 1;
@@ -208,17 +232,14 @@ impl Applier {
         (done, None)
     }
 
-    async fn one(&self, effect: Effect, may_open: bool) -> Result<(), ApplyError> {
+    async fn one(&self, effect: Effect, may_spend: bool) -> Result<(), ApplyError> {
+        if !may_spend && spends(&effect) {
+            return Err(ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+        }
         match effect {
             // Stored before all chains.
             Effect::StoreLedger(_) => Ok(()),
-            Effect::WriteEpisode(episode) if episode.identity.is_none() => {
-                // A dry run takes no slot, so it needs no ledger.
-                if !may_open && episode.is_open() {
-                    return Err(ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
-                }
-                self.open_episode(&episode).await
-            }
+            Effect::WriteEpisode(episode) if episode.identity.is_none() => self.open_episode(&episode).await,
             Effect::WriteEpisode(episode) => self.write_episode(&episode).await,
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
                 Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await

@@ -84,6 +84,18 @@ impl Events {
         self.put(Told { about: about(node), kind, action, note: format!("episode {episode}: {what}") });
     }
 
+    /// Tells that a step waits for a person.
+    pub fn awaits(&self, node: &str, uid: &str, text: String) {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.put(Told { about, kind: Kind::NeedsPerson, action: "Approve", note: text });
+    }
+
     fn put(&self, told: Told) {
         if let Err(error) = self.0.try_send(told) {
             tracing::warn!(error = %error, "an event was dropped");

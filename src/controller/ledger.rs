@@ -1,7 +1,9 @@
 //! The ledger of in-flight slots: one ConfigMap, written by compare-and-swap before any side effect.
 //!
 //! Two leaders, a crash or a stale cache cannot spend a slot twice: whoever writes second gets a conflict,
-//! and opens nothing in that pass.
+//! and neither opens nor does anything in that pass. What another leader has sent may still be on its way, though, when it is
+//! read: so nothing is spent from a ledger that was only read. It is written once before, unchanged if need be, and whatever
+//! was sent by an older version is refused from then on.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +18,8 @@ use crate::core::snapshot::Ledger;
 
 /// Key of the slots in the ConfigMap.
 const KEY: &str = "ledger.json";
+/// Key of who wrote it over which version: a write that changes nothing else makes a new version all the same.
+const WRITTEN: &str = "written";
 /// More than the largest ceiling (1,000 slots of two names each) can need; larger data is not ours.
 const MAX_BYTES: usize = 1 << 20;
 
@@ -36,12 +40,19 @@ pub struct LedgerStore {
     version: Option<String>,
     /// Whether it was read since the last doubt about it.
     known: bool,
+    /// Whether it was written since the last doubt about it.
+    ours: bool,
 }
 
 impl LedgerStore {
     /// Whether it must be read before the next decision.
     pub const fn is_doubtful(&self) -> bool {
         !self.known
+    }
+
+    /// Whether it was written since it was last read: nothing that was sent before can change it any more.
+    pub const fn is_ours(&self) -> bool {
+        self.known && self.ours
     }
 
     /// Whether it was read, and there is none: as at the very first start in a cluster.
@@ -51,7 +62,7 @@ impl LedgerStore {
 
     /// Reads it: `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
     pub async fn load(&mut self, calls: &Calls) -> Result<Option<Ledger>, CallError> {
-        self.known = false;
+        (self.known, self.ours) = (false, false);
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
         let map = bounded_opt(|| format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}"), api.get(LEDGER_NAME)).await?;
         self.known = true;
@@ -66,22 +77,24 @@ impl LedgerStore {
         Ok(ledger)
     }
 
-    /// Stores it over the version last read. After any failure it is in doubt, and must be read again.
-    pub async fn store(&mut self, calls: &Calls, ledger: &Ledger) -> Result<(), StoreError> {
+    /// Stores it over the version last read, in that leader's term. After any failure it is in doubt, and must be read again.
+    pub async fn store(&mut self, calls: &Calls, ledger: &Ledger, term: u64) -> Result<(), StoreError> {
         let text = write(ledger)?;
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
-        self.known = false;
+        (self.known, self.ours) = (false, false);
+        let over = self.version.as_deref().unwrap_or("none");
+        let data = BTreeMap::from([(KEY, text), (WRITTEN, format!("in term {term}, over version {over}"))]);
         let what = || format!("storing {SYSTEM_NAMESPACE}/{LEDGER_NAME}");
         let stored = match &self.version {
-            None => bounded(what, api.create(&PostParams::default(), &new_map(text))).await,
+            None => bounded(what, api.create(&PostParams::default(), &new_map(&data))).await,
             Some(version) => {
-                let patch = json!({"metadata": {"resourceVersion": version}, "data": {KEY: text}});
+                let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
                 let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.into()), ..PatchParams::default() };
                 bounded(what, api.patch(LEDGER_NAME, &params, &Patch::Merge(&patch))).await
             }
         }?;
         self.version = stored.resource_version();
-        self.known = true;
+        (self.known, self.ours) = (true, true);
         Ok(())
     }
 }
@@ -97,7 +110,7 @@ pub enum StoreError {
     Json(#[from] serde_json::Error),
 }
 
-fn new_map(text: String) -> ConfigMap {
+fn new_map(data: &BTreeMap<&str, String>) -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta {
             name: Some(LEDGER_NAME.to_owned()),
@@ -105,7 +118,7 @@ fn new_map(text: String) -> ConfigMap {
             labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
             ..ObjectMeta::default()
         },
-        data: Some(BTreeMap::from([(KEY.to_owned(), text)])),
+        data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), text.clone())).collect()),
         ..ConfigMap::default()
     }
 }

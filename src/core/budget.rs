@@ -18,6 +18,7 @@ pub struct Slots {
     taken: BTreeMap<String, Slot>,
     simulated: Vec<Slot>,
     waiting: BTreeSet<String>,
+    unpaid: Vec<String>,
     ceiling: u32,
 }
 
@@ -31,9 +32,11 @@ pub struct Bounds {
 }
 
 impl Slots {
-    /// Brings the stored ledger in step with the episodes: an open one always has its slot; a slot whose
-    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache
-    /// may be behind.
+    /// Brings the stored ledger in step with the episodes: an open one that was acted on always has its slot; a slot whose
+    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache may be behind.
+    ///
+    /// An open episode that was not acted on and has no slot is one whose creation arrived late, when its slot had been given
+    /// back: it is [unpaid](Self::unpaid). Where there is no ledger nobody knows that, and it is rebuilt with all of them.
     pub fn reconcile(
         stored: Option<&Ledger>,
         episodes: &BTreeMap<String, Episode>,
@@ -42,7 +45,7 @@ impl Slots {
         lag: Duration,
     ) -> Self {
         let mut slots = BTreeMap::new();
-        let mut waiting = BTreeSet::new();
+        let (mut waiting, mut unpaid) = (BTreeSet::new(), Vec::new());
         for (name, slot) in stored.iter().flat_map(|ledger| &ledger.slots) {
             if !episodes.contains_key(name) && since(now, slot.taken_at) < lag {
                 waiting.insert(name.clone());
@@ -51,12 +54,19 @@ impl Slots {
         }
         for (name, episode) in episodes {
             if episode.mode == Mode::Enforce && episode.is_open() {
-                let taken_at = stored.and_then(|l| l.slots.get(name)).map_or(episode.opened_at, |slot| slot.taken_at);
+                let slot = stored.and_then(|ledger| ledger.slots.get(name));
+                if stored.is_some() && slot.is_none() && !episode.was_begun() {
+                    unpaid.push((episode.opened_at, name.clone()));
+                    continue;
+                }
+                let taken_at = slot.map_or(episode.opened_at, |slot| slot.taken_at);
                 let slot = Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at };
                 slots.insert(name.clone(), slot);
             }
         }
-        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), waiting, ceiling }
+        unpaid.sort_unstable();
+        let unpaid = unpaid.into_iter().map(|(_, name)| name).collect();
+        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), waiting, unpaid, ceiling }
     }
 
     /// Whether there is a ledger to spend from.
@@ -67,6 +77,12 @@ impl Slots {
     /// Whether the stored ledger holds a slot of that episode.
     pub fn holds(&self, episode: &str) -> bool {
         self.stored.as_ref().is_some_and(|ledger| ledger.slots.contains_key(episode))
+    }
+
+    /// Open episodes that nobody has acted in and that have no slot, oldest first. Each gets one where there is room, which
+    /// has to be stored before anything is done in it; where there is none, it is at its end.
+    pub fn unpaid(&self) -> Vec<String> {
+        self.unpaid.clone()
     }
 
     /// An episode of that node that holds a slot although nobody can see it (yet), other than `name`.

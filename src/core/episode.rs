@@ -50,6 +50,8 @@ pub enum Phase {
     /// Opened; its first step is not reserved yet.
     #[default]
     Pending,
+    /// A step waits until a person has approved it.
+    AwaitingApproval,
     /// A step is reserved or under way.
     Running,
     /// A step is done; the probe's clean look is awaited.
@@ -74,6 +76,7 @@ impl Phase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
+            Self::AwaitingApproval => "AwaitingApproval",
             Self::Running => "Running",
             Self::Verifying => "Verifying",
             Self::Succeeded => "Succeeded",
@@ -98,6 +101,8 @@ pub enum Lane {
 /// How far one attempt of a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum StepState {
+    /// Recorded under its operation id; nothing is done before a person has approved that.
+    AwaitingApproval,
     /// Recorded under its operation id; the act may or may not have happened yet.
     Reserved,
     /// The act was started.
@@ -122,7 +127,7 @@ pub enum StepState {
 impl StepState {
     /// Whether this attempt is at an end.
     pub const fn is_final(self) -> bool {
-        !matches!(self, Self::Reserved | Self::Started | Self::Verifying)
+        !matches!(self, Self::AwaitingApproval | Self::Reserved | Self::Started | Self::Verifying)
     }
 }
 
@@ -157,8 +162,12 @@ pub struct StepRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub message: String,
-    /// When it was reserved, by the controller's clock.
+    /// When it was reserved, by the controller's clock; before that, since when its approval has been awaited.
     pub reserved_at: Timestamp,
+    /// Who approved it, as the API server knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub approved_by: Option<String>,
     /// When the act was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
@@ -268,6 +277,18 @@ impl Undo {
     }
 }
 
+/// A person's yes to one step of an episode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Approval {
+    /// Who approves: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
+    #[schemars(length(min = 1, max = 512))]
+    pub by: String,
+    /// Operation that is approved, and no other: `operationId` of the step in `status.steps` that awaits it.
+    #[schemars(length(min = 1, max = 63))]
+    pub operation_id: String,
+}
+
 /// Most faults in one episode.
 pub const MAX_EPISODE_FAULTS: usize = 16;
 /// Most lines of a timeline; an episode that would need more fails.
@@ -290,6 +311,8 @@ pub struct Episode {
     pub mode: Mode,
     /// Whether the object is being deleted.
     pub deleting: bool,
+    /// What a person has approved last.
+    pub approval: Option<Approval>,
     /// Where it stands.
     pub phase: Phase,
     /// Why, in one sentence.
@@ -317,6 +340,16 @@ impl Episode {
     /// Whether it still holds a slot or owes an undo.
     pub const fn is_open(&self) -> bool {
         !self.phase.is_final() || self.undo.is_owed()
+    }
+
+    /// Whether anything may have been done in it, by its own record.
+    pub fn was_begun(&self) -> bool {
+        self.steps.iter().any(|step| step.started_at.is_some() || step.acted_at.is_some())
+    }
+
+    /// Who has approved this operation, if somebody has.
+    pub fn approved(&self, operation_id: &str) -> Option<&str> {
+        self.approval.as_ref().filter(|yes| yes.operation_id == operation_id).map(|yes| yes.by.as_str())
     }
 
     /// The attempt under way, if one is.
@@ -350,6 +383,7 @@ impl Episode {
             return;
         }
         self.phase = match self.current_step().map(|step| step.state) {
+            Some(StepState::AwaitingApproval) => Phase::AwaitingApproval,
             Some(StepState::Verifying) => Phase::Verifying,
             None if self.steps.is_empty() => Phase::Pending,
             _ => Phase::Running,
@@ -402,7 +436,7 @@ impl Episode {
             self.say(&format!("healed: {healed} fault(s) gone by a clean look"));
         } else {
             let message =
-                format!("the ladder is at an end and still there: {}; a person is needed", given_up.join(", "));
+                format!("the ladder is at an end, and not healed: {}; a person is needed", given_up.join(", "));
             self.phase = Phase::Failed;
             self.say(&message);
         }

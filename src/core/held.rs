@@ -46,6 +46,8 @@ pub enum HoldReason {
     NoLedger,
     /// A more urgent fault of the same node goes first.
     OtherFaultFirst,
+    /// The step waits until a person has approved it.
+    AwaitingApproval,
     /// A step of the node's episode is under way.
     StepUnderWay,
     /// The step waits for its cool-down.

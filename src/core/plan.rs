@@ -2,6 +2,7 @@
 //! again. Equal input, equal output, in any order.
 
 mod advance;
+mod approval;
 mod decide;
 mod ending;
 mod evidence;
@@ -11,6 +12,7 @@ mod ladder;
 mod leftovers;
 mod opening;
 mod outlook;
+mod payment;
 mod protect;
 mod readiness;
 mod refused;

@@ -94,6 +94,16 @@ pub enum OnFailure {
     Stop,
 }
 
+/// Whether a person has to agree before a step is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ApprovalMode {
+    /// Nobody has to.
+    #[default]
+    Automatic,
+    /// It waits until a person has approved this very attempt.
+    Manual,
+}
+
 /// One rung of a rule's ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -109,11 +119,20 @@ pub struct Step {
     pub verify_for: Duration,
     /// What follows when it has failed for the last time.
     pub on_failure: OnFailure,
+    /// Whether a person has to agree first.
+    pub approval: ApprovalMode,
+    /// For how long that is waited for; then people are told, and nothing harsher follows.
+    pub approval_timeout: Duration,
     /// `DryRun`: it is recorded in its turn and not done, as if it were not there, in a policy that enforces.
     pub mode: Mode,
 }
 
 impl Step {
+    /// Whether it waits until a person has approved it.
+    pub fn needs_approval(&self) -> bool {
+        self.approval == ApprovalMode::Manual
+    }
+
     /// Whether it does more than tell people.
     pub fn acts(&self) -> bool {
         self.mode == Mode::Enforce && self.action.kind() != ActionType::Notify

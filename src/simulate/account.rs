@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::timeline::Offset;
@@ -42,6 +43,8 @@ pub enum What {
 pub struct Line {
     /// Time since the beginning.
     pub at: Offset,
+    /// The same in seconds.
+    pub seconds: u64,
     /// The node, where it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -58,7 +61,8 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 struct Known {
     steps: BTreeMap<String, StepState>,
-    ended: BTreeSet<String>,
+    /// By name and beginning: a name comes again once its episode was deleted.
+    ended: BTreeSet<(String, Timestamp)>,
     cordoned: BTreeSet<String>,
     held: BTreeMap<(String, Option<String>), HoldReason>,
     blocked: BTreeMap<String, HoldReason>,
@@ -69,6 +73,8 @@ struct Known {
 pub struct Account {
     /// The lines.
     pub lines: Vec<Line>,
+    /// What a reader should know of the input, one sentence each.
+    pub notes: Vec<String>,
     /// The nodes on which episodes of enforcing policies were open at the same time, each time that changed.
     pub open: Vec<BTreeSet<String>>,
     known: Known,
@@ -83,6 +89,7 @@ impl Account {
     fn line(&mut self, at: Duration, node: Option<&str>, policy: Option<&str>, what: What, message: &str) {
         self.lines.push(Line {
             at: Offset(at),
+            seconds: at.as_secs(),
             node: node.map(ToOwned::to_owned),
             policy: policy.map(ToOwned::to_owned),
             what,
@@ -133,8 +140,7 @@ impl Account {
         for episode in world.episodes.values() {
             for step in &episode.steps {
                 let before = self.known.steps.get(&step.operation_id);
-                // One that was passed over, since it was held for too long, was never taken.
-                if before.is_none() && step.state != StepState::Refused {
+                if is_taken(before.copied(), step.state) {
                     let taken = if step.state == StepState::Simulated { What::Would } else { What::Does };
                     let fault = episode.fault(&step.fault_id);
                     let about =
@@ -149,8 +155,9 @@ impl Account {
                     }
                 }
             }
-            if episode.finished_at.is_some() && !self.known.ended.contains(&episode.name) {
-                ended.push(episode.name.clone());
+            let this = (episode.name.clone(), episode.opened_at);
+            if episode.finished_at.is_some() && !self.known.ended.contains(&this) {
+                ended.push(this);
                 fresh.push((&episode.node, &episode.policy, What::Ends(episode.phase), episode.message.clone()));
             }
         }
@@ -186,6 +193,18 @@ impl Account {
             now.insert(key, held.reason);
         }
         self.known.held = now;
+    }
+}
+
+/// Whether the step was taken since the pass before. One that was passed over, since it was held for too long, never was; nor
+/// is one that waits for a person, or has done so in vain.
+const fn is_taken(before: Option<StepState>, now: StepState) -> bool {
+    match before {
+        None => !matches!(now, StepState::Refused | StepState::AwaitingApproval),
+        Some(StepState::AwaitingApproval) => {
+            !matches!(now, StepState::AwaitingApproval | StepState::Cancelled | StepState::TimedOut)
+        }
+        Some(_) => false,
     }
 }
 

@@ -7,7 +7,7 @@ use super::account::Account;
 use super::sickness;
 use super::timeline::{Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline};
 use super::world::{Cure, World, WorldNode};
-use crate::core::episode::Episode;
+use crate::core::episode::{Approval, Episode, Phase};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::Tri;
@@ -69,14 +69,13 @@ impl<'t> Play<'t> {
             let node = fresh(&name, like);
             world.nodes.insert(name, node);
         }
-        Self {
-            world,
-            timeline,
-            leaving: BTreeMap::new(),
-            stuck: BTreeMap::new(),
-            account: Account::default(),
-            elapsed: Duration::ZERO,
-        }
+        let idle = policies.iter().filter(|policy| {
+            let mut nodes = world.nodes.values();
+            !nodes.any(|node| policy.selector.matches(&node.view.labels))
+        });
+        let mut account = Account::default();
+        account.notes = idle.map(|policy| format!("policy {} selects none of the nodes", policy.name)).collect();
+        Self { world, timeline, leaving: BTreeMap::new(), stuck: BTreeMap::new(), account, elapsed: Duration::ZERO }
     }
 
     fn run(mut self) -> Self {
@@ -141,6 +140,9 @@ impl<'t> Play<'t> {
         if event.cancelled {
             told.push(self.cancel(name));
         }
+        if let Some(by) = &event.approved {
+            told.push(self.approve(name, by));
+        }
         if let Some(fault) = &event.fault {
             told.push(self.fall_ill(name, fault));
         }
@@ -148,10 +150,15 @@ impl<'t> Play<'t> {
             self.clear(name, kind);
             told.push(format!("{kind} is gone"));
         }
-        let Some(node) = self.world.nodes.get_mut(name) else { return };
-        told.extend(change_node(node, event));
-        if node.probe_runs {
-            node.send();
+        match self.world.nodes.get_mut(name) {
+            Some(node) => {
+                told.extend(change_node(node, event));
+                if node.probe_runs {
+                    node.send();
+                }
+            }
+            None if event.machine.is_none() => told = vec!["nothing happens: the node is gone".to_owned()],
+            None => {}
         }
         for sentence in told {
             self.account.happens(self.elapsed, Some(name), &sentence);
@@ -188,10 +195,21 @@ impl<'t> Play<'t> {
         }
     }
 
+    fn approve(&mut self, name: &str, by: &str) -> String {
+        let awaits = |episode: &&mut Episode| episode.node == name && episode.phase == Phase::AwaitingApproval;
+        let step = self.world.episodes.values_mut().find(awaits).and_then(|episode| {
+            let step = episode.current_step()?.clone();
+            episode.approval = Some(Approval { by: by.to_owned(), operation_id: step.operation_id.clone() });
+            Some(step)
+        });
+        match step {
+            Some(step) => format!("{by} approves {}", step.phrase()),
+            None => format!("{by} would approve a step, and none waits for it"),
+        }
+    }
+
     fn fall_ill(&mut self, name: &str, event: &'t FaultEvent) -> String {
-        let Some(node) = self.world.nodes.get_mut(name) else {
-            return format!("{} on a node that is gone", event.kind);
-        };
+        let Some(node) = self.world.nodes.get_mut(name) else { return String::new() };
         if event.terminating {
             self.world.terminating.insert(sickness::pod(event, name, 0));
         }
@@ -302,6 +320,7 @@ impl<'t> Play<'t> {
 /// A node that is well, as the timeline describes it.
 fn fresh(name: &str, like: &Nodes) -> WorldNode {
     let mut node = WorldNode::new(name);
+    node.view.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
     node.view.labels.extend(like.labels.clone());
     node.view.kubelet_version.clone_from(&like.kubelet_version);
     node

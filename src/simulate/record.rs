@@ -17,8 +17,8 @@ use crate::core::thresholds::Thresholds;
 
 /// How long before the first event it begins.
 const BEFORE: Duration = Duration::from_mins(1);
-/// Every node has it, with its own name in it.
-const OWN_LABEL: &str = "kubernetes.io/hostname";
+/// Every node has them: its own name, and `linux`.
+const OWN_LABELS: [&str; 2] = ["kubernetes.io/hostname", "kubernetes.io/os"];
 
 /// What is known of one fault in the past.
 struct Past<'a> {
@@ -76,8 +76,12 @@ pub fn record(snapshot: &Snapshot) -> Timeline {
 
 fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
     let node = |(name, view): (&String, &NodeView)| {
-        let labels: BTreeMap<String, String> =
-            view.labels.iter().filter(|(key, _)| *key != OWN_LABEL).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let labels: BTreeMap<String, String> = view
+            .labels
+            .iter()
+            .filter(|(key, _)| !OWN_LABELS.contains(&key.as_str()))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         Nodes { name: name.clone(), count: None, labels, kubelet_version: view.kubelet_version.clone() }
     };
     snapshot.nodes.iter().map(node).collect()

@@ -1,5 +1,6 @@
 //! An account as people read it: a table, in which what is the same for several nodes is one row.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::account::{Account, Line, What};
@@ -35,6 +36,22 @@ pub fn table(account: &Account) -> String {
         let _ = writeln!(text, "{time:<10} {name:<of_names$} {what:<of_whats$} {}", why(row));
     }
     text
+}
+
+/// What it came to, in one sentence.
+pub fn summary(account: &Account) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for line in &account.lines {
+        if matches!(line.what, What::Does(_) | What::Would(_) | What::Ends(_)) {
+            *counts.entry(word(line.what)).or_default() += 1;
+        }
+    }
+    if counts.is_empty() {
+        return "In all: nothing is done.\n".to_owned();
+    }
+    let counted: Vec<String> = counts.into_iter().map(|(word, count)| format!("{count} x {word}")).collect();
+    let most = account.open.iter().map(std::collections::BTreeSet::len).max().unwrap_or(0);
+    format!("In all: {}; at most {most} nodes at a time.\n", counted.join(", "))
 }
 
 /// Whether this line says of another node what the row says.

@@ -150,6 +150,9 @@ pub struct Event {
     /// A person deletes the node's open episode.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cancelled: bool,
+    /// This person approves the step that waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
     /// A policy is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyEvent>,
@@ -299,6 +302,8 @@ impl Timeline {
         ensure!(!names.is_empty(), "nodes: expected at least one");
         ensure!(names.len() <= MAX_NODES, "nodes: expected at most {MAX_NODES}, found {}", names.len());
         ensure!(self.events.len() <= MAX_EVENTS, "events: expected at most {MAX_EVENTS}, found {}", self.events.len());
+        let empty = self.nodes.iter().find(|nodes| nodes.count == Some(0));
+        ensure!(empty.is_none(), "nodes: count: expected at least 1, found 0");
         if let Some(name) = super::twice(names.iter().map(|(name, _)| name.as_str())) {
             bail!("nodes: there are two of the name {name}");
         }
@@ -362,6 +367,7 @@ impl Event {
     }
 
     fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
+        ensure!(self.first != Some(0), "first: expected at least 1, found 0");
         let of_nodes = [
             self.fault.is_some(),
             self.clears.is_some(),
@@ -372,6 +378,7 @@ impl Event {
             self.suspended.is_some(),
             self.machine.is_some(),
             self.cancelled,
+            self.approved.is_some(),
         ]
         .contains(&true);
         ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
@@ -460,6 +467,7 @@ mod tests {
             ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a/b}}", "", "pod: a DiskFull is about none"),
             ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
             ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
+            ("{at: 1m, nodes: [w-1], first: 0, cordoned: true}", "", "first: expected at least 1, found 0"),
             ("", "{node: w-1}", "expectation 1: expected one of does, would, held, ends and openAtMost, found 0"),
             ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
             ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),

@@ -32,6 +32,10 @@ pub struct Callers {
     pub sets: Caller,
     /// The cluster's own controller of Jobs.
     pub jobs: Caller,
+    /// Somebody with the role that approves steps.
+    pub approver: Caller,
+    /// Somebody who may change episodes, and not approve steps.
+    pub patcher: Caller,
 }
 
 impl Callers {
@@ -47,10 +51,21 @@ impl Callers {
             let pod = pod_on(bed, node)?;
             with_token(name, &["nrh-probe", "-n", "nrh-node", "--bound-object-kind=Pod", "--bound-object-name", &pod])
         };
+        let person = |name: &'static str, role: &str| {
+            bed.kubectl(&["create", "serviceaccount", name, "-n", "default"])?;
+            let account = format!("--serviceaccount=default:{name}");
+            bed.kubectl(&["create", "clusterrolebinding", name, "--clusterrole", role, &account])?;
+            with_token(name, &[name, "-n", "default"])
+        };
+        let may_patch =
+            ["create", "clusterrole", "patcher", "--verb=get,patch", "--resource=noderemediations.runtimehealth.io"];
+        bed.kubectl(&may_patch)?;
         let kube_system = |name, account: &str| with_token(name, &[account, "-n", "kube-system"]);
         Ok(Self {
             controller: with_token("controller", &["nrh-controller", "-n", "nrh-system"])?,
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
+            approver: person("ann", "nrh:approver")?,
+            patcher: person("patcher", "patcher")?,
             jobs: kube_system("controller of Jobs", "job-controller")?,
             pod: bound("probe pod", "worker-1")?,
             neighbour: bound("probe pod of worker-2", "worker-2")?,

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod approvals;
 mod callers;
 mod controller;
 mod credential;
@@ -40,6 +41,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
+            approvals::guarded(&callers, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
             mirror::guarded(&callers, &bed, &mut cases).await?;

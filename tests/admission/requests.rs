@@ -198,6 +198,15 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
         ),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
+        (
+            admin,
+            create(
+                "/apis/runtimehealth.io/v1alpha1/noderemediations",
+                json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"},
+                    "spec": {"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce",
+                        "approval": {"by": "x", "operationId": "y"}}}),
+            ),
+        ),
         (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),
         (&callers.sets, create(PODS, crate::controller::bare_pod("nobodys"))),
         (

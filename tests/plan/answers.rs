@@ -9,7 +9,7 @@ use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::Action;
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{cont, fault, hung, kill, notify, plugin, step};
+use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Chaos, Cure, World, reasons, secs};
 
 #[test]
@@ -328,4 +328,29 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
     let episode = world.only_episode();
     assert!(!episode.is_open(), "{}: {:?}", episode.message, episode.steps);
     assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
+}
+
+#[test]
+fn people_are_told_when_the_probe_falls_silent_before_they_were() {
+    for is_told_first in [false, true] {
+        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.infect("n1", hung("log"), Cure::Nothing);
+        world.pass();
+        if is_told_first {
+            world.run(secs(900));
+        }
+        world.node("n1").probe_runs = false;
+        let mut held = Vec::new();
+        for _ in 0..360 {
+            let plan = world.pass();
+            assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
+            held.extend(plan.held.into_iter().map(|held| held.message));
+            world.tick(secs(5));
+        }
+        assert_eq!(world.did(), ["job ReleaseCont", "notify"], "told {is_told_first}");
+        assert_eq!(world.only_episode().phase, Phase::Failed);
+        let claims = held.iter().any(|message| message.contains("and it is still there"));
+        assert!(is_told_first || !claims, "nobody knows that");
+    }
 }

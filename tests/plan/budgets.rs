@@ -263,6 +263,50 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 }
 
 #[test]
+fn an_episode_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
+    for has_room in [true, false] {
+        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+        world.policies[0].limits.max_in_flight = Amount::Count(1);
+        world.infect("b", hung("x"), Cure::Cont);
+        let late = world.plan().effects.into_iter().find(|effect| matches!(effect, Effect::WriteEpisode(_))).unwrap();
+        if !has_room {
+            world.infect("a", hung("x"), Cure::Cont);
+            world.pass();
+        }
+        assert!(world.apply(&late, true));
+        let plan = world.pass();
+        let done: Vec<String> = acts(&plan).into_iter().map(|(node, _)| node).filter(|node| node == "b").collect();
+        assert_eq!(done, [""; 0], "nothing is done before its slot is stored");
+        assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+        let episode = world.episodes.values().find(|episode| episode.node == "b").unwrap();
+        if has_room {
+            assert_eq!(reasons(&plan), [HoldReason::NoLedger]);
+            assert_eq!(acts(&world.plan()).len(), 1);
+        } else {
+            assert_eq!(episode.phase, Phase::Cancelled);
+            assert!(episode.message.contains("its slot was given back"), "{}", episode.message);
+        }
+        world.run(secs(600));
+        assert!(world.nodes["b"].sick.is_empty(), "healed all the same: {:?}", world.did());
+        let of_b = world.episodes.values().filter(|episode| episode.node == "b").count();
+        assert_eq!(of_b, if has_room { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn an_episode_that_was_begun_gets_its_slot_whatever_the_limit() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    world.policies[0].limits.max_in_flight = Amount::Count(0);
+    world.ledger = Some(nrh::core::snapshot::Ledger::default());
+    world.pass();
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
 fn slots_without_a_visible_episode_wait_for_the_cache() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);

@@ -8,7 +8,7 @@ use nrh::core::fault::{
 };
 use nrh::core::order::Signal;
 use nrh::core::policy::{
-    Action, Amount, History, Limits, Mode, NodeLimit, OnFailure, Policy, Rule, Selector, Step, StormLimit,
+    Action, Amount, ApprovalMode, History, Limits, Mode, NodeLimit, OnFailure, Policy, Rule, Selector, Step, StormLimit,
 };
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
@@ -143,6 +143,8 @@ pub fn step(action: Action) -> Step {
         cooldown: secs(60),
         verify_for: secs(5),
         on_failure: OnFailure::Next,
+        approval: ApprovalMode::Automatic,
+        approval_timeout: Duration::from_hours(1),
         mode: Mode::Enforce,
     }
 }

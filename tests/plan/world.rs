@@ -100,7 +100,8 @@ impl World {
                 continue;
             }
             let opens = matches!(effect, Effect::WriteEpisode(e) if e.identity.is_none());
-            if fails || (opens && !is_ledger_stored) {
+            let spends = opens || matches!(effect, Effect::Act { .. });
+            if fails || (spends && !is_ledger_stored) {
                 is_ledger_stored &= !matches!(effect, Effect::StoreLedger(_));
                 broken.insert(node);
                 continue;

@@ -51,7 +51,7 @@ fn object(episode: &Episode) -> NodeRemediation {
 /// The status of an episode, with the conditions that others of its kind have.
 fn status(episode: &Episode, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
     let (processing, succeeded) = match episode.phase {
-        Phase::Pending | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
+        Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
         Phase::Succeeded => (Tri::False, Tri::True),
         Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
     };
@@ -101,8 +101,12 @@ impl Applier {
         let Some((uid, version)) = episode.identity.clone() else {
             return Err(ApplyError::NotNow(format!("episode {} has no object yet", episode.name)));
         };
-        let before =
-            self.cache.lock().episodes.get(&episode.name).map(|row| row.conditions.clone()).unwrap_or_default();
+        let (before, has_asked) = {
+            let state = self.cache.lock();
+            let has_asked =
+                state.snapshot.episodes.get(&episode.name).is_some_and(|e| e.phase == Phase::AwaitingApproval);
+            (state.episodes.get(&episode.name).map(|row| row.conditions.clone()).unwrap_or_default(), has_asked)
+        };
         let status = whole(serde_json::to_value(status(episode, &before, self.clock.now()))?);
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
         let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
@@ -111,6 +115,15 @@ impl Applier {
         match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
             Ok(written) => {
                 written.fold(&mut self.cache.lock(), Instant::now());
+                if let Some(step) =
+                    episode.current_step().filter(|_| episode.phase == Phase::AwaitingApproval && !has_asked)
+                {
+                    let note = format!(
+                        "episode {}: {}: nrh approve {} --operation {}",
+                        episode.name, episode.message, episode.node, step.operation_id
+                    );
+                    self.events.awaits(&episode.node, &episode.node_uid, note);
+                }
                 if episode.phase.is_final() {
                     tracing::info!(
                         episode = episode.name,

@@ -14,7 +14,7 @@ use crate::controller::calls::bounded_opt;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::plan::EVIDENCE_MAX_AGE;
-use crate::core::policy::Mode;
+use crate::core::policy::{ActionType, ApprovalMode, Mode};
 use crate::core::snapshot::missed_after;
 use kube::core::DeserializeGuard;
 
@@ -125,6 +125,10 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     if now.is_some_and(|now| now.mode != Mode::Enforce) {
         return Err(format!("{} of RemediationPolicy {policy_name} is a dry run now", step.phrase()));
     }
+    let is_asked = now.is_some_and(|now| now.approval == ApprovalMode::Manual);
+    if is_asked && episode.approved(operation).is_none() {
+        return Err(format!("{} in episode {} is not approved (any more)", step.phrase(), episode.name));
+    }
 
     let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", episode.node))?;
     if report.spec.suspend {
@@ -150,7 +154,9 @@ fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Res
     let node = &live.episode.node;
     let step = live.episode.steps.iter().find(|step| step.operation_id == operation);
     let fault = step.and_then(|step| live.episode.fault(&step.fault_id));
-    if fault.is_some_and(|fault| fault.kind == FaultType::ProbeSilent) {
+    // That nobody can look is no reason to tell nobody.
+    let tells = step.is_some_and(|step| step.action == ActionType::Notify);
+    if tells || fault.is_some_and(|fault| fault.kind == FaultType::ProbeSilent) {
         return Ok(());
     }
     let status = live.report.status.as_ref();
@@ -219,6 +225,32 @@ mod tests {
         };
         assert_eq!(with("Enforce"), Ok(()));
         assert_eq!(with("DryRun"), Err("ReleaseHungProcess of RemediationPolicy p is a dry run now".to_owned()));
+    }
+
+    #[test]
+    fn a_step_that_asks_is_not_taken_without_a_yes_to_it() {
+        let with = |operation: Option<&'static str>| {
+            verdict(move |v| {
+                let step = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}, "approval": "Manual"});
+                let rule = json!({"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [step]});
+                v["policy"]["spec"]["rules"] = json!([rule]);
+                if let Some(operation) = operation {
+                    v["episode"]["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
+                }
+            })
+        };
+        assert_eq!(with(Some("op")), Ok(()));
+        for other in [None, Some("op-2")] {
+            assert!(with(other).unwrap_err().contains("is not approved"), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn that_nobody_can_look_keeps_nobody_from_being_told() {
+        let tells = |v: &mut Value| v["episode"]["status"]["steps"][0]["action"] = json!("Notify");
+        let live = |change: &dyn Fn(&mut Value)| judge(read(change), "op", "n1", "p").unwrap();
+        assert_eq!(fresh(&live(&tells), "op", &Arrivals::default(), Instant::now()), Ok(()));
+        assert!(fresh(&live(&|_| {}), "op", &Arrivals::default(), Instant::now()).is_err());
     }
 
     #[test]

@@ -2,22 +2,24 @@
 //! step is reserved.
 
 use super::evidence::{Cure, NodeFacts, Seen};
+use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, ending, ladder, readiness, refused, steps};
+use super::{Ctx, Hold, HoldReason, Wake, approval, ending, ladder, readiness, refused, steps};
 use crate::core::episode::{
     Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
 };
 use crate::core::fault::FaultState;
-use crate::core::policy::{Action, Mode, Policy, Rule, Step};
+use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
 
 /// Takes the episode as far as it goes now.
-pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, may_start: bool, wake: &mut Wake) -> Turn {
+pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payment: &Payment, wake: &mut Wake) -> Turn {
     let mut turn = Turn::new(episode.clone());
     if !episode.phase.is_final() {
-        match (ending::must_end(ctx, facts, episode), ending::policy_of(ctx, episode)) {
-            (Some(why), _) => ending::cancel(ctx, &mut turn.episode, &why),
-            (None, Some(policy)) => go_on(ctx, facts, policy, &mut turn, may_start, wake),
-            (None, None) => {}
+        match (ending::must_end(ctx, facts, episode), payment, ending::policy_of(ctx, episode)) {
+            (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
+            (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
+            (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, payment, wake),
+            (None, _, None) => {}
         }
     }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode) {
@@ -27,8 +29,8 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, may_s
     turn
 }
 
-fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, may_start: bool, wake: &mut Wake) {
-    steps::move_on(ctx, facts, policy, turn, wake);
+fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, payment: &Payment, wake: &mut Wake) {
+    steps::move_on(ctx, facts, policy, turn, payment, wake);
     mark_healed(ctx, facts, &mut turn.episode);
     if turn.episode.phase.is_final() {
         return;
@@ -40,7 +42,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         }
         join(ctx, facts, policy, turn, wake);
         if turn.effect.is_none() {
-            next_step(ctx, facts, policy, turn, may_start, wake);
+            next_step(ctx, facts, policy, turn, payment, wake);
         }
     } else {
         wait_for_step(turn, wake);
@@ -78,8 +80,11 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
         match turn.episode.fault(id).map(|fault| fault.state) {
             Some(HealState::Open) => continue,
             Some(HealState::GivenUp) => {
+                let is_fresh = ladder::evidence(facts, seen, ctx).is_ok();
+                let how =
+                    if is_fresh { "and it is still there" } else { "and nobody can look whether it is still there" };
                 let message = format!(
-                    "{} ({}): its ladder is at an end and it is still there; a person is needed",
+                    "{} ({}): its ladder is at an end {how}; a person is needed",
                     seen.fault.kind, seen.fault.subject
                 );
                 turn.hold(id, Hold::new(HoldReason::LadderExhausted, &message), wake);
@@ -132,7 +137,8 @@ fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
 
 fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
     let Some(step) = turn.episode.current_step() else { return };
-    let message = format!("{} is under way on node {}; one step at a time", step.phrase(), turn.episode.node);
+    let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
+    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.episode.node);
     turn.hold(id, Hold::new(HoldReason::StepUnderWay, &message), wake);
 }
 
@@ -142,7 +148,7 @@ pub(super) fn next_step(
     facts: &NodeFacts<'_>,
     policy: &Policy,
     turn: &mut Turn,
-    may_start: bool,
+    payment: &Payment,
     wake: &mut Wake,
 ) {
     for id in by_urgency(&turn.episode, facts) {
@@ -151,7 +157,7 @@ pub(super) fn next_step(
             turn.hold(&id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
             continue;
         }
-        if let Err(hold) = try_fault(ctx, facts, policy, turn, &id, may_start, wake) {
+        if let Err(hold) = try_fault(ctx, facts, policy, turn, &id, payment, wake) {
             turn.hold(&id, hold, wake);
         }
     }
@@ -171,7 +177,7 @@ fn try_fault(
     policy: &Policy,
     turn: &mut Turn,
     id: &str,
-    may_start: bool,
+    payment: &Payment,
     wake: &mut Wake,
 ) -> Result<(), Hold> {
     loop {
@@ -205,11 +211,12 @@ fn try_fault(
             continue;
         }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
-        if !may_start {
-            let message = "the ledger of in-flight slots is missing or unreadable: no step starts until it is rebuilt";
-            return Err(Hold::new(HoldReason::NoLedger, message));
-        }
+        payment.is_made()?;
         let hold = match judged(ctx, facts, policy, &standing, seen, rule, step) {
+            Ok((seen, lane)) if step.needs_approval() => {
+                approval::ask(ctx, turn, seen, &standing, step, lane, wake);
+                return Ok(());
+            }
             Ok((seen, lane)) => {
                 reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
                 return Ok(());
@@ -223,6 +230,11 @@ fn try_fault(
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
         let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
         let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, activity));
+        if matches!(step.action, Action::Notify { .. }) && hold.awaits_look() {
+            // Told after a look, or when none has come for long: never passed over.
+            wake.at(ctx.settings.retry);
+            return Err(hold);
+        }
         if idle < patience {
             wake.at(patience.saturating_sub(idle));
             return Err(hold);
@@ -267,7 +279,8 @@ fn replace(episode: &mut Episode, standing: EpisodeFault) {
     }
 }
 
-fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
+/// A new attempt, with the next free operation id.
+pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
     StepRecord {
         operation_id: operation_id(&episode.name, episode.opened_at, episode.steps.len() + 1),
         fault_id: standing.id.clone(),
@@ -280,6 +293,7 @@ fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step,
         reason: None,
         message: String::new(),
         reserved_at: ctx.snapshot.now,
+        approved_by: None,
         started_at: None,
         acted_at: None,
         clean_since: None,
@@ -328,14 +342,16 @@ fn reserve(
 ) {
     let mut record = record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
-    if step.action == Action::Cordon {
-        // Owed before the act: a crash in between strands nothing.
-        turn.episode.undo.cordoned = true;
-    }
+    owe(&mut turn.episode, record.action);
     turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
     turn.effect = steps::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
     turn.episode.steps.push(record);
     wake.at(ctx.settings.retry);
+}
+
+/// What is to be put back after the act. Owed before it: a crash in between strands nothing.
+pub(super) fn owe(episode: &mut Episode, action: ActionType) {
+    episode.undo.cordoned |= action == ActionType::Cordon;
 }
 
 /// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day, or since

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::evidence::{self, NodeFacts};
+use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
-use super::{Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, leftovers, opening, outlook, scope};
+use super::{
+    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, leftovers, opening, outlook, payment, scope,
+};
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
 use crate::core::policy::Policy;
@@ -52,10 +55,12 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         wake.at(release);
     }
 
+    let payments = payment::settle(ctx, &nodes, &mut slots);
     let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
     for facts in nodes.values() {
         for episode in &facts.open {
-            let turn = advance::take(ctx, facts, episode, slots.is_known(), &mut wake);
+            let payment = payments.get(episode.name.as_str()).unwrap_or(&Payment::Awaited);
+            let turn = advance::take(ctx, facts, episode, payment, &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
     }

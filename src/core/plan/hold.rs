@@ -29,6 +29,11 @@ impl Hold {
         &self.message
     }
 
+    /// Whether it ends with the next look of the probe.
+    pub const fn awaits_look(&self) -> bool {
+        matches!(self.reason, HoldReason::ProbeSilent | HoldReason::StaleEvidence)
+    }
+
     /// A no that may end by the passing of time.
     pub fn until(mut self, until: Duration) -> Self {
         self.until = Some(until);

@@ -179,8 +179,13 @@ pub(super) fn may_take(
     if step.heals() {
         of_node(ctx, facts, policy)?;
     }
-    evidence(facts, seen, ctx)?;
-    if !matches!(step.action, Action::Notify { .. }) {
+    let tells = matches!(step.action, Action::Notify { .. });
+    match evidence(facts, seen, ctx) {
+        // What was seen last was bad, and nobody can look any more: people are told all the same.
+        Err(hold) if tells && hold.awaits_look() && is_given_up(ctx, facts, seen, step) => {}
+        looked => looked?,
+    }
+    if !tells {
         may_be_touched(facts, &seen.fault)?;
     }
     match &step.action {
@@ -196,6 +201,11 @@ pub(super) fn may_take(
             Ok(lane(facts))
         }
     }
+}
+
+/// Whether a new look at the fault has been awaited for as long as anything is.
+fn is_given_up(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, step: &Step) -> bool {
+    facts.probe == Probe::Silent || seen.looked > ctx.patience(step.timeout)
 }
 
 /// Whether the node may be acted on once more.
@@ -323,7 +333,10 @@ pub(super) fn operation(
     let (action, allow) = match &step.action {
         Action::Cordon => return Some(Operation::Cordon),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
-        Action::Notify { message } => return Some(Operation::Notify(notice(facts.name, fault, message.as_deref()))),
+        Action::Notify { message } => {
+            let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
+            return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));
+        }
         Action::CleanupOrphans => (NodeAction::CleanupOrphans, false),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             let action = match signal {
@@ -352,9 +365,10 @@ pub(super) fn operation(
     })
 }
 
-fn notice(node: &str, fault: &Fault, message: Option<&str>) -> String {
+fn notice(node: &str, fault: &Fault, message: Option<&str>, is_fresh: bool) -> String {
     let more = message.map_or_else(String::new, |message| format!(" — {message}"));
-    let text = format!("node {node}: {} ({}): {}{more}", fault.kind, fault.subject, fault.message);
+    let since = if is_fresh { "" } else { " (nobody could look at it since)" };
+    let text = format!("node {node}: {} ({}): {}{since}{more}", fault.kind, fault.subject, fault.message);
     crate::core::text::bounded(&text, crate::core::fault::MAX_LINE * 2)
 }
 

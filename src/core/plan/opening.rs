@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
+use super::payment::Payment;
 use super::scope::Scope;
 use super::storm::Storm;
 use super::turn::Turn;
@@ -212,15 +213,16 @@ fn begin<'a>(
     ready.truncate(MAX_EPISODE_FAULTS);
     let episode = episode(ctx, facts, policy, name, uid, &ready);
     let mut turn = Turn::new(episode);
-    advance::next_step(ctx, facts, policy, &mut turn, slots.is_known(), wake);
-    if turn.effect.is_none() {
+    let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
+    if turn.episode.current_step().is_none() {
         let message = format!("no step can be taken on node {} now", facts.name);
         return Err(Hold::new(HoldReason::CannotAct, &message));
     }
     let slot = Slot { node: facts.name.to_owned(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
     slots.take(&turn.episode.name, slot, policy.mode);
     match policy.mode {
-        Mode::Enforce => turn.episode.phase = Phase::Running,
+        Mode::Enforce => turn.episode.set_phase(),
         Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
     }
     Ok(turn)
@@ -249,6 +251,7 @@ fn episode(
         policy: policy.name.clone(),
         mode: policy.mode,
         deleting: false,
+        approval: None,
         phase: Phase::Pending,
         message: String::new(),
         opened_at: ctx.snapshot.now,

@@ -120,6 +120,7 @@ fn under_way(ctx: Ctx<'_>, episode: &Episode, step: &StepRecord) -> String {
         StepState::Verifying => {
             format!("done {}, its effect is verified", clock(step.acted_at.unwrap_or(step.reserved_at)))
         }
+        StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.reserved_at)),
         StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.reserved_at))),
         _ => format!("reserved {}", clock(step.reserved_at)),
     };
@@ -160,6 +161,7 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
                 | HoldReason::NoRule
                 | HoldReason::CallRefused
                 | HoldReason::NodeLimit
+                | HoldReason::AwaitingApproval
         )
     };
     if held.iter().any(|held| needs_a_person(&held)) {

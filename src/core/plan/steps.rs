@@ -1,8 +1,9 @@
 //! The step under way: from reserved over started to verified.
 
 use super::evidence::{Cure, NodeFacts};
+use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, ladder};
+use super::{Ctx, Effect, Hold, HoldReason, Wake, approval, ending, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, StepRecord, StepState, since};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
@@ -29,21 +30,30 @@ pub(super) fn act(
 }
 
 /// Moves the step under way on as far as the evidence allows.
-pub(super) fn move_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, wake: &mut Wake) {
+pub(super) fn move_on(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
     let Some(record) = turn.episode.current_step().cloned() else { return };
-    if record.state != StepState::Verifying {
+    if matches!(record.state, StepState::Reserved | StepState::Started) {
         take_answer(ctx, facts, &mut turn.episode, &record.operation_id);
     }
     let Some(record) = turn.episode.current_step().cloned() else { return };
     match record.state {
-        StepState::Reserved => repeat(ctx, facts, policy, turn, &record, wake),
-        StepState::Started => wait(ctx, facts, policy, turn, &record, wake),
+        StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::Reserved => repeat(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => verify(ctx, facts, turn, &record, step_of(policy, &turn.episode, &record), wake),
         _ => {}
     }
 }
 
-fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
+/// The step of the policy that the attempt was made for, if the policy still has it.
+pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
@@ -91,7 +101,15 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
 }
 
 /// A reserved step: the act may or may not have happened. It is repeated, after the same questions as before.
-fn repeat(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, record: &StepRecord, wake: &mut Wake) {
+fn repeat(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
     let now = ctx.snapshot.now;
     if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
         ending::cancel(ctx, &mut turn.episode, &why);
@@ -113,7 +131,10 @@ fn repeat(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn,
     let (Some(standing), Some(step)) = (standing, step) else {
         return end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
     };
-    match again(ctx, facts, policy, &standing, step) {
+    if step.needs_approval() && record.approved_by.is_none() {
+        return end(turn, StepState::Cancelled, "the policy asks for an approval of this step now", now);
+    }
+    match payment.is_made().and_then(|()| again(ctx, facts, policy, &standing, step)) {
         Ok(fault) => {
             turn.effect = act(ctx, facts, &turn.episode, record, fault, step);
             wake.at(ctx.settings.retry);
@@ -123,7 +144,7 @@ fn repeat(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn,
 }
 
 /// Whether the reserved step may still be done.
-fn again<'f>(
+pub(super) fn again<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeFacts<'_>,
     policy: &Policy,
@@ -140,14 +161,23 @@ fn again<'f>(
     Ok(&seen.fault)
 }
 
-fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
+/// Ends the attempt under way.
+pub(super) fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
     if let Some(step) = turn.episode.current_step_mut() {
         step.finish(state, message, now);
     }
 }
 
 /// A started step: the answer is awaited; a Job that does not start makes room for the agent, once.
-fn wait(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, record: &StepRecord, wake: &mut Wake) {
+fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
     let age = since(now, record.started_at.unwrap_or(record.reserved_at));
     let job = ctx.snapshot.jobs.get(&record.operation_id);
@@ -159,7 +189,7 @@ fn wait(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, r
         }
         let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
         if is_late && can_act && !job.is_some_and(|job| job.started) {
-            return switch_lane(ctx, facts, policy, turn, record, wake);
+            return switch_lane(ctx, facts, policy, turn, record, payment, wake);
         }
     }
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
@@ -181,6 +211,7 @@ fn switch_lane(
     policy: &Policy,
     turn: &mut Turn,
     record: &StepRecord,
+    payment: &Payment,
     wake: &mut Wake,
 ) {
     let Some(current) = turn.episode.current_step_mut() else { return };
@@ -189,7 +220,7 @@ fn switch_lane(
     current.started_at = None;
     current.message =
         format!("no Job started within {}s, the probe is asked instead", ctx.settings.job_start.as_secs());
-    repeat(ctx, facts, policy, turn, &StepRecord { lane: Lane::Agent, ..record.clone() }, wake);
+    repeat(ctx, facts, policy, turn, &StepRecord { lane: Lane::Agent, ..record.clone() }, payment, wake);
 }
 
 /// A done step: the probe's clean look decides, for as long as the step asks.

@@ -1,0 +1,149 @@
+//! `nrh approve`: a person's yes to one step that waits for it.
+//!
+//! Nothing is approved that was not seen: without `--operation` it says what waits, and what a yes would touch.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::api::{NodeRemediation, convert};
+use crate::cli::ApproveArgs;
+use crate::core::episode::{Approval, Episode, StepState, clock};
+
+/// How long the API server may take for one answer.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Runs `nrh approve`.
+///
+/// # Errors
+/// The cluster does not answer, nothing of that name waits, or the API server says no.
+pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
+    let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG")?;
+    let api: Api<NodeRemediation> = Api::all(client.clone());
+    let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
+    let episodes: Vec<Episode> = listed.items.iter().map(convert::episode).collect();
+    let waiting = waiting(&episodes, args.what.as_deref())?;
+    let Some(operation) = args.operation else {
+        print!("{}", told(&waiting));
+        return Ok(());
+    };
+    let Some(episode) = waiting.iter().find(|episode| operation_of(episode) == Some(operation.as_str())) else {
+        bail!("operation {operation} does not wait for approval (any more); what does:\n{}", told(&waiting));
+    };
+    let by = whoami(client).await?;
+    let approval = Approval { by, operation_id: operation };
+    let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
+    within(api.patch(&episode.name, &PatchParams::default(), &patch)).await.with_context(|| {
+        format!(
+            "cannot approve {} in episode {} (it takes the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
+            approval.operation_id, episode.name
+        )
+    })?;
+    println!(
+        "approved by {}: {}; `kubectl get nrem {}` shows what comes of it",
+        approval.by,
+        line(episode),
+        episode.name
+    );
+    Ok(())
+}
+
+async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+    Ok(tokio::time::timeout(DEADLINE, call).await.context("no answer in time")??)
+}
+
+/// The caller's own name, as the API server knows them.
+async fn whoami(client: Client) -> anyhow::Result<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client);
+    let (params, question) = (PostParams::default(), SelfSubjectReview::default());
+    let review = within(api.create(&params, &question)).await.context("cannot ask the API server who you are")?;
+    let name = review.status.and_then(|status| status.user_info).and_then(|user| user.username);
+    name.context("the API server does not say who you are")
+}
+
+fn operation_of(episode: &Episode) -> Option<&str> {
+    let step = episode.current_step().filter(|step| step.state == StepState::AwaitingApproval)?;
+    // One that is approved waits no more, whatever its record says yet.
+    episode.approved(&step.operation_id).is_none().then_some(step.operation_id.as_str())
+}
+
+/// Episodes with a step that waits, of this node or of this name.
+fn waiting<'e>(episodes: &'e [Episode], what: Option<&str>) -> anyhow::Result<Vec<&'e Episode>> {
+    let all: Vec<&Episode> = episodes.iter().filter(|episode| operation_of(episode).is_some()).collect();
+    let Some(what) = what else { return Ok(all) };
+    let its = all.iter().copied().filter(|episode| episode.node == what || episode.name == what);
+    let its: Vec<&Episode> = its.collect();
+    if its.is_empty() {
+        let others = if all.is_empty() { "nothing else does".to_owned() } else { told(&all) };
+        bail!("no step on node (or in episode) {what} waits for approval; {others}");
+    }
+    Ok(its)
+}
+
+/// What is done to what, in one sentence.
+fn line(episode: &Episode) -> String {
+    let Some(step) = episode.current_step() else { return String::new() };
+    let fault = episode.fault(&step.fault_id);
+    let about = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+    format!("{}{about} on node {}, policy {}", step.phrase(), episode.node, episode.policy)
+}
+
+/// What waits, with how to say yes.
+fn told(waiting: &[&Episode]) -> String {
+    let mut text = String::new();
+    for episode in waiting {
+        let Some(step) = episode.current_step() else { continue };
+        let touches = serde_json::to_string(&step.target).unwrap_or_default();
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{}", line(episode));
+        let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.reserved_at));
+        let _ = writeln!(
+            text,
+            "  why: nrh explain {0}; yes: nrh approve {0} --operation {1}",
+            episode.node, step.operation_id
+        );
+    }
+    if text.is_empty() { "no step waits for approval\n".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn episode(node: &str, state: &str, approved: &str) -> Episode {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": format!("{node}-e")},
+            "spec": {"nodeName": node, "nodeUid": "u", "policy": "p", "mode": "Enforce",
+                "approval": {"by": "ann", "operationId": approved}},
+            "status": {"phase": "AwaitingApproval", "openedAt": "2025-01-01T00:00:00Z",
+                "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r", "rung": 0,
+                    "state": "Open"}],
+                "steps": [{"operationId": format!("{node}-op"), "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job",
+                    "target": {"containerId": "abc"}, "state": state, "reservedAt": "2025-01-01T00:00:00Z"}]}});
+        convert::episode(&serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn what_waits_is_told_with_what_a_yes_would_touch() {
+        let all = [
+            episode("w1", "AwaitingApproval", "another"),
+            episode("w2", "Reserved", "w2-op"),
+            episode("w3", "AwaitingApproval", "w3-op"),
+        ];
+        let text = told(&waiting(&all, None).unwrap());
+        for part in
+            ["CleanupOrphans for OrphanContainer", "\"containerId\":\"abc\"", "nrh approve w1 --operation w1-op"]
+        {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        assert!(!text.contains("w2") && !text.contains("w3"), "{text}");
+        assert_eq!(waiting(&all, Some("w1-e")).unwrap().len(), 1);
+        let error = waiting(&all, Some("w2")).unwrap_err().to_string();
+        assert!(error.contains("node (or in episode) w2") && error.contains("w1-op"), "{error}");
+        assert_eq!(told(&[]), "no step waits for approval\n");
+    }
+}

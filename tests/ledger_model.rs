@@ -1,0 +1,617 @@
+//! Leaders, ledger and crashes, in every order: a model that is checked to its last state. The budget itself is the code of
+//! the controller; the model is of what is around it – an API server that compares versions, calls whose answer never comes and
+//! that arrive at any time later, caches that are behind, leaders that follow each other.
+//!
+//! What it takes for given:
+//! - A call is sent only by who holds the lease at that moment. So a leader that stops, crashes or is held up by its machine
+//!   leaves nothing but calls on the way, and whoever leads next knows nothing: controllers need no names.
+//! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh::core::plan::PlanSettings)).
+//! - A node acts only while it is sick: it looks again itself.
+//!
+//! Nodes are alike, so a state is kept with its nodes in one order only.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nrh::core::budget::{Bounds, Slots};
+use nrh::core::episode::{Episode, Lane, Phase, StepRecord, StepState, Undo};
+use nrh::core::fault::Target;
+use nrh::core::policy::{ActionType, Mode};
+use nrh::core::snapshot::{Ledger, Slot};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+const POLICY: &str = "p";
+const LAG: Duration = Duration::from_mins(1);
+
+/// One run of the model.
+#[derive(Clone, Debug)]
+struct Bed {
+    nodes: usize,
+    /// Nodes that may be healed at a time.
+    limit: u32,
+    /// How often somebody begins to lead: for the first time, after another controller, or after a crash.
+    terms: u8,
+    /// How often a call is given up that arrives later all the same.
+    timeouts: u8,
+    /// How often more time passes than a cache may be behind.
+    lags: u8,
+    /// The two rules that are to be shown as needed.
+    rules: Rules,
+    known: Arc<Mutex<HashMap<Decision, Vec<Decided>>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rules {
+    /// An open episode without a slot, in which nothing was done, has to get one first.
+    unpaid: bool,
+    /// Nothing is spent from a ledger that was only read.
+    fence: bool,
+}
+
+const BOTH: Rules = Rules { unpaid: true, fence: true };
+
+/// How the one episode of a node stands in the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Standing {
+    None,
+    /// Written, its step reserved.
+    Reserved,
+    /// Its act is recorded.
+    Acted,
+    Over,
+}
+
+/// A node's slot in a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Place {
+    Free,
+    New,
+    /// Taken longer ago than a cache may be behind.
+    Old,
+}
+
+impl Place {
+    const fn aged(self) -> Self {
+        match self {
+            Self::New => Self::Old,
+            other => other,
+        }
+    }
+}
+
+/// A call about one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Call {
+    Open,
+    Act,
+    Record,
+    /// With the standing that it was decided on: another one is another version.
+    Close(Standing),
+}
+
+/// What the leader knows of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Seen {
+    place: Place,
+    episode: Standing,
+    sick: bool,
+}
+
+/// Everything about one node, in whatever object it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Node {
+    place: Place,
+    episode: Standing,
+    sick: bool,
+    seen: Option<Seen>,
+    /// What the leader does about it in this pass.
+    chain: Vec<Call>,
+    sent: Option<Call>,
+    /// What arrives at any time.
+    late: Vec<Call>,
+    /// Its slot in the ledger that the leader is about to store.
+    next: Place,
+    /// Its slot in each ledger that may yet be stored by somebody who has given up on it.
+    late_stores: Vec<Place>,
+}
+
+/// How far the leader is with the ledger in this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Store {
+    Nothing,
+    Planned,
+    Sent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    nodes: Vec<Node>,
+    leads: bool,
+    store: Store,
+    /// Whether the ledger that the leader knows is the stored version.
+    is_current: bool,
+    /// Whether it was written by this leader since it was read.
+    is_ours: bool,
+    /// Ledgers on the way, decided on the stored version; any other would be refused.
+    late_stores: usize,
+    terms: u8,
+    timeouts: u8,
+    lags: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Action {
+    Lead,
+    Read,
+    /// Which nodes it thinks of first: what is most urgent changes.
+    Decide(u8),
+    SendStore,
+    StoreArrives,
+    StoreTimesOut,
+    LateStoreArrives(usize),
+    Send(usize),
+    Arrives(usize),
+    TimesOut(usize),
+    LateArrives(usize, usize),
+    Lag,
+}
+
+/// What a decision is made from.
+type Decision = (Vec<Seen>, bool, u8);
+
+/// What is decided for one node: its slot in the ledger to store, and what is done about it.
+type Decided = (Place, Vec<Call>);
+
+fn name(node: usize) -> String {
+    format!("e{node}")
+}
+
+fn index(name: &str) -> usize {
+    name.trim_start_matches('e').parse().unwrap()
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn slot(node: usize, place: Place) -> Option<(String, Slot)> {
+    let taken_at = match place {
+        Place::Free => return None,
+        Place::New => now() - LAG / 2,
+        Place::Old => now() - LAG,
+    };
+    Some((name(node), Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at }))
+}
+
+fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
+    if standing == Standing::None {
+        return None;
+    }
+    let acted = matches!(standing, Standing::Acted | Standing::Over);
+    let step = StepRecord {
+        operation_id: "op".into(),
+        fault_id: "f".into(),
+        action: ActionType::CleanupOrphans,
+        signal: None,
+        rung: 0,
+        lane: Lane::Job,
+        target: Target::default(),
+        state: if acted { StepState::Verifying } else { StepState::Reserved },
+        reason: None,
+        message: String::new(),
+        reserved_at: now(),
+        approved_by: None,
+        started_at: acted.then(now),
+        acted_at: acted.then(now),
+        clean_since: None,
+        finished_at: None,
+    };
+    let episode = Episode {
+        name: name(node),
+        identity: None,
+        node: format!("n{node}"),
+        node_uid: String::new(),
+        policy: POLICY.into(),
+        mode: Mode::Enforce,
+        deleting: false,
+        approval: None,
+        phase: if standing == Standing::Over { Phase::Succeeded } else { Phase::Running },
+        message: String::new(),
+        opened_at: now(),
+        finished_at: None,
+        faults: Vec::new(),
+        steps: vec![step],
+        undo: Undo::default(),
+    };
+    Some((name(node), episode))
+}
+
+impl Bed {
+    fn new(nodes: usize, limit: u32, terms: u8, rules: Rules) -> Self {
+        Self { nodes, limit, terms, timeouts: 1, lags: 1, rules, known: Arc::default() }
+    }
+
+    /// What the controller decides on what it has seen, by its own budget: the new ledger, and a chain for each node.
+    fn decide(&self, (seen, is_ours, first): &Decision) -> (Vec<Place>, bool, Vec<Vec<Call>>) {
+        let each = || seen.iter().enumerate();
+        let stored = Ledger { slots: each().filter_map(|(node, seen)| slot(node, seen.place)).collect() };
+        let episodes: BTreeMap<String, Episode> = each().filter_map(|(node, s)| episode(node, s.episode)).collect();
+        let ceiling = u32::try_from(self.nodes).unwrap();
+        let mut slots = Slots::reconcile(Some(&stored), &episodes, ceiling, now(), LAG);
+        let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
+        let taken = |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now() };
+        let mut order: Vec<usize> = (0..self.nodes).collect();
+        order.sort_by_key(|node| first & (1 << node) == 0);
+        let mut chains = vec![Vec::new(); self.nodes];
+        let unpaid: Vec<usize> = slots.unpaid().iter().map(|name| index(name)).collect();
+        for node in order.iter().copied().filter(|node| unpaid.contains(node)) {
+            if !self.rules.unpaid || slots.refuse(POLICY, bounds).is_none() {
+                slots.take(&name(node), taken(node), Mode::Enforce);
+            } else {
+                chains[node] = vec![Call::Close(Standing::Reserved)];
+            }
+        }
+        for node in order {
+            let (seen, name) = (seen[node], name(node));
+            match seen.episode {
+                // One that has just got its slot waits until that is stored.
+                Standing::Reserved if slots.holds(&name) || (!self.rules.unpaid && unpaid.contains(&node)) => {
+                    chains[node] = vec![Call::Act, Call::Record];
+                }
+                Standing::Acted if !seen.sick => chains[node] = vec![Call::Close(Standing::Acted)],
+                Standing::None
+                    if seen.sick
+                        && slots.unseen_episode(&format!("n{node}"), &name).is_none()
+                        && (slots.has(&name) || slots.refuse(POLICY, bounds).is_none()) =>
+                {
+                    slots.take(&name, taken(node), Mode::Enforce);
+                    chains[node] = vec![Call::Open, Call::Act, Call::Record];
+                }
+                _ => {}
+            }
+        }
+        let spends = chains.iter().flatten().any(|call| matches!(call, Call::Open | Call::Act));
+        let again = self.rules.fence && !is_ours && spends;
+        let next = slots.to_store(false).or_else(|| again.then(|| stored.clone()));
+        let is_written = next.is_some();
+        let mut places = vec![Place::Free; self.nodes];
+        for (name, slot) in next.into_iter().flat_map(|next| next.slots) {
+            let is_old = slot.taken_at <= now() - LAG;
+            places[index(&name)] = if is_old { Place::Old } else { Place::New };
+        }
+        (places, is_written, chains)
+    }
+
+    /// The same, remembered. The last one says whether anything is stored.
+    fn decided(&self, decision: &Decision) -> Vec<Decided> {
+        if let Some(known) = self.known.lock().unwrap().get(decision) {
+            return known.clone();
+        }
+        let (places, stores, chains) = self.decide(decision);
+        let mut all: Vec<Decided> = places.into_iter().zip(chains).collect();
+        all.push((if stores { Place::New } else { Place::Free }, Vec::new()));
+        self.known.lock().unwrap().insert(decision.clone(), all.clone());
+        all
+    }
+}
+
+impl Node {
+    fn sick() -> Self {
+        Self {
+            place: Place::Free,
+            episode: Standing::None,
+            sick: true,
+            seen: None,
+            chain: Vec::new(),
+            sent: None,
+            late: Vec::new(),
+            next: Place::Free,
+            late_stores: Vec::new(),
+        }
+    }
+
+    const fn read(&self) -> Seen {
+        Seen { place: self.place, episode: self.episode, sick: self.sick }
+    }
+
+    /// Nobody waits for what was sent any more.
+    fn give_up(&mut self) {
+        self.chain.clear();
+        self.late.extend(self.sent.take());
+        self.late.sort_unstable();
+    }
+
+    /// The call arrives. False when it is refused.
+    fn arrives(&mut self, call: Call) -> bool {
+        match (call, self.episode) {
+            (Call::Open, Standing::None) | (Call::Record, Standing::Reserved) => {
+                self.episode = if call == Call::Open { Standing::Reserved } else { Standing::Acted };
+            }
+            (Call::Act, _) => self.sick = false,
+            (Call::Close(from), standing) if from == standing => self.episode = Standing::Over,
+            (Call::Open | Call::Record | Call::Close(_), _) => return false,
+        }
+        true
+    }
+
+    /// Whether the call can still do anything: what cannot is not kept.
+    fn matters(&self, call: Call) -> bool {
+        match call {
+            Call::Open => self.episode == Standing::None,
+            Call::Act => self.sick,
+            Call::Record => self.episode <= Standing::Reserved,
+            Call::Close(from) => self.episode <= from,
+        }
+    }
+
+    /// Whether it was acted on and its episode is not over.
+    const fn is_spent(&self) -> bool {
+        !self.sick && !matches!(self.episode, Standing::Over)
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.store == Store::Nothing && self.nodes.iter().all(|node| node.chain.is_empty() && node.sent.is_none())
+    }
+
+    fn is_out(&self) -> bool {
+        self.store == Store::Sent || self.nodes.iter().any(|node| node.sent.is_some())
+    }
+
+    /// The ledger is stored: whatever was decided on the version before is refused from now on.
+    fn stored(&mut self) {
+        self.late_stores = 0;
+        self.nodes.iter_mut().for_each(|node| node.late_stores.clear());
+        self.is_current = false;
+    }
+
+    /// Nobody waits for the ledger that was sent any more.
+    fn give_up_store(&mut self) {
+        let may_arrive = self.store == Store::Sent && self.is_current;
+        self.late_stores += usize::from(may_arrive);
+        for node in &mut self.nodes {
+            let next = std::mem::replace(&mut node.next, Place::Free);
+            node.late_stores.extend(may_arrive.then_some(next));
+        }
+        self.store = Store::Nothing;
+    }
+
+    /// The ledger is in doubt: what was to follow is dropped, and it is read again.
+    fn doubts(&mut self) {
+        self.is_ours = false;
+        for node in &mut self.nodes {
+            node.chain.retain(|call| matches!(call, Call::Close(_)));
+            node.seen = None;
+        }
+    }
+
+    fn canonical(mut self) -> Self {
+        for node in &mut self.nodes {
+            let late = std::mem::take(&mut node.late);
+            node.late = late.into_iter().filter(|call| node.matters(*call)).collect();
+            node.late.dedup();
+        }
+        self.nodes.sort_unstable();
+        self
+    }
+}
+
+impl Model for Bed {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: vec![Node::sick(); self.nodes],
+            leads: false,
+            store: Store::Nothing,
+            is_current: false,
+            is_ours: false,
+            late_stores: 0,
+            terms: self.terms,
+            timeouts: self.timeouts,
+            lags: self.lags,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.terms > 0 {
+            actions.push(Action::Lead);
+        }
+        actions.extend((0..state.late_stores).map(Action::LateStoreArrives));
+        for (at, node) in state.nodes.iter().enumerate() {
+            actions.extend((0..node.late.len()).map(|call| Action::LateArrives(at, call)));
+            if node.sent.is_some() {
+                actions.push(Action::Arrives(at));
+                if state.timeouts > 0 {
+                    actions.push(Action::TimesOut(at));
+                }
+            } else if !node.chain.is_empty() && state.store == Store::Nothing {
+                actions.push(Action::Send(at));
+            }
+        }
+        if state.lags > 0 && !state.is_out() {
+            actions.push(Action::Lag);
+        }
+        match state.store {
+            Store::Planned => actions.push(Action::SendStore),
+            Store::Sent => {
+                actions.push(Action::StoreArrives);
+                if state.timeouts > 0 {
+                    actions.push(Action::StoreTimesOut);
+                }
+            }
+            Store::Nothing if state.leads && state.is_idle() => {
+                actions.push(Action::Read);
+                if state.nodes.iter().all(|node| node.seen.is_some()) {
+                    actions.extend((0..1 << self.nodes).map(Action::Decide));
+                }
+            }
+            Store::Nothing => {}
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Lead => {
+                state.terms -= 1;
+                state.give_up_store();
+                for node in &mut state.nodes {
+                    node.give_up();
+                    node.seen = None;
+                }
+                (state.leads, state.is_ours, state.is_current) = (true, false, false);
+            }
+            Action::Read => {
+                // Its own ledger it knows from its own writes; it is read once in a term, and after a doubt.
+                let has_ledger = state.nodes.iter().all(|node| node.seen.is_some());
+                for node in &mut state.nodes {
+                    let place = node.seen.filter(|_| has_ledger).map_or(node.place, |seen| seen.place);
+                    node.seen = Some(Seen { place, ..node.read() });
+                }
+                state.is_current |= !has_ledger;
+            }
+            Action::Decide(first) => {
+                let seen = state.nodes.iter().map(|node| node.seen).collect::<Option<Vec<Seen>>>()?;
+                let mut decided = self.decided(&(seen, state.is_ours, first));
+                let (stores, _) = decided.pop()?;
+                for (node, (place, chain)) in state.nodes.iter_mut().zip(decided) {
+                    (node.next, node.chain) = (place, chain);
+                }
+                state.store = if stores == Place::Free { Store::Nothing } else { Store::Planned };
+            }
+            Action::SendStore => state.store = Store::Sent,
+            Action::StoreArrives if state.is_current => {
+                state.stored();
+                for node in &mut state.nodes {
+                    node.place = std::mem::replace(&mut node.next, Place::Free);
+                    node.seen = node.seen.map(|seen| Seen { place: node.place, ..seen });
+                }
+                (state.store, state.is_current, state.is_ours) = (Store::Nothing, true, true);
+            }
+            Action::StoreArrives => {
+                state.store = Store::Nothing;
+                state.nodes.iter_mut().for_each(|node| node.next = Place::Free);
+                state.doubts();
+            }
+            Action::StoreTimesOut => {
+                state.timeouts -= 1;
+                state.give_up_store();
+                state.doubts();
+            }
+            Action::LateStoreArrives(which) => {
+                for node in &mut state.nodes {
+                    node.place = *node.late_stores.get(which)?;
+                }
+                state.stored();
+            }
+            Action::Send(at) => {
+                let node = state.nodes.get_mut(at)?;
+                let call = node.chain.remove(0);
+                // The last look before an act: it reads the episode again.
+                if call == Call::Act && node.episode != Standing::Reserved {
+                    node.chain.clear();
+                } else {
+                    node.sent = Some(call);
+                }
+            }
+            Action::Arrives(at) => {
+                let node = state.nodes.get_mut(at)?;
+                let call = node.sent.take()?;
+                if node.arrives(call) {
+                    // What it has written itself it knows.
+                    let episode = node.episode;
+                    node.seen = node.seen.map(|seen| if call == Call::Act { seen } else { Seen { episode, ..seen } });
+                } else {
+                    node.chain.clear();
+                }
+            }
+            Action::TimesOut(at) => {
+                state.timeouts -= 1;
+                state.nodes.get_mut(at)?.give_up();
+            }
+            Action::LateArrives(at, call) => {
+                let node = state.nodes.get_mut(at)?;
+                let call = node.late.remove(call);
+                node.arrives(call);
+            }
+            Action::Lag => {
+                state.lags -= 1;
+                for node in &mut state.nodes {
+                    (node.place, node.next) = (node.place.aged(), node.next.aged());
+                    node.late_stores.iter_mut().for_each(|place| *place = place.aged());
+                    let read = node.read();
+                    node.seen = node.seen.map(|seen| Seen { place: seen.place.aged(), ..read });
+                }
+            }
+        }
+        let state = state.canonical();
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(BUDGET, |bed: &Self, state: &State| {
+                state.nodes.iter().filter(|node| node.is_spent()).count() <= bed.limit as usize
+            }),
+            Property::sometimes("all are healed", |_, state: &State| {
+                state.nodes.iter().all(|node| !node.sick && node.episode == Standing::Over)
+            }),
+            Property::sometimes("a creation arrives when its slot was given back", |_, state: &State| {
+                state.nodes.iter().any(|node| node.episode == Standing::Reserved && node.place == Place::Free)
+            }),
+            Property::sometimes("a ledger of another one is on its way", |_, state: &State| state.late_stores > 0),
+        ]
+    }
+}
+
+const BUDGET: &str = "never more at a time than the budget allows";
+
+/// Checks all states, and prints how it came to what must not be.
+fn check(bed: &Bed) {
+    let what = format!("{} nodes, {} at a time, {} terms", bed.nodes, bed.limit, bed.terms);
+    let checker = bed.clone().checker().threads(2).spawn_bfs().join();
+    println!("{what}: {} states, {} deep", checker.unique_state_count(), checker.max_depth());
+    if let Some(path) = checker.discovery(BUDGET) {
+        let steps: Vec<String> = path.into_vec().into_iter().map(|(state, next)| told(&state, next)).collect();
+        panic!("{what}:\n{}", steps.join("\n"));
+    }
+    checker.assert_properties();
+}
+
+/// One line for the leader, and one for each node.
+fn told(state: &State, next: Option<Action>) -> String {
+    let State { leads, store, is_current, is_ours, nodes, .. } = state;
+    let nodes = nodes.iter().map(|node| {
+        let Node { place, episode, sick, seen, chain, sent, late, next, late_stores, .. } = node;
+        let seen = seen.map(|seen| (seen.place, seen.episode, seen.sick));
+        format!(
+            "    {place:?} {episode:?} sick {sick}; seen {seen:?}, does {sent:?} {chain:?}, late {late:?}, ledgers {next:?} \
+             {late_stores:?}"
+        )
+    });
+    let nodes: Vec<String> = nodes.collect();
+    format!("  leads {leads} {store:?} current {is_current} ours {is_ours}\n{}\n{next:?}", nodes.join("\n"))
+}
+
+/// Three controllers that follow each other, and two crashes: five terms.
+#[test]
+fn no_slot_is_spent_twice() {
+    check(&Bed { lags: 2, timeouts: 2, ..Bed::new(3, 1, 5, BOTH) });
+    check(&Bed::new(4, 2, 5, BOTH));
+}
+
+/// The model can fail: this is what the two rules are for.
+#[test]
+fn without_either_rule_a_slot_is_spent_twice() {
+    for rules in [Rules { unpaid: false, ..BOTH }, Rules { fence: false, ..BOTH }] {
+        let bed = Bed { timeouts: 2, ..Bed::new(2, 1, 3, rules) };
+        let checker = bed.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+        assert!(checker.discovery(BUDGET).is_some(), "{rules:?}: {} states", checker.unique_state_count());
+    }
+}
