@@ -13,8 +13,11 @@ use serde_json::json;
 
 use crate::api::{NodeRemediation, convert};
 use crate::cli::ApproveArgs;
-use crate::core::episode::{Approval, Episode, StepState, clock};
+use crate::core::episode::{Approval, Episode, clock};
+use crate::core::text::bounded;
 
+/// Longest line about a step, in bytes.
+const MAX_LINE: usize = 1024;
 /// How long the API server may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -67,9 +70,8 @@ async fn whoami(client: Client) -> anyhow::Result<String> {
 }
 
 fn operation_of(episode: &Episode) -> Option<&str> {
-    let step = episode.current_step().filter(|step| step.state == StepState::AwaitingApproval)?;
     // One that is approved waits no more, whatever its record says yet.
-    episode.approved(&step.operation_id).is_none().then_some(step.operation_id.as_str())
+    episode.awaiting().filter(|operation| episode.approved(operation).is_none())
 }
 
 /// Episodes with a step that waits, of this node or of this name.
@@ -90,7 +92,9 @@ fn line(episode: &Episode) -> String {
     let Some(step) = episode.current_step() else { return String::new() };
     let fault = episode.fault(&step.fault_id);
     let about = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-    format!("{}{about} on node {}, policy {}", step.phrase(), episode.node, episode.policy)
+    let text = format!("{}{about} on node {}, policy {}", step.phrase(), episode.node, episode.policy);
+    // Names come from the node: they must not move the cursor of who decides on them.
+    bounded(&text, MAX_LINE)
 }
 
 /// What waits, with how to say yes.
@@ -98,13 +102,13 @@ fn told(waiting: &[&Episode]) -> String {
     let mut text = String::new();
     for episode in waiting {
         let Some(step) = episode.current_step() else { continue };
-        let touches = serde_json::to_string(&step.target).unwrap_or_default();
+        let touches = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
         // Writing to a text does not fail.
         let _ = writeln!(text, "{}", line(episode));
         let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.reserved_at));
         let _ = writeln!(
             text,
-            "  why: nrh explain {0}; yes: nrh approve {0} --operation {1}",
+            "  why: kubectl describe nrh {0}; yes: nrh approve {0} --operation {1}",
             episode.node, step.operation_id
         );
     }

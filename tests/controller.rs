@@ -202,6 +202,60 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
+    let world = World::new(3);
+    let mut steps = World::release();
+    steps[0]["attempts"] = json!(1);
+    let harsher =
+        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
+    steps.as_array_mut().unwrap().push(harsher);
+    world.policy("hung", "Enforce", &steps);
+    world.kubelets();
+    world.set_sick("w1", true);
+    world.probe("w1");
+    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
+    let first = world.controller("a");
+    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
+    first.crash().await;
+    world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
+    let second = world.controller("b");
+    sleep(Duration::from_mins(20)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    world.api.unhook();
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let steps = world.api.list("noderemediations")[0]["status"]["steps"].clone();
+    let did: Vec<(&Value, &Value)> =
+        steps.as_array().unwrap().iter().map(|step| (&step["signal"], &step["state"])).collect();
+    assert!(did.iter().all(|(signal, _)| *signal == "Cont"), "nothing harsher: {did:?}");
+    second.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slot_of_an_episode_that_no_watch_shows_is_not_given_back() {
+    let world = World::new(4);
+    world.policy("hung", "Enforce", &World::release());
+    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxInFlight"] = json!(1));
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3", "w4"] {
+        world.probe(node);
+    }
+    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
+    let first = world.controller("a");
+    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
+    first.crash().await;
+    // The second reads everything, and of episodes an answer from before the first one.
+    world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
+    let second = world.controller("b");
+    world.set_sick("w2", true);
+    sleep(Duration::from_secs(150)).await;
+    let asked = world.api.calls().iter().any(|call| call.verb == "get" && call.target.plural == "noderemediations");
+    let episodes = world.api.list("noderemediations");
+    let nodes: Vec<&Value> = episodes.iter().map(|episode| &episode["spec"]["nodeName"]).collect();
+    assert_eq!((nodes, asked), (vec![&json!("w1")], true), "one at a time, and that one is there");
+    second.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     let world = World::new(3);
     let mut steps = World::release();

@@ -9,11 +9,14 @@ use super::policy::{
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::episode::Episode;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, History, Limits, Mode, NodeLimit, Policy, Requirement, Rule, Selector,
-    Step, StormLimit, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, Policy, Requirement, Rule,
+    Selector, Step, StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
 use std::time::Duration;
+
+/// For how long an approval is waited for, unless the policy says.
+const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +125,10 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         name: rule.name.clone(),
         faults: rule.matches.faults.iter().copied().collect(),
         min_severity: rule.matches.min_severity,
+        namespaces: Namespaces {
+            only: rule.matches.namespaces.clone(),
+            except: rule.matches.except_namespaces.clone(),
+        },
         hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
     }
@@ -137,7 +144,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             step.timeout, step.verify.hold_for
         ));
     }
-    if step.approval == ApprovalMode::Manual && step.action == ActionType::Notify {
+    if step.approval == Some(ApprovalMode::Manual) && step.action == ActionType::Notify {
         errors.push(format!("{at}.approval: Notify tells people, expected Automatic, found Manual"));
     }
     if step.notify.is_some() && step.action != ActionType::Notify {
@@ -172,8 +179,8 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         cooldown: step.cooldown.get(),
         verify_for: step.verify.hold_for.get(),
         on_failure: step.on_failure,
-        approval: step.approval,
-        approval_timeout: step.approval_timeout.get(),
+        approval: step.approval.unwrap_or_default(),
+        approval_timeout: step.approval_timeout.map_or(APPROVED_WITHIN, super::HumanDuration::get),
         mode: step.mode,
     })
 }

@@ -195,6 +195,15 @@ pub struct PolicyMatch {
     /// Least severity: Low (default), Medium, High or Critical.
     #[serde(default)]
     pub min_severity: Severity,
+    /// Only faults about a pod in one of these namespaces, each of which may end with `*`. Absent = in any, and faults that are
+    /// about no pod. 1 to 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    pub namespaces: Vec<String>,
+    /// No faults about a pod in one of these namespaces. Faults that are about no pod are not meant. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    pub except_namespaces: Vec<String>,
     /// How long the fault must have been there, confirmed, before the first step: a duration from 1s to 24h,
     /// such as `90s`. Absent = act as soon as it is confirmed.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
@@ -206,7 +215,7 @@ pub struct PolicyMatch {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
-#[x_kube(validation = Rule::new("self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
+#[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
 #[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
     /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
@@ -240,12 +249,13 @@ pub struct PolicyStep {
     pub on_failure: OnFailure,
     /// Automatic (default): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
     /// node's episode holds its slot meanwhile.
-    #[serde(default)]
-    pub approval: ApprovalMode,
+    // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalMode>,
     /// With approval Manual, for how long that is waited for: a duration from 1s to 24h. Default 1h. After that Notify follows,
     /// where the ladder has it, and nothing harsher.
-    #[serde(default = "default_approval_timeout")]
-    pub approval_timeout: HumanDuration,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_timeout: Option<HumanDuration>,
     /// Enforce (default): it is done. DryRun: in its turn it is recorded in the episode, and the next step follows at once, as if
     /// it were not there. For a step that is new; a whole policy has a mode of its own.
     #[serde(default = "default_step_mode")]
@@ -262,10 +272,6 @@ fn default_timeout() -> HumanDuration {
 
 const fn default_attempts() -> u32 {
     1
-}
-
-fn default_approval_timeout() -> HumanDuration {
-    HumanDuration::from_secs(3600)
 }
 
 fn default_cooldown() -> HumanDuration {

@@ -15,7 +15,7 @@ use super::calls::{CallError, Calls};
 use super::clock::Clock;
 use super::events::Events;
 use super::leader::Leadership;
-use super::ledger::{LedgerStore, StoreError};
+use super::ledger::LedgerStore;
 use super::metrics::Metrics;
 use crate::core::plan::Effect;
 use crate::core::snapshot::Ledger;
@@ -190,16 +190,38 @@ impl Applier {
         planned.or_else(again)
     }
 
+    /// Whether the episodes whose slots are given back since nobody can see them are really not there: the watch that shows
+    /// episodes may be further behind than anybody knows.
+    async fn are_gone(&self, slots: &Ledger) -> bool {
+        let unseen: Vec<String> = {
+            let state = self.cache.lock();
+            let known = state.snapshot.ledger.iter().flat_map(|ledger| ledger.slots.keys());
+            let is_unseen =
+                |name: &&String| !slots.slots.contains_key(*name) && !state.snapshot.episodes.contains_key(*name);
+            known.filter(is_unseen).cloned().collect()
+        };
+        for name in unseen {
+            if !self.is_gone(&name).await {
+                tracing::warn!(
+                    episode = name,
+                    "the slot of an episode that does not show is kept: it is there, or nobody knows"
+                );
+                return false;
+            }
+        }
+        true
+    }
+
     async fn store(&self, ledger: &mut LedgerStore, slots: &Ledger, failures: &mut Failures, now: Instant) -> Applied {
         const CHAIN: &str = "ledger";
         if let Some(wait) = failures.waits(CHAIN, now) {
             return Applied { done: 0, retry_in: Some(wait) };
         }
-        let stored = match self.leadership.term(now) {
-            Some(term) => ledger.store(&self.calls, slots, term.epoch).await,
-            None => Ok(()),
-        };
-        match stored {
+        let Some(term) = self.leadership.term(now) else { return Applied { done: 0, retry_in: Some(FIRST_WAIT) } };
+        if !self.are_gone(slots).await {
+            return Applied { done: 0, retry_in: Some(failures.note(CHAIN, Instant::now())) };
+        }
+        match ledger.store(&self.calls, slots, term.epoch).await {
             Ok(()) if self.leads() => {
                 failures.0.remove(CHAIN);
                 self.cache.lock().snapshot.ledger = Some(slots.clone());
@@ -207,11 +229,7 @@ impl Applier {
             }
             Ok(()) => Applied { done: 0, retry_in: Some(FIRST_WAIT) },
             Err(error) => {
-                let line = match &error {
-                    StoreError::Call(error) => error.line(),
-                    StoreError::Json(_) => error.to_string(),
-                };
-                tracing::warn!(error = line, "the ledger was not stored; nothing is opened in this pass");
+                tracing::warn!(error = error.line(), "the ledger was not stored; nothing is opened in this pass");
                 Applied { done: 0, retry_in: Some(failures.note(CHAIN, Instant::now())) }
             }
         }

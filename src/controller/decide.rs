@@ -74,8 +74,9 @@ impl Decider {
             return LONGEST;
         }
         // A new term knows nothing of what the one before has stored.
-        if self.epoch != Some(term.epoch) || self.ledger.is_doubtful() {
-            self.load_ledger().await;
+        let is_new = self.epoch != Some(term.epoch);
+        if is_new || self.ledger.is_doubtful() {
+            self.load_ledger(term.epoch, !is_new).await;
             self.epoch = Some(term.epoch);
         }
         let known = !self.ledger.is_doubtful();
@@ -92,11 +93,20 @@ impl Decider {
         next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(LONGEST).min(LONGEST)
     }
 
-    async fn load_ledger(&mut self) {
-        let ledger = self.ledger.load(&self.applier.calls).await.unwrap_or_else(|error| {
-            tracing::warn!(error = error.line(), "the ledger cannot be read; nothing new starts");
+    /// Reads the ledger. One that could not be stored lately is written back at once: as long as that fails there is none to
+    /// plan with, or steps would be reserved that cannot be taken, and given up one after the other.
+    async fn load_ledger(&mut self, epoch: u64, was_in_doubt: bool) {
+        let calls = &self.applier.calls;
+        let mut ledger = self.ledger.load(calls).await.unwrap_or_else(|error| {
+            tracing::warn!(error = error.line(), "the ledger cannot be read; nothing is begun");
             None
         });
+        if let Some(read) = ledger.as_ref().filter(|_| was_in_doubt)
+            && let Err(error) = self.ledger.store(calls, read, epoch).await
+        {
+            tracing::warn!(error = error.line(), "the ledger cannot be written; nothing is begun");
+            ledger = None;
+        }
         self.applier.cache.lock().snapshot.ledger = ledger;
         if self.ledger.is_missing() {
             match shipped_policy::create_at_first_start(self.applier.calls.raw_acts()).await {

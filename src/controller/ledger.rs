@@ -110,6 +110,16 @@ pub enum StoreError {
     Json(#[from] serde_json::Error),
 }
 
+impl StoreError {
+    /// In one line.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Call(error) => error.line(),
+            Self::Json(_) => self.to_string(),
+        }
+    }
+}
+
 fn new_map(data: &BTreeMap<&str, String>) -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta {

@@ -104,6 +104,11 @@ pub struct Judged {
     pub message: String,
 }
 
+/// The conditions that are the probe's to judge by its looks.
+pub fn looked_at() -> impl Iterator<Item = ConditionType> {
+    OF_FAULTS.iter().map(|(kind, ..)| *kind)
+}
+
 /// The conditions that are the probe's to judge, each over these kinds of fault.
 const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
     (

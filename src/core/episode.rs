@@ -352,6 +352,12 @@ impl Episode {
         self.approval.as_ref().filter(|yes| yes.operation_id == operation_id).map(|yes| yes.by.as_str())
     }
 
+    /// The operation that waits for a person, if one does.
+    pub fn awaiting(&self) -> Option<&str> {
+        let step = self.current_step().filter(|step| step.state == StepState::AwaitingApproval)?;
+        Some(&step.operation_id)
+    }
+
     /// The attempt under way, if one is.
     pub fn current_step(&self) -> Option<&StepRecord> {
         self.steps.iter().rev().find(|step| !step.state.is_final())
@@ -395,9 +401,12 @@ impl Episode {
         self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)
     }
 
-    /// When anything was last begun in it: a step that was passed over is none.
+    /// When anything was last begun in it, or waited for in vain: a step that was passed over is none.
     pub fn last_touched(&self) -> Timestamp {
-        let begun = self.steps.iter().filter(|step| step.started_at.is_some() || step.acted_at.is_some());
+        let is_begun = |step: &&StepRecord| {
+            step.started_at.is_some() || step.acted_at.is_some() || step.state == StepState::TimedOut
+        };
+        let begun = self.steps.iter().filter(is_begun);
         begun.filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)
     }
 

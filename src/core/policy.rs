@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultType, Severity};
 use super::order::Signal;
+use super::text;
 use super::window::Window;
 
 /// Whether decisions are carried out.
@@ -144,6 +145,26 @@ impl Step {
     }
 }
 
+/// In which namespaces the pod of a fault may be. Both empty = any, and a fault that is about no pod too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Only in these, each of which may end with `*`; a fault that is about no pod is in none of them.
+    pub only: Vec<String>,
+    /// Not in these.
+    pub except: Vec<String>,
+}
+
+impl Namespaces {
+    /// Whether a fault is about a pod in such a namespace.
+    pub fn matches(&self, fault: &Fault) -> bool {
+        let pod = fault.subject.pod.as_ref().or(fault.target.pod.as_ref());
+        let is_in = |patterns: &[String]| {
+            pod.is_some_and(|pod| patterns.iter().any(|pattern| text::is_like(pattern, &pod.namespace)))
+        };
+        (self.only.is_empty() || is_in(&self.only)) && !is_in(&self.except)
+    }
+}
+
 /// What a rule applies to, and its ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -153,6 +174,8 @@ pub struct Rule {
     pub faults: BTreeSet<FaultType>,
     /// Least severity.
     pub min_severity: Severity,
+    /// Where its pod may be.
+    pub namespaces: Namespaces,
     /// How long a fault must have been Confirmed and present before the first step.
     pub hold_for: Duration,
     /// The ladder, cheapest safe step first.
@@ -172,9 +195,9 @@ impl Rule {
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
     }
 
-    /// Whether it is for faults of this kind and severity.
+    /// Whether it is for such a fault.
     pub fn matches(&self, fault: &Fault) -> bool {
-        self.faults.contains(&fault.kind) && fault.severity >= self.min_severity
+        self.faults.contains(&fault.kind) && fault.severity >= self.min_severity && self.namespaces.matches(fault)
     }
 }
 

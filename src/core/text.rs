@@ -41,6 +41,11 @@ pub fn short_name(name: &str, max: usize) -> String {
     format!("{}-{hash}", head.trim_end_matches(['-', '.']))
 }
 
+/// Whether a name is like a pattern: the same, or begins like one that ends with `*`.
+pub fn is_like(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |stem| name.starts_with(stem))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@ use crate::core::episode::Phase;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::plan::HoldReason;
 use crate::core::policy::ActionType;
+use crate::core::text::is_like;
 
 /// Most nodes of a timeline.
 const MAX_NODES: usize = 10_000;
@@ -356,7 +357,7 @@ impl Timeline {
 impl Event {
     /// The nodes it happens to, in order.
     pub fn chosen<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
-        let meant = |name: &&str| self.nodes.iter().any(|pattern| is_meant(pattern, name));
+        let meant = |name: &&str| self.nodes.iter().any(|pattern| is_like(pattern, name));
         names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
     }
 
@@ -384,7 +385,7 @@ impl Event {
         ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
         ensure!(of_nodes != self.nodes.is_empty(), "what happens to nodes needs `nodes`, and a policy has none");
         for pattern in &self.nodes {
-            let is_one = names.iter().any(|(name, _)| is_meant(pattern, name));
+            let is_one = names.iter().any(|(name, _)| is_like(pattern, name));
             ensure!(is_one, "there is no node {pattern:?}");
         }
         let Some(fault) = &self.fault else { return Ok(()) };
@@ -404,11 +405,6 @@ impl Event {
         }
         Ok(())
     }
-}
-
-/// Whether a name is meant by a pattern, which may end with `*`.
-pub fn is_meant(pattern: &str, name: &str) -> bool {
-    pattern.strip_suffix('*').map_or(pattern == name, |stem| name.starts_with(stem))
 }
 
 impl Expectation {
@@ -433,7 +429,7 @@ impl Expectation {
             ensure!(!more, "openAtMost goes with `node` alone");
         }
         if let Some(pattern) = &self.node {
-            ensure!(names.iter().any(|(name, _)| is_meant(pattern, name)), "there is no node {pattern:?}");
+            ensure!(names.iter().any(|(name, _)| is_like(pattern, name)), "there is no node {pattern:?}");
         }
         Ok(())
     }

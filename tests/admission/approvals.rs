@@ -75,6 +75,20 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
             "cannot patch resource",
         )
         .await;
+    let pinned = "needs the verb update on noderemediations";
+    let held = json!({"metadata": {"finalizers": ["runtimehealth.io/x"]}});
+    cases.denied(ann, "change what holds an episode", merge(&path, held), pinned).await;
+    let owned =
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "y"}]}});
+    cases.denied(ann, "have it collected", merge(&path, owned.clone()), pinned).await;
+    cases
+        .allowed(
+            &all.admin,
+            "whatever an administrator does",
+            merge(&path, json!({"metadata": {"finalizers": ["example.org/x"]}})),
+        )
+        .await;
+    cases.allowed(&all.controller, "its own finalizer", merge(&path, json!({"metadata": {"finalizers": null}}))).await;
     cases.allowed(ann, "approve what waits", merge(&path, approval(ann_name, "op-2"))).await;
     cases
         .allowed(

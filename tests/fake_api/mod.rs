@@ -55,6 +55,8 @@ pub enum Fault {
     Stall,
     /// Done, and never answered: what a crash of the caller looks like.
     DoneButSilent,
+    /// A list that shows nothing, as one that is far behind.
+    Empty,
     /// Something happens just before it is done.
     Meanwhile(Box<dyn FnOnce(&FakeApi) + Send>),
 }

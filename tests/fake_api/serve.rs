@@ -58,6 +58,11 @@ impl FakeApi {
                 self.changed.notify_waiters();
                 return std::future::pending().await;
             }
+            Some(Fault::Empty) => {
+                let mut list = self.lock().listed(&call);
+                list["items"] = json!([]);
+                return json_answer(200, &list);
+            }
             Some(Fault::Meanwhile(happens)) => happens(self),
             None => {}
         }

@@ -8,6 +8,7 @@ use nrh::cli::ControllerArgs;
 use nrh::controller::calls::Calls;
 use nrh::controller::clock::Clock;
 use nrh::controller::run::{Controller, Ended};
+use nrh::core::condition::{ConditionType, looked_at};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -134,12 +135,12 @@ impl World {
             status["kubelet"] = json!({"started": true, "startedAt": began});
             status["faults"] = faults;
             let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-            let others = conditions.into_iter().filter(|c| !LOOKED_AT.iter().any(|kind| c["type"] == *kind));
+            let others = conditions.into_iter().filter(|c| !looked_at().any(|kind| c["type"] == kind.as_str()));
             let sick = status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
-            let own = LOOKED_AT.iter().map(|kind| {
-                let is_bad = sick && *kind == "ContainersResponsive";
+            let own = looked_at().map(|kind| {
+                let is_bad = sick && kind == ConditionType::ContainersResponsive;
                 let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
-                json!({"type": kind, "status": state, "reason": reason, "message": "", "lastTransitionTime": now})
+                json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": now})
             });
             status["conditions"] = others.chain(own).collect();
         });
@@ -223,24 +224,6 @@ impl World {
         episodes.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
 }
-
-/// What a probe that sees everything has a word on.
-const LOOKED_AT: [&str; 14] = [
-    "RuntimeReady",
-    "ContainersResponsive",
-    "SandboxesConsistent",
-    "NetworkPluginResponsive",
-    "NetworkReady",
-    "KubeletReady",
-    "SyncLoopRunning",
-    "PodsWatched",
-    "HostHealthy",
-    "StorageReady",
-    "SystemdResponsive",
-    "ClientCertificateValid",
-    "ClockSynchronised",
-    "ProbeSighted",
-];
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.
 fn hung() -> Value {

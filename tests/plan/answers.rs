@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nrh::core::episode::{ActResult, Lane, Phase, StepState, acted};
+use nrh::core::episode::{ActResult, Lane, Phase, StepState, acted, since};
 use nrh::core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, plan};
@@ -328,6 +328,53 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
     let episode = world.only_episode();
     assert!(!episode.is_open(), "{}: {:?}", episode.message, episode.steps);
     assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
+}
+
+#[test]
+fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
+    // Nobody knows when a look was that no watch has brought; or the probe is always a little late.
+    for looked in [secs(86_400), secs(60)] {
+        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.infect("n1", hung("log"), Cure::Nothing);
+        let pass = |world: &mut World| {
+            world.pass();
+            world.tick(secs(5));
+        };
+        for _ in 0..10 {
+            pass(&mut world);
+        }
+        world.node("n1").looked = looked;
+        while world.only_episode().steps[0].state != StepState::Failed {
+            pass(&mut world);
+        }
+        let failed = world.now;
+        while !world.did().contains(&"notify") {
+            pass(&mut world);
+            assert!(since(world.now, failed) < secs(600), "never told");
+        }
+        assert!(since(world.now, failed) >= secs(170), "a look may still come: {:?}", since(world.now, failed));
+    }
+}
+
+#[test]
+fn without_a_ledger_no_step_is_used_up() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(true), notify()]);
+    let plan = world.plan();
+    for effect in plan.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
+        assert!(world.apply(effect, true));
+    }
+    let ledger = world.ledger.take();
+    for _ in 0..240 {
+        let plan = world.pass();
+        let waits = [HoldReason::NoLedger, HoldReason::CoolDown];
+        assert!(reasons(&plan).iter().all(|reason| waits.contains(reason)) && !plan.held.is_empty(), "{:?}", plan.held);
+        world.tick(secs(5));
+    }
+    world.ledger = ledger;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont"], "the same step comes first: {:?}", world.only_episode().steps);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
 }
 
 #[test]

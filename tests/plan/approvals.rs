@@ -5,7 +5,7 @@ use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Action, ApprovalMode, Mode, Step};
 
-use crate::samples::{cont, hung, kill, notify, policy, rule, step};
+use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 fn asked(step: Step) -> Step {
@@ -69,7 +69,7 @@ fn nobody_says_yes_and_nothing_harsher_follows() {
     assert_eq!(world.did(), ["notify"]);
     let episode = world.only_episode();
     assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
-    assert!(episode.steps[0].message.contains("within 60 min"), "{}", episode.steps[0].message);
+    assert!(episode.steps[0].message.contains("within 3600 s"), "{}", episode.steps[0].message);
 }
 
 #[test]
@@ -118,6 +118,103 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
     assert_eq!(acts(&world.pass()), []);
     assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+}
+
+#[test]
+fn what_waits_for_a_person_gives_way_to_what_does_not() {
+    let rules = [
+        rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
+        rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    world.infect("n1", plugin(), Cure::Kill);
+    for _ in 0..40 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), ["job ReleaseKill"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", episode.steps);
+    assert_eq!(episode.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
+    approve(&mut world, "ann");
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn what_is_approved_and_held_keeps_its_place() {
+    let rules = [
+        rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
+        rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.pass();
+    approve(&mut world, "ann");
+    world.infect("n1", plugin(), Cure::Kill);
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+}
+
+#[test]
+fn what_changes_of_itself_is_no_other_object() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    world.pass();
+    let first = world.only_episode().awaiting().unwrap().to_owned();
+    for round in 0..20 {
+        let target = &mut world.node("n1").sick[0].fault.target;
+        let process = target.process.as_mut().unwrap();
+        (process.state, process.wchan) = (["S", "R"][round % 2].into(), Some(format!("wait{round}")));
+        target.container_id = if round % 3 == 0 { None } else { target.container_id.clone() };
+        world.tick(secs(30));
+        world.pass();
+        assert_eq!(world.only_episode().awaiting(), Some(first.as_str()), "round {round}");
+    }
+    approve(&mut world, "ann");
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true)]);
+    world.pass();
+    approve(&mut world, "ann");
+    // It is reserved, and the call does not arrive.
+    let plan = world.plan();
+    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh::core::plan::Effect::Act { .. })) {
+        assert!(world.apply(effect, true));
+    }
+    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    let name = world.only_episode().name.clone();
+    world.episodes.get_mut(&name).unwrap().approval = None;
+    for _ in 0..120 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), [""; 0]);
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
+    assert_eq!(episode.steps[1].rung, 0, "the same step is asked for again");
+}
+
+#[test]
+fn what_is_approved_and_held_until_its_time_is_over_says_so() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true), notify()]);
+    world.pass();
+    approve(&mut world, "ann");
+    world.node("n1").looked = secs(60);
+    for _ in 0..800 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), ["notify"]);
+    let step = &world.only_episode().steps[0];
+    assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
+    assert!(step.message.contains("approved by ann, and held"), "{}", step.message);
 }
 
 #[test]

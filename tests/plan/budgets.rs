@@ -4,7 +4,7 @@ use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Amount, Mode, NodeLimit, TopologyLimit};
+use nrh::core::policy::{Action, Amount, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh::core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
@@ -24,6 +24,35 @@ fn one_policy_heals_a_node_and_overlaps_are_told() {
     assert_eq!(plan.policies["z-high"].overlaps, ["a-low"]);
     world.policies[1].priority = 0;
     assert_eq!(world.plan().nodes["n1"].policy.as_deref(), Some("a-low"), "then the name");
+}
+
+#[test]
+fn a_rule_may_be_for_the_pods_of_some_namespaces() {
+    let about = |only: &[&str], except: &[&str]| {
+        let mut rule = rule("r", &[FaultType::HungContainer, FaultType::DiskFull], &[notify()]);
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        rule.namespaces = Namespaces { only: all(only), except: all(except) };
+        rule
+    };
+    // The pod of the first is in kube-system, the other is about none.
+    let (of_pod, of_none) = (hung("log"), fault(FaultType::DiskFull, "d"));
+    for (only, except, expected) in [
+        (&[][..], &[][..], (true, true)),
+        (&["kube-system"], &[], (true, false)),
+        (&["kube-*"], &[], (true, false)),
+        (&["kube"], &[], (false, false)),
+        (&["shop", "kube-system"], &["kube-*"], (false, false)),
+        (&[], &["kube-system"], (false, true)),
+        (&[], &["shop-*"], (true, true)),
+    ] {
+        let rule = about(only, except);
+        assert_eq!((rule.matches(&of_pod), rule.matches(&of_none)), expected, "{only:?} {except:?}");
+    }
+    let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
+    world.infect("n1", of_pod, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(reasons(&plan), [HoldReason::NoRule]);
+    assert!(plan.held[0].message.contains("of kube-system/log"), "{}", plan.held[0].message);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use nrh::core::fault::{
 };
 use nrh::core::order::Signal;
 use nrh::core::policy::{
-    Action, Amount, ApprovalMode, History, Limits, Mode, NodeLimit, OnFailure, Policy, Rule, Selector, Step, StormLimit,
+    Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
+    Step, StormLimit,
 };
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
@@ -166,6 +167,7 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
         name: name.into(),
         faults: faults.iter().copied().collect(),
         min_severity: Severity::Low,
+        namespaces: Namespaces::default(),
         hold_for: Duration::ZERO,
         steps: steps.to_vec(),
     }

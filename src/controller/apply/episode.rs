@@ -103,8 +103,8 @@ impl Applier {
         };
         let (before, has_asked) = {
             let state = self.cache.lock();
-            let has_asked =
-                state.snapshot.episodes.get(&episode.name).is_some_and(|e| e.phase == Phase::AwaitingApproval);
+            let known = state.snapshot.episodes.get(&episode.name);
+            let has_asked = known.is_some_and(|known| known.awaiting() == episode.awaiting());
             (state.episodes.get(&episode.name).map(|row| row.conditions.clone()).unwrap_or_default(), has_asked)
         };
         let status = whole(serde_json::to_value(status(episode, &before, self.clock.now()))?);
@@ -115,12 +115,10 @@ impl Applier {
         match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
             Ok(written) => {
                 written.fold(&mut self.cache.lock(), Instant::now());
-                if let Some(step) =
-                    episode.current_step().filter(|_| episode.phase == Phase::AwaitingApproval && !has_asked)
-                {
+                if let Some(operation) = episode.awaiting().filter(|_| !has_asked) {
                     let note = format!(
-                        "episode {}: {}: nrh approve {} --operation {}",
-                        episode.name, episode.message, episode.node, step.operation_id
+                        "episode {}: {}: nrh approve {} --operation {operation}",
+                        episode.name, episode.message, episode.node
                     );
                     self.events.awaits(&episode.node, &episode.node_uid, note);
                 }
@@ -146,15 +144,25 @@ impl Applier {
 
     /// Reads an episode that is not as we thought, so that the next pass decides on what it is.
     async fn refresh_episode(&self, name: &str) {
+        self.is_gone(name).await;
+    }
+
+    /// Whether there is no such episode. One that is there is folded in.
+    pub(super) async fn is_gone(&self, name: &str) -> bool {
         let api = self.calls.read::<NodeRemediation>();
         match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
             Ok(Some(object)) => {
                 object.fold(&mut self.cache.lock(), Instant::now());
+                false
             }
             Ok(None) => {
                 NodeRemediation::forget(name, &mut self.cache.lock());
+                true
             }
-            Err(error) => tracing::warn!(error = error.line(), "an episode could not be read again"),
+            Err(error) => {
+                tracing::warn!(error = error.line(), "an episode could not be read again");
+                false
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
+use crate::api::policy::PolicyStep;
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
@@ -122,11 +123,14 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let fault = episode.fault(&step.fault_id);
     let rule = fault.and_then(|fault| policy.spec.rules.iter().find(|rule| rule.name == fault.rule));
     let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
-    if now.is_some_and(|now| now.mode != Mode::Enforce) {
+    let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
+    let now = now.filter(|now| (now.action, signal(now)) == (step.action, step.signal));
+    let now =
+        now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
+    if now.mode != Mode::Enforce {
         return Err(format!("{} of RemediationPolicy {policy_name} is a dry run now", step.phrase()));
     }
-    let is_asked = now.is_some_and(|now| now.approval == ApprovalMode::Manual);
-    if is_asked && episode.approved(operation).is_none() {
+    if now.approval == Some(ApprovalMode::Manual) && episode.approved(operation).is_none() {
         return Err(format!("{} in episode {} is not approved (any more)", step.phrase(), episode.name));
     }
 
@@ -191,12 +195,13 @@ mod tests {
                 "status": {"faults": [{"id": "f1", "type": "HungContainer", "severity": "High", "state": "Confirmed",
                     "message": "m", "firstSeen": "2025-01-01T00:00:00Z", "subject": {"kind": "Container"}}]}},
             "policy": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "p"},
-                "spec": {"mode": "Enforce", "rules": []}},
+                "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [
+                    {"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}}]}]}},
             "episode": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
                 "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
                 "status": {"phase": "Running", "message": "", "openedAt": "2025-01-01T00:00:00Z",
                     "faults": [{"id": "f1", "type": "HungContainer", "subject": {"kind": "Container"}, "rule": "r", "rung": 0, "state": "Open"}],
-                    "steps": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "rung": 0, "lane": "Job",
+                    "steps": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "signal": "Kill", "rung": 0, "lane": "Job",
                         "state": "Reserved", "reservedAt": "2025-01-01T00:00:00Z"}]}}
         });
         change(&mut all);
@@ -215,25 +220,23 @@ mod tests {
 
     #[test]
     fn a_step_that_was_made_a_dry_run_is_not_taken() {
-        let with = |mode: &'static str| {
-            verdict(move |v| {
-                let step =
-                    json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}, "mode": mode});
-                let rule = json!({"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [step]});
-                v["policy"]["spec"]["rules"] = json!([rule]);
-            })
+        let with = |key: &'static str, value: Value| {
+            verdict(move |v| v["policy"]["spec"]["rules"][0]["steps"][0][key] = value.clone())
         };
-        assert_eq!(with("Enforce"), Ok(()));
-        assert_eq!(with("DryRun"), Err("ReleaseHungProcess of RemediationPolicy p is a dry run now".to_owned()));
+        assert_eq!(with("mode", json!("Enforce")), Ok(()));
+        let of = "ReleaseHungProcess(Kill) of RemediationPolicy p is a dry run now";
+        assert_eq!(with("mode", json!("DryRun")), Err(of.to_owned()));
+        // Another step in its place is another step.
+        let other = "RemediationPolicy p does not name ReleaseHungProcess(Kill) there any more";
+        assert_eq!(with("releaseHungProcess", json!({"signal": "Cont"})), Err(other.to_owned()));
+        assert_eq!(verdict(|v| v["policy"]["spec"]["rules"] = json!([])), Err(other.to_owned()));
     }
 
     #[test]
     fn a_step_that_asks_is_not_taken_without_a_yes_to_it() {
         let with = |operation: Option<&'static str>| {
             verdict(move |v| {
-                let step = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}, "approval": "Manual"});
-                let rule = json!({"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [step]});
-                v["policy"]["spec"]["rules"] = json!([rule]);
+                v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
                 if let Some(operation) = operation {
                     v["episode"]["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
                 }
@@ -247,7 +250,11 @@ mod tests {
 
     #[test]
     fn that_nobody_can_look_keeps_nobody_from_being_told() {
-        let tells = |v: &mut Value| v["episode"]["status"]["steps"][0]["action"] = json!("Notify");
+        let tells = |v: &mut Value| {
+            v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "Notify"});
+            let step = &mut v["episode"]["status"]["steps"][0];
+            (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
+        };
         let live = |change: &dyn Fn(&mut Value)| judge(read(change), "op", "n1", "p").unwrap();
         assert_eq!(fresh(&live(&tells), "op", &Arrivals::default(), Instant::now()), Ok(()));
         assert!(fresh(&live(&|_| {}), "op", &Arrivals::default(), Instant::now()).is_err());

@@ -185,3 +185,21 @@ pub struct Target {
     #[schemars(length(max = 512))]
     pub lock: Option<String>,
 }
+
+impl Target {
+    /// Whether it is the same object still, by what does not change of itself. What one of them does not say is no difference: a
+    /// list may have failed.
+    pub fn is_same(&self, other: &Self) -> bool {
+        fn agree<T: PartialEq + ?Sized>(one: Option<&T>, other: Option<&T>) -> bool {
+            one.is_none() || other.is_none() || one == other
+        }
+        let life =
+            |target: &Self| target.process.as_ref().map(|process| (process.role, process.pid, process.start_ticks));
+        let pod = |target: &Self| target.pod.as_ref().map(|pod| pod.uid.clone());
+        agree(life(self).as_ref(), life(other).as_ref())
+            && agree(self.container_id.as_ref(), other.container_id.as_ref())
+            && agree(self.sandbox_id.as_ref(), other.sandbox_id.as_ref())
+            && agree(pod(self).as_ref(), pod(other).as_ref())
+            && agree(self.lock.as_ref(), other.lock.as_ref())
+    }
+}

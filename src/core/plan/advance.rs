@@ -1,7 +1,8 @@
 //! One turn of an open episode: its step is moved on, its faults are marked healed, new ones join, and the next
 //! step is reserved.
 
-use super::evidence::{Cure, NodeFacts, Seen};
+use super::evidence::{Cure, NodeFacts, Probe, Seen};
+use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{Ctx, Hold, HoldReason, Wake, approval, ending, ladder, readiness, refused, steps};
@@ -45,8 +46,10 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
             next_step(ctx, facts, policy, turn, payment, wake);
         }
     } else {
+        let held = turn.held.len();
         wait_for_step(turn, wake);
         join(ctx, facts, policy, turn, wake);
+        approval::give_way(ctx, facts, policy, turn, held, payment, wake);
     }
     turn.episode.set_phase();
 }
@@ -151,7 +154,20 @@ pub(super) fn next_step(
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    for id in by_urgency(&turn.episode, facts) {
+    next_step_but(ctx, facts, policy, turn, None, payment, wake);
+}
+
+/// The same for all faults but one.
+pub(super) fn next_step_but(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    but: Option<&str>,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
+    for id in by_urgency(&turn.episode, facts).into_iter().filter(|id| Some(id.as_str()) != but) {
         if let Some(step) = turn.episode.current_step() {
             let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), facts.name);
             turn.hold(&id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
@@ -230,10 +246,12 @@ fn try_fault(
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
         let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
         let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, activity));
-        if matches!(step.action, Action::Notify { .. }) && hold.awaits_look() {
-            // Told after a look, or when none has come for long: never passed over.
-            wake.at(ctx.settings.retry);
-            return Err(hold);
+        let tells = matches!(step.action, Action::Notify { .. }) && hold.awaits_look();
+        if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
+            // What was seen last was bad, and nobody can look any more: people are told all the same.
+            let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Any)?;
+            reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
+            return Ok(());
         }
         if idle < patience {
             wake.at(patience.saturating_sub(idle));
@@ -254,7 +272,7 @@ fn judged<'s, 'a>(
     step: &Step,
 ) -> Result<(&'s Seen<'a>, Lane), Hold> {
     let seen = present(facts, standing, seen)?;
-    Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step)?))
+    Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?))
 }
 
 /// The fault as it shows now; without that nothing is done about it.

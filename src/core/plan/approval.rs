@@ -3,16 +3,20 @@
 //!
 //! ```text
 //! AwaitingApproval ─► approved, asked the same questions again ─► Reserved ─► …
-//!         │ the fault goes, its object changes, the policy changes ─► Cancelled
+//!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile ─► Cancelled
 //!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
 //! ```
 
-use super::evidence::{Cure, NodeFacts, Seen};
+use super::evidence::{NodeFacts, Seen};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, advance, ending, steps};
+use super::{Ctx, Hold, HoldReason, Wake, advance, steps};
 use crate::core::episode::{EpisodeFault, Lane, StepRecord, StepState, clock, since};
-use crate::core::policy::{Policy, Step};
+use crate::core::policy::{ActionType, Policy, Step};
+use jiff::Timestamp;
+
+/// Why an attempt ended that is asked for again.
+const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
 
 /// Records the attempt, and asks for its approval.
 pub(super) fn ask(
@@ -27,6 +31,7 @@ pub(super) fn ask(
     let mut record = advance::record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
     record.state = StepState::AwaitingApproval;
+    record.reserved_at = asked_at(turn, &record);
     turn.episode.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
     turn.hold(&standing.id, awaited(turn, &record, step), wake);
     wake.at(step.approval_timeout);
@@ -44,48 +49,85 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
-        ending::cancel(ctx, &mut turn.episode, &why);
-        return;
-    }
-    let standing = turn.episode.fault(&record.fault_id).cloned();
-    let (Some(standing), Some(step)) = (standing, steps::step_of(policy, &turn.episode, record)) else {
-        return steps::end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
-    };
-    if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
-        return steps::end(turn, StepState::Cancelled, "the fault was gone before the step was approved", now);
-    }
-    if facts.find(&standing.id).is_some_and(|seen| seen.fault.target != record.target) {
+    let gone = "the fault was gone before the step was approved";
+    let Some((standing, step)) = steps::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    if facts.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
         return steps::end(turn, StepState::Cancelled, "the object has changed since its approval was asked for", now);
     }
+    let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
+    let again = payment.is_made().and_then(|()| steps::again(ctx, facts, policy, &standing, step));
     let age = since(now, record.reserved_at);
-    if age >= step.approval_timeout {
-        let limit = step.approval_timeout.as_secs() / 60;
-        steps::end(turn, StepState::TimedOut, &format!("nobody approved it within {limit} min"), now);
+    let is_held = by.is_some() || !step.needs_approval();
+    if age >= step.approval_timeout && (!is_held || again.is_err()) {
+        let why = match (&by, &again) {
+            (Some(by), Err(hold)) => format!("approved by {by}, and held until its time was over: {}", hold.message()),
+            _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
+        };
+        if let Some(current) = turn.episode.current_step_mut() {
+            current.approved_by = by;
+        }
+        steps::end(turn, StepState::TimedOut, &why, now);
         if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.episode.fault_mut(&standing.id)) {
             fault.rung = rule.telling_rung(fault.rung.saturating_add(1));
         }
         return;
     }
     wake.at(step.approval_timeout.saturating_sub(age));
-    let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
-    if by.is_none() && step.needs_approval() {
+    if !is_held {
         let hold = awaited(turn, record, step);
         return turn.hold(&record.fault_id, hold, wake);
     }
-    match payment.is_made().and_then(|()| steps::again(ctx, facts, policy, &standing, step)) {
+    match again {
         Err(hold) => turn.hold(&record.fault_id, hold, wake),
-        Ok(fault) => {
+        Ok((fault, lane)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             turn.episode.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
             advance::owe(&mut turn.episode, record.action);
             let Some(current) = turn.episode.current_step_mut() else { return };
             (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
+            // What could start pods when it was asked need not be able to now.
+            current.lane = lane;
             let record = current.clone();
             turn.effect = steps::act(ctx, facts, &turn.episode, &record, fault, step);
             wake.at(ctx.settings.retry);
         }
     }
+}
+
+/// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
+/// asked for again after it. `held` is how many holds the turn had before it was told what the others wait for.
+pub(super) fn give_way(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    held: usize,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
+    let is_open = |step: &&StepRecord| {
+        step.state == StepState::AwaitingApproval && turn.episode.approved(&step.operation_id).is_none()
+    };
+    let Some(fault) = turn.episode.current_step().filter(is_open).map(|step| step.fault_id.clone()) else { return };
+    let mut other = Turn::new(turn.episode.clone());
+    steps::end(&mut other, StepState::Cancelled, GAVE_WAY, ctx.snapshot.now);
+    let mut later = *wake;
+    advance::next_step_but(ctx, facts, policy, &mut other, Some(&fault), payment, &mut later);
+    let goes_first = other.episode.current_step().is_some_and(|step| step.action != ActionType::Notify);
+    if other.effect.is_none() || !goes_first {
+        return;
+    }
+    *wake = later;
+    turn.held.truncate(held);
+    turn.held.append(&mut other.held);
+    (turn.episode, turn.effect) = (other.episode, other.effect);
+}
+
+/// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.
+fn asked_at(turn: &Turn, record: &StepRecord) -> Timestamp {
+    let is_same = |step: &&StepRecord| (step.fault_id.as_str(), step.rung) == (record.fault_id.as_str(), record.rung);
+    let last = turn.episode.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
+    last.map_or(record.reserved_at, |step| step.reserved_at)
 }
 
 fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Hold {

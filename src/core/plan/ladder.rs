@@ -165,6 +165,15 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
     Ok(())
 }
 
+/// How good the evidence has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The probe reports, and has looked lately.
+    Fresh,
+    /// What was seen last: enough to tell people of it when nobody can look any more.
+    Any,
+}
+
 /// Whether this step may be taken on this fault now, and in which lane.
 pub(super) fn may_take(
     ctx: Ctx<'_>,
@@ -173,19 +182,18 @@ pub(super) fn may_take(
     seen: &Seen<'_>,
     rule: &Rule,
     step: &Step,
+    look: Look,
 ) -> Result<Lane, Hold> {
     // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
     in_window(ctx, policy, step)?;
     if step.heals() {
         of_node(ctx, facts, policy)?;
     }
-    let tells = matches!(step.action, Action::Notify { .. });
     match evidence(facts, seen, ctx) {
-        // What was seen last was bad, and nobody can look any more: people are told all the same.
-        Err(hold) if tells && hold.awaits_look() && is_given_up(ctx, facts, seen, step) => {}
+        Err(hold) if look == Look::Any && hold.awaits_look() => {}
         looked => looked?,
     }
-    if !tells {
+    if !matches!(step.action, Action::Notify { .. }) {
         may_be_touched(facts, &seen.fault)?;
     }
     match &step.action {
@@ -201,11 +209,6 @@ pub(super) fn may_take(
             Ok(lane(facts))
         }
     }
-}
-
-/// Whether a new look at the fault has been awaited for as long as anything is.
-fn is_given_up(ctx: Ctx<'_>, facts: &NodeFacts<'_>, seen: &Seen<'_>, step: &Step) -> bool {
-    facts.probe == Probe::Silent || seen.looked > ctx.patience(step.timeout)
 }
 
 /// Whether the node may be acted on once more.

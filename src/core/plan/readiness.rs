@@ -1,6 +1,7 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
 use super::evidence::{NodeFacts, Seen};
+use super::ladder::Look;
 use super::storm::{self, Storm};
 use super::{Ctx, Hold, HoldReason, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
@@ -52,8 +53,13 @@ pub(super) fn judge<'p>(
         return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
     }
     let Some(rule) = policy.rule_for(fault) else {
-        let message =
-            format!("policy {} has no rule for {} of severity {}", policy.name, fault.kind, fault.severity.as_str());
+        let message = format!(
+            "policy {} has no rule for {} of severity {} ({})",
+            policy.name,
+            fault.kind,
+            fault.severity.as_str(),
+            fault.subject
+        );
         return Err(Hold::new(HoldReason::NoRule, &message));
     };
     remembered(ctx, facts, fault)?;
@@ -102,7 +108,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             standing.rung += 1;
             continue;
         }
-        ladder::may_take(ctx, facts, policy, seen, rule, step)?;
+        ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
         if step.action != Action::Cordon {
             return Ok(());
         }

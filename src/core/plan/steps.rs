@@ -1,13 +1,14 @@
 //! The step under way: from reserved over started to verified.
 
 use super::evidence::{Cure, NodeFacts};
+use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{Ctx, Effect, Hold, HoldReason, Wake, approval, ending, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, StepRecord, StepState, since};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
-use crate::core::policy::{Mode, Policy, Step};
+use crate::core::policy::{Action, Mode, Policy, Step};
 use std::time::Duration;
 
 /// The act of a reserved step.
@@ -53,7 +54,7 @@ pub(super) fn move_on(
 }
 
 /// The step of the policy that the attempt was made for, if the policy still has it.
-pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
+fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
@@ -111,36 +112,59 @@ fn repeat(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
-        ending::cancel(ctx, &mut turn.episode, &why);
-        return;
-    }
-    let standing = turn.episode.fault(&record.fault_id).cloned();
-    let is_gone = standing.as_ref().is_some_and(|standing| {
-        facts.cure(standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean
-    });
-    if is_gone {
-        return end(turn, StepState::Cancelled, "the fault was gone before the act was known to be done", now);
-    }
-    let age = since(now, record.reserved_at);
+    let gone = "the fault was gone before the act was known to be done";
+    let Some((standing, step)) = purpose(ctx, facts, policy, turn, record, gone) else { return };
+    let (age, unpaid) = (since(now, record.reserved_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
-        return end(turn, StepState::TimedOut, "the act could not be started in time", now);
+        // Without a ledger nobody has tried: that costs no attempt, and nothing harsher follows on it.
+        let (state, why) = match unpaid {
+            Some(_) => (StepState::Cancelled, "its slot could not be stored in time"),
+            None => (StepState::TimedOut, "the act could not be started in time"),
+        };
+        return end(turn, state, why, now);
     }
     wake.at(ctx.settings.answer_within.saturating_sub(age));
-    let step = step_of(policy, &turn.episode, record);
-    let (Some(standing), Some(step)) = (standing, step) else {
-        return end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
-    };
-    if step.needs_approval() && record.approved_by.is_none() {
-        return end(turn, StepState::Cancelled, "the policy asks for an approval of this step now", now);
+    if let Some(hold) = unpaid {
+        return turn.hold(&record.fault_id, hold, wake);
     }
-    match payment.is_made().and_then(|()| again(ctx, facts, policy, &standing, step)) {
-        Ok(fault) => {
+    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+        let why = "its approval was taken back, or the policy asks for one now";
+        return end(turn, StepState::Cancelled, why, now);
+    }
+    match again(ctx, facts, policy, &standing, step) {
+        Ok((fault, _)) => {
             turn.effect = act(ctx, facts, &turn.episode, record, fault, step);
             wake.at(ctx.settings.retry);
         }
         Err(hold) => turn.hold(&record.fault_id, hold, wake),
     }
+}
+
+/// What an attempt is for that is not known to have begun: its fault, and the step of the policy. None where it comes to its end
+/// here: the episode stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
+pub(super) fn purpose<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &'p Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    gone: &str,
+) -> Option<(EpisodeFault, &'p Step)> {
+    let now = ctx.snapshot.now;
+    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+        ending::cancel(ctx, &mut turn.episode, &why);
+        return None;
+    }
+    let standing = turn.episode.fault(&record.fault_id).cloned();
+    let (Some(standing), Some(step)) = (standing, step_of(policy, &turn.episode, record)) else {
+        end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
+        return None;
+    };
+    if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
+        end(turn, StepState::Cancelled, gone, now);
+        return None;
+    }
+    Some((standing, step))
 }
 
 /// Whether the reserved step may still be done.
@@ -150,15 +174,17 @@ pub(super) fn again<'f>(
     policy: &Policy,
     standing: &EpisodeFault,
     step: &Step,
-) -> Result<&'f Fault, Hold> {
+) -> Result<(&'f Fault, Lane), Hold> {
     let not_now = || {
         let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
         Hold::new(HoldReason::NotConfirmed, &message)
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
-    ladder::may_take(ctx, facts, policy, seen, rule, step)?;
-    Ok(&seen.fault)
+    // People are told once it is decided, whether or not the probe still looks.
+    let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
+    let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
+    Ok((&seen.fault, lane))
 }
 
 /// Ends the attempt under way.

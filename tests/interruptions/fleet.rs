@@ -1,0 +1,195 @@
+//! Nodes on a real API server whose probes report, and whose kubelets run our Jobs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use nrh::api::{NodeRemediation, NodeRuntimeHealth};
+use nrh::core::condition::{ConditionType, looked_at};
+use nrh::core::episode::Phase;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+/// How often probes report and kubelets look.
+const BEAT: Duration = Duration::from_millis(300);
+/// How often a node says that it is Ready.
+const READY: Duration = Duration::from_secs(5);
+/// How long a healing may take.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// All nodes.
+#[derive(Clone)]
+pub struct Fleet {
+    client: Client,
+    /// Since when each is sick, while it is.
+    nodes: Arc<Mutex<BTreeMap<String, Option<Timestamp>>>>,
+    /// Operations that were carried out on nodes, each time.
+    done: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fleet {
+    /// No nodes yet; they live as long as the runtime.
+    pub fn new(client: Client) -> Self {
+        let fleet = Self { client, nodes: Arc::default(), done: Arc::default() };
+        tokio::spawn(fleet.clone().live());
+        fleet
+    }
+
+    /// Makes a node that is sick from the start.
+    pub async fn sick_node(&self, name: &str) -> Result<()> {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}});
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+        self.ready(name).await?;
+        self.nodes.lock().unwrap().insert(name.to_owned(), Some(Timestamp::now()));
+        Ok(())
+    }
+
+    /// Takes a node away.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.nodes.lock().unwrap().remove(name);
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until the node's episode has healed it.
+    pub async fn healed(&self, node: &str) -> Result<()> {
+        let ends = Instant::now() + LIMIT;
+        loop {
+            let episodes = self.episodes(node).await?;
+            let is_over = |episode: &&NodeRemediation| episode.status.as_ref().is_some_and(|s| s.finished_at.is_some());
+            let has_healed =
+                |episode: &NodeRemediation| episode.status.as_ref().is_some_and(|s| s.phase == Phase::Succeeded);
+            if episodes.iter().any(has_healed) && episodes.iter().filter(is_over).count() == episodes.len() {
+                return Ok(());
+            }
+            let told: Vec<Value> = episodes.iter().filter_map(|e| serde_json::to_value(&e.status).ok()).collect();
+            ensure!(Instant::now() < ends, "node {node} is not healed within {} s: {told:#?}", LIMIT.as_secs());
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Episodes of a node.
+    pub async fn episodes(&self, node: &str) -> Result<Vec<NodeRemediation>> {
+        let api: Api<NodeRemediation> = Api::all(self.client.clone());
+        let all = api.list(&ListParams::default()).await?.items;
+        Ok(all.into_iter().filter(|episode| episode.spec.node_name == node).collect())
+    }
+
+    /// What must hold once a node is healed, whatever happened on the way.
+    pub async fn check(&self, node: &str) -> Result<()> {
+        let done: Vec<String> = self.done.lock().unwrap().iter().filter(|id| id.starts_with(node)).cloned().collect();
+        ensure!(done.len() == 1, "node {node} was acted on {} times: {done:?}", done.len());
+        let episodes = self.episodes(node).await?;
+        // One whose leader died before it was recorded ends by itself; nothing was done in it.
+        let acted = |episode: &&NodeRemediation| episode.status.as_ref().is_some_and(|status| !status.steps.is_empty());
+        let count = episodes.iter().filter(acted).count();
+        ensure!(count == 1, "node {node} has {count} episodes in which something was done");
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let spec = nodes.get(node).await?.spec.unwrap_or_default();
+        ensure!(spec.unschedulable != Some(true), "node {node} is still cordoned");
+        Ok(())
+    }
+
+    /// Waits until no slot is taken any more.
+    pub async fn ledger_is_empty(&self) -> Result<()> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "nrh-system");
+        let ends = Instant::now() + LIMIT;
+        loop {
+            let data = maps.get("nrh-ledger").await?.data.unwrap_or_default();
+            let ledger = data.get("ledger.json").context("a ledger")?;
+            if ledger == "{\"slots\":{}}" {
+                return Ok(());
+            }
+            ensure!(Instant::now() < ends, "slots are still taken: {ledger}");
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn live(self) {
+        let (mut sequence, mut told) = (0_u64, Instant::now());
+        loop {
+            sleep(BEAT).await;
+            sequence += 1;
+            let nodes: Vec<(String, Option<Timestamp>)> =
+                self.nodes.lock().unwrap().iter().map(|(name, sick)| (name.clone(), *sick)).collect();
+            let is_due = told.elapsed() >= READY;
+            for (name, sick) in nodes {
+                // The controller may not have made its object yet; a node may be on its way out.
+                let _ = self.report(&name, sequence, sick).await;
+                if is_due {
+                    let _ = self.ready(&name).await;
+                }
+            }
+            if is_due {
+                told = Instant::now();
+            }
+            let _ = self.run_jobs().await;
+        }
+    }
+
+    async fn ready(&self, node: &str) -> Result<()> {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+            "lastHeartbeatTime": now}]}});
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(&status)).await?;
+        Ok(())
+    }
+
+    async fn report(&self, node: &str, sequence: u64, sick: Option<Timestamp>) -> Result<()> {
+        let now = Timestamp::now();
+        let fault = |since: Timestamp| {
+            json!({"id": format!("leakedshim-{node}"), "type": "LeakedShim", "severity": "Medium", "state": "Confirmed",
+                "subject": {"kind": "Shim", "id": "0".repeat(64)},
+                "target": {"process": {"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"},
+                    "sandboxId": "0".repeat(64)},
+                "message": "a shim is left over", "firstSeen": since, "forSeconds": 90, "confirmations": 3, "lookAgeSeconds": 0})
+        };
+        let judged = looked_at().map(|kind| {
+            let is_bad = sick.is_some() && kind == ConditionType::SandboxesConsistent;
+            let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
+            json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": sick.unwrap_or(now)})
+        });
+        let conditions: Vec<Value> = judged.collect();
+        let status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
+            "probe": {"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
+                "canAct": true, "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
+            "kubelet": {"started": true}, "faults": sick.map(fault).into_iter().collect::<Vec<_>>(), "conditions": conditions}});
+        let api: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
+        api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
+        Ok(())
+    }
+
+    /// Each pod of a Job is run once, heals its node and says so.
+    async fn run_jobs(&self) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "nrh-node");
+        for pod in pods.list(&ListParams::default().labels("batch.kubernetes.io/job-name")).await?.items {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+            let operation = pod.labels().get("batch.kubernetes.io/job-name").cloned().context("the name of a Job")?;
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+            if phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let now = Timestamp::now();
+            let outcome =
+                json!({"operationId": operation, "state": "Done", "reason": "Acted", "message": "removed", "at": now});
+            let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
+                    "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
+            self.done.lock().unwrap().push(operation);
+            if let Some(sick) = self.nodes.lock().unwrap().get_mut(&node) {
+                *sick = None;
+            }
+            pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&status)).await?;
+        }
+        Ok(())
+    }
+}
