@@ -3,6 +3,7 @@
 
 mod advance;
 mod approval;
+mod attempt;
 mod decide;
 mod ending;
 mod evidence;

@@ -5,9 +5,9 @@ use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, approval, ending, ladder, readiness, refused, steps};
+use super::{Ctx, Hold, HoldReason, Wake, approval, attempt, ending, ladder, readiness, refused, steps};
 use crate::core::episode::{
-    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, operation_id, since,
+    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, since,
 };
 use crate::core::fault::FaultState;
 use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
@@ -49,7 +49,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         let held = turn.held.len();
         wait_for_step(turn, wake);
         join(ctx, facts, policy, turn, wake);
-        approval::give_way(ctx, facts, policy, turn, held, payment, wake);
+        give_way(ctx, facts, policy, turn, held, payment, wake);
     }
     turn.episode.set_phase();
 }
@@ -158,7 +158,7 @@ pub(super) fn next_step(
 }
 
 /// The same for all faults but one.
-pub(super) fn next_step_but(
+fn next_step_but(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
@@ -297,28 +297,6 @@ fn replace(episode: &mut Episode, standing: EpisodeFault) {
     }
 }
 
-/// A new attempt, with the next free operation id.
-pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
-    StepRecord {
-        operation_id: operation_id(&episode.name, episode.opened_at, episode.steps.len() + 1),
-        fault_id: standing.id.clone(),
-        action: step.action.kind(),
-        signal: ladder::signal(&step.action),
-        rung: standing.rung,
-        lane,
-        target: crate::core::fault::Target::default(),
-        state: StepState::Reserved,
-        reason: None,
-        message: String::new(),
-        reserved_at: ctx.snapshot.now,
-        approved_by: None,
-        started_at: None,
-        acted_at: None,
-        clean_since: None,
-        finished_at: None,
-    }
-}
-
 /// Records a step that is a dry run, or that even this would be held, and goes on to the next.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn shadow(
@@ -333,7 +311,7 @@ fn shadow(
 ) {
     let judged = judged(ctx, facts, policy, &standing, seen, rule, step);
     let lane = judged.as_ref().map_or(Lane::Api, |(_, lane)| *lane);
-    let mut record = record(ctx, &turn.episode, &standing, step, lane);
+    let mut record = attempt::record(ctx, &turn.episode, &standing, step, lane);
     let message = match judged {
         Ok((seen, _)) => {
             record.target = seen.fault.target.clone();
@@ -358,24 +336,19 @@ fn reserve(
     lane: Lane,
     wake: &mut Wake,
 ) {
-    let mut record = record(ctx, &turn.episode, standing, step, lane);
+    let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
-    owe(&mut turn.episode, record.action);
+    attempt::owe(&mut turn.episode, record.action);
     turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
-    turn.effect = steps::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
+    turn.effect = attempt::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
     turn.episode.steps.push(record);
     wake.at(ctx.settings.retry);
-}
-
-/// What is to be put back after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(episode: &mut Episode, action: ActionType) {
-    episode.undo.cordoned |= action == ActionType::Cordon;
 }
 
 /// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day, or since
 /// the node was acted on too often, is not replaced by a harsher one: people are told instead, where the ladder says so.
 fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
-    let mut record = record(ctx, &turn.episode, &standing, step, Lane::Api);
+    let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung += 1;
@@ -383,4 +356,33 @@ fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &R
         standing.rung = rule.telling_rung(standing.rung);
     }
     replace(&mut turn.episode, standing);
+}
+
+/// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
+/// asked for again after it. `held` is how many holds the turn had before it was told what the others wait for.
+fn give_way(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    held: usize,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
+    let is_open = |step: &&StepRecord| {
+        step.state == StepState::AwaitingApproval && turn.episode.approved(&step.operation_id).is_none()
+    };
+    let Some(fault) = turn.episode.current_step().filter(is_open).map(|step| step.fault_id.clone()) else { return };
+    let mut other = Turn::new(turn.episode.clone());
+    attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
+    let mut later = *wake;
+    next_step_but(ctx, facts, policy, &mut other, Some(&fault), payment, &mut later);
+    let goes_first = other.episode.current_step().is_some_and(|step| step.action != ActionType::Notify);
+    if other.effect.is_none() || !goes_first {
+        return;
+    }
+    *wake = later;
+    turn.held.truncate(held);
+    turn.held.append(&mut other.held);
+    (turn.episode, turn.effect) = (other.episode, other.effect);
 }

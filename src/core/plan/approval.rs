@@ -7,16 +7,17 @@
 //!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
 //! ```
 
+use jiff::Timestamp;
+
 use super::evidence::{NodeFacts, Seen};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, advance, steps};
+use super::{Ctx, Hold, HoldReason, Wake, attempt};
 use crate::core::episode::{EpisodeFault, Lane, StepRecord, StepState, clock, since};
-use crate::core::policy::{ActionType, Policy, Step};
-use jiff::Timestamp;
+use crate::core::policy::{Policy, Step};
 
-/// Why an attempt ended that is asked for again.
-const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
+/// Why an attempt ended that gave way to another fault, and is asked for again.
+pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
 
 /// Records the attempt, and asks for its approval.
 pub(super) fn ask(
@@ -28,7 +29,7 @@ pub(super) fn ask(
     lane: Lane,
     wake: &mut Wake,
 ) {
-    let mut record = advance::record(ctx, &turn.episode, standing, step, lane);
+    let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
     record.state = StepState::AwaitingApproval;
     record.reserved_at = asked_at(turn, &record);
@@ -50,12 +51,17 @@ pub(super) fn wait(
 ) {
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the step was approved";
-    let Some((standing, step)) = steps::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
     if facts.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
-        return steps::end(turn, StepState::Cancelled, "the object has changed since its approval was asked for", now);
+        return attempt::end(
+            turn,
+            StepState::Cancelled,
+            "the object has changed since its approval was asked for",
+            now,
+        );
     }
     let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = payment.is_made().and_then(|()| steps::again(ctx, facts, policy, &standing, step));
+    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &standing, step));
     let age = since(now, record.reserved_at);
     let is_held = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && (!is_held || again.is_err()) {
@@ -66,7 +72,7 @@ pub(super) fn wait(
         if let Some(current) = turn.episode.current_step_mut() {
             current.approved_by = by;
         }
-        steps::end(turn, StepState::TimedOut, &why, now);
+        attempt::end(turn, StepState::TimedOut, &why, now);
         if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.episode.fault_mut(&standing.id)) {
             fault.rung = rule.telling_rung(fault.rung.saturating_add(1));
         }
@@ -82,45 +88,16 @@ pub(super) fn wait(
         Ok((fault, lane)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             turn.episode.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            advance::owe(&mut turn.episode, record.action);
+            attempt::owe(&mut turn.episode, record.action);
             let Some(current) = turn.episode.current_step_mut() else { return };
             (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
             // What could start pods when it was asked need not be able to now.
             current.lane = lane;
             let record = current.clone();
-            turn.effect = steps::act(ctx, facts, &turn.episode, &record, fault, step);
+            turn.effect = attempt::act(ctx, facts, &turn.episode, &record, fault, step);
             wake.at(ctx.settings.retry);
         }
     }
-}
-
-/// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
-/// asked for again after it. `held` is how many holds the turn had before it was told what the others wait for.
-pub(super) fn give_way(
-    ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    policy: &Policy,
-    turn: &mut Turn,
-    held: usize,
-    payment: &Payment,
-    wake: &mut Wake,
-) {
-    let is_open = |step: &&StepRecord| {
-        step.state == StepState::AwaitingApproval && turn.episode.approved(&step.operation_id).is_none()
-    };
-    let Some(fault) = turn.episode.current_step().filter(is_open).map(|step| step.fault_id.clone()) else { return };
-    let mut other = Turn::new(turn.episode.clone());
-    steps::end(&mut other, StepState::Cancelled, GAVE_WAY, ctx.snapshot.now);
-    let mut later = *wake;
-    advance::next_step_but(ctx, facts, policy, &mut other, Some(&fault), payment, &mut later);
-    let goes_first = other.episode.current_step().is_some_and(|step| step.action != ActionType::Notify);
-    if other.effect.is_none() || !goes_first {
-        return;
-    }
-    *wake = later;
-    turn.held.truncate(held);
-    turn.held.append(&mut other.held);
-    (turn.episode, turn.effect) = (other.episode, other.effect);
 }
 
 /// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.

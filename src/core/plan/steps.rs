@@ -1,34 +1,13 @@
 //! The step under way: from reserved over started to verified.
 
 use super::evidence::{Cure, NodeFacts};
-use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, Wake, approval, ending, ladder};
-use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, StepRecord, StepState, since};
-use crate::core::fault::{Fault, FaultState};
+use super::{Ctx, Wake, approval, attempt};
+use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
-use crate::core::policy::{Action, Mode, Policy, Step};
+use crate::core::policy::{Policy, Step};
 use std::time::Duration;
-
-/// The act of a reserved step.
-pub(super) fn act(
-    ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    episode: &Episode,
-    record: &StepRecord,
-    fault: &Fault,
-    step: &Step,
-) -> Option<Effect> {
-    let operation = ladder::operation(ctx, facts, record, fault, step)?;
-    Some(Effect::Act {
-        episode: episode.name.clone(),
-        operation_id: record.operation_id.clone(),
-        node: episode.node.clone(),
-        node_uid: episode.node_uid.clone(),
-        operation,
-    })
-}
 
 /// Moves the step under way on as far as the evidence allows.
 pub(super) fn move_on(
@@ -48,18 +27,11 @@ pub(super) fn move_on(
         StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Reserved => repeat(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
-        StepState::Verifying => verify(ctx, facts, turn, &record, step_of(policy, &turn.episode, &record), wake),
+        StepState::Verifying => {
+            verify(ctx, facts, turn, &record, attempt::step_of(policy, &turn.episode, &record), wake);
+        }
         _ => {}
     }
-}
-
-/// The step of the policy that the attempt was made for, if the policy still has it.
-fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
-    let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
-    let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
-    // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
-    let is_same = step.action.kind() == record.action && ladder::signal(&step.action) == record.signal;
-    (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
 /// The node's answer, from either lane: the best one counts.
@@ -113,7 +85,7 @@ fn repeat(
 ) {
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the act was known to be done";
-    let Some((standing, step)) = purpose(ctx, facts, policy, turn, record, gone) else { return };
+    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
     let (age, unpaid) = (since(now, record.reserved_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
         // Without a ledger nobody has tried: that costs no attempt, and nothing harsher follows on it.
@@ -121,7 +93,7 @@ fn repeat(
             Some(_) => (StepState::Cancelled, "its slot could not be stored in time"),
             None => (StepState::TimedOut, "the act could not be started in time"),
         };
-        return end(turn, state, why, now);
+        return attempt::end(turn, state, why, now);
     }
     wake.at(ctx.settings.answer_within.saturating_sub(age));
     if let Some(hold) = unpaid {
@@ -129,68 +101,14 @@ fn repeat(
     }
     if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
         let why = "its approval was taken back, or the policy asks for one now";
-        return end(turn, StepState::Cancelled, why, now);
+        return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    match again(ctx, facts, policy, &standing, step) {
+    match attempt::again(ctx, facts, policy, &standing, step) {
         Ok((fault, _)) => {
-            turn.effect = act(ctx, facts, &turn.episode, record, fault, step);
+            turn.effect = attempt::act(ctx, facts, &turn.episode, record, fault, step);
             wake.at(ctx.settings.retry);
         }
         Err(hold) => turn.hold(&record.fault_id, hold, wake),
-    }
-}
-
-/// What an attempt is for that is not known to have begun: its fault, and the step of the policy. None where it comes to its end
-/// here: the episode stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
-pub(super) fn purpose<'p>(
-    ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    policy: &'p Policy,
-    turn: &mut Turn,
-    record: &StepRecord,
-    gone: &str,
-) -> Option<(EpisodeFault, &'p Step)> {
-    let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
-        ending::cancel(ctx, &mut turn.episode, &why);
-        return None;
-    }
-    let standing = turn.episode.fault(&record.fault_id).cloned();
-    let (Some(standing), Some(step)) = (standing, step_of(policy, &turn.episode, record)) else {
-        end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
-        return None;
-    };
-    if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
-        end(turn, StepState::Cancelled, gone, now);
-        return None;
-    }
-    Some((standing, step))
-}
-
-/// Whether the reserved step may still be done.
-pub(super) fn again<'f>(
-    ctx: Ctx<'_>,
-    facts: &'f NodeFacts<'_>,
-    policy: &Policy,
-    standing: &EpisodeFault,
-    step: &Step,
-) -> Result<(&'f Fault, Lane), Hold> {
-    let not_now = || {
-        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
-        Hold::new(HoldReason::NotConfirmed, &message)
-    };
-    let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
-    let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
-    // People are told once it is decided, whether or not the probe still looks.
-    let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
-    let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    Ok((&seen.fault, lane))
-}
-
-/// Ends the attempt under way.
-pub(super) fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
-    if let Some(step) = turn.episode.current_step_mut() {
-        step.finish(state, message, now);
     }
 }
 
@@ -211,7 +129,7 @@ fn wait(
     if record.lane == Lane::Job {
         wake.when_past(settings.job_start, age);
         if is_late && job.is_some_and(|job| job.finished) {
-            return end(turn, StepState::Failed, "the Job ended without a result", now);
+            return attempt::end(turn, StepState::Failed, "the Job ended without a result", now);
         }
         let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
         if is_late && can_act && !job.is_some_and(|job| job.started) {
@@ -219,12 +137,12 @@ fn wait(
         }
     }
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
-    let limit = match step_of(policy, &turn.episode, record) {
+    let limit = match attempt::step_of(policy, &turn.episode, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
         _ => settings.answer_within,
     };
     if age >= limit {
-        return end(turn, StepState::TimedOut, "no answer from the node in time", now);
+        return attempt::end(turn, StepState::TimedOut, "no answer from the node in time", now);
     }
     wake.at(limit.saturating_sub(age));
 }
@@ -274,7 +192,7 @@ fn verify(
     let age = since(now, acted_at);
     match clean_since.map(|at| since(now, at)) {
         Some(clean) if clean >= verify_for => {
-            end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
+            attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
             if let Some(fault) = turn.episode.fault_mut(&record.fault_id) {
                 fault.state = HealState::Healed;
                 let message = format!("{} healed by {}", fault.kind, record.phrase());
@@ -284,7 +202,7 @@ fn verify(
         Some(clean) => wake.at(verify_for.saturating_sub(clean)),
         None if age >= timeout => {
             let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could look at the fault" };
-            end(turn, StepState::Failed, &done_message(record, why), now);
+            attempt::end(turn, StepState::Failed, &done_message(record, why), now);
         }
         None => wake.at(timeout.saturating_sub(age)),
     }

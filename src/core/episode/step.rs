@@ -1,0 +1,146 @@
+//! One attempt at a step, as it is recorded.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::core::fault::{MAX_LINE, Target};
+use crate::core::order::{OutcomeReason, Signal};
+use crate::core::policy::ActionType;
+use crate::core::text;
+
+/// Where a step is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Lane {
+    /// By the controller, through the API.
+    Api,
+    /// By a Job on the node: the kubelet can start pods.
+    Job,
+    /// By the probe on the node: the kubelet cannot.
+    Agent,
+}
+
+/// How far one attempt of a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum StepState {
+    /// Recorded under its operation id; nothing is done before a person has approved that.
+    AwaitingApproval,
+    /// Recorded under its operation id; the act may or may not have happened yet.
+    Reserved,
+    /// The act was started.
+    Started,
+    /// The act was done; its effect is being verified.
+    Verifying,
+    /// The fault stayed away for as long as the step asks.
+    Succeeded,
+    /// Tried without effect, or it went wrong.
+    Failed,
+    /// Not done: the last look disagreed. Nothing was touched; it costs no attempt when only the target
+    /// had changed.
+    Refused,
+    /// No answer in time.
+    TimedOut,
+    /// Withdrawn before it was done.
+    Cancelled,
+    /// Dry run.
+    Simulated,
+}
+
+impl StepState {
+    /// Whether this attempt is at an end.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::AwaitingApproval | Self::Reserved | Self::Started | Self::Verifying)
+    }
+}
+
+/// One attempt at one step: a line of the timeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepRecord {
+    /// Identity of the attempt, reserved before the act.
+    #[schemars(length(max = 63))]
+    pub operation_id: String,
+    /// Id of the fault it is meant to heal.
+    #[schemars(length(max = 80))]
+    pub fault_id: String,
+    /// Kind of the action.
+    pub action: ActionType,
+    /// Signal, for `ReleaseHungProcess`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Signal>,
+    /// Rung of the rule's ladder, from 0.
+    pub rung: u32,
+    /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
+    pub lane: Lane,
+    /// What it touches.
+    #[serde(default)]
+    pub target: Target,
+    /// How far the attempt is.
+    pub state: StepState,
+    /// Why it ended as it did, where the node answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<OutcomeReason>,
+    /// What came of it, in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// When it was reserved, by the controller's clock; before that, since when its approval has been awaited.
+    pub reserved_at: Timestamp,
+    /// Who approved it, as the API server knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub approved_by: Option<String>,
+    /// When the act was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When the act was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acted_at: Option<Timestamp>,
+    /// Since when the fault has been seen to be gone, during verification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_since: Option<Timestamp>,
+    /// When it came to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+}
+
+impl StepRecord {
+    /// What is done, in one word: `ReleaseHungProcess(Cont)`.
+    pub fn phrase(&self) -> String {
+        match self.signal {
+            Some(signal) => format!("{}({signal:?})", self.action.as_str()),
+            None => self.action.as_str().to_owned(),
+        }
+    }
+
+    /// Ends the attempt.
+    pub fn finish(&mut self, state: StepState, message: &str, now: Timestamp) {
+        self.state = state;
+        self.message = text::bounded(message, MAX_LINE);
+        self.finished_at = Some(now);
+    }
+
+    /// Whether the API server refused the controller's own call: no node was asked, and nothing was touched.
+    pub const fn is_refused_call(&self) -> bool {
+        // A node that answered so had the order, which the record tells by its start.
+        matches!(self.state, StepState::Failed)
+            && matches!(self.reason, Some(OutcomeReason::CallFailed))
+            && self.started_at.is_none()
+    }
+
+    /// Whether the attempt came to nothing only because the object had changed or was gone, or because the node
+    /// could not look just then: nothing was touched, and it costs nothing.
+    pub const fn is_free(&self) -> bool {
+        matches!(self.state, StepState::Refused)
+            && matches!(
+                self.reason,
+                Some(
+                    OutcomeReason::TargetChanged
+                        | OutcomeReason::TargetGone
+                        | OutcomeReason::Recovered
+                        | OutcomeReason::CannotLook
+                        | OutcomeReason::KubeletBusy
+                )
+            )
+    }
+}
