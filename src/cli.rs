@@ -230,7 +230,7 @@ pub enum SimulateOutput {
     /// A table; what is the same for several nodes is one row.
     #[default]
     Table,
-    /// A list of all lines.
+    /// An object: `start`, `until`, `unmet` (what was expected in vain) and `lines`.
     Json,
 }
 

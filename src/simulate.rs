@@ -17,10 +17,12 @@ pub mod timeline;
 pub mod world;
 
 use std::collections::BTreeSet;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
+use kube::Resource;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -60,21 +62,33 @@ async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
 fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
     let unmet = expect::unmet(&timeline.expect, &account);
-    match args.output {
-        SimulateOutput::Table => print!("{}\n{}", text::table(&account), text::summary(&account)),
+    let told = match args.output {
+        SimulateOutput::Table => format!("{}\n{}", text::table(&account), text::summary(&account)),
         SimulateOutput::Json => {
             let report =
                 Report { start: timeline.start, until: Offset(timeline.end()), unmet: &unmet, lines: &account.lines };
-            println!("{}", serde_json::to_string_pretty(&report)?);
+            format!("{}\n", serde_json::to_string_pretty(&report)?)
         }
-    }
+    };
+    tell(&told)?;
     for note in &account.notes {
         eprintln!("note: {note}");
+    }
+    if timeline.expect.is_empty() {
+        eprintln!("note: the timeline expects nothing, so nothing was checked");
     }
     if unmet.is_empty() {
         return Ok(());
     }
     Err(Unmet { of: timeline.expect.len(), sentences: unmet }.into())
+}
+
+/// Writes to standard output. Who reads no further has had enough.
+fn tell(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 /// What `-o json` prints.
@@ -163,6 +177,9 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
 
 fn policy(object: Value) -> anyhow::Result<Policy> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name").to_owned();
+    let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
+    ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
     let object: RemediationPolicy = serde_json::from_value(object).with_context(|| format!("policy {name}"))?;
     match convert::policy(&object) {
         Ok(policy) => Ok(policy),

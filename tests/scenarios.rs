@@ -51,7 +51,12 @@ items:
 
 /// The program with a timeline in the folder: exit code, and what it printed.
 fn simulate(folder: &Path, timeline: &str, flags: &[&str]) -> (i32, String, String) {
-    std::fs::write(folder.join("policy.yaml"), POLICY).unwrap();
+    simulate_with(folder, POLICY, timeline, flags)
+}
+
+/// The same with another policy.
+fn simulate_with(folder: &Path, policy: &str, timeline: &str, flags: &[&str]) -> (i32, String, String) {
+    std::fs::write(folder.join("policy.yaml"), policy).unwrap();
     std::fs::write(folder.join("timeline.yaml"), timeline).unwrap();
     let mut program = Command::new(env!("CARGO_BIN_EXE_nrh"));
     program
@@ -92,6 +97,18 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
     let other = orphan.replace("pool: a", "pool: b");
     let (code, _, error) = simulate(folder.path(), &other, &[]);
     assert_eq!((code, error.contains("policy leftovers selects none of the nodes")), (0, true), "{error}");
+    for (wrong, right, said) in [
+        ("runtimehealth.io/v7", "runtimehealth.io/v1alpha1", "apiVersion: expected runtimehealth.io/v1alpha1, found"),
+        (
+            "faults: [OrphanContainer], namespaces: ['*-shop']",
+            "faults: [OrphanContainer]",
+            "with `*` at its end at most, found \"*-shop\"",
+        ),
+        ("{action: CleanupOrphans, approvalTimeout: 5m}", "{action: CleanupOrphans}", "without which nobody is asked"),
+    ] {
+        let (code, _, error) = simulate_with(folder.path(), &POLICY.replace(right, wrong), orphan, &[]);
+        assert_eq!((code, error.contains(said)), (2, true), "{wrong}: {error}");
+    }
     let (code, _, error) = simulate(folder.path(), orphan, &["--file", "x"]);
     assert_eq!((code, error.contains("--record")), (2, true), "{error}");
 }

@@ -103,6 +103,11 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     if rule.matches.faults.is_empty() {
         errors.push(format!("{at}.match.faults: expected at least one fault, found none"));
     }
+    let (only, except) = (&rule.matches.namespaces, &rule.matches.except_namespaces);
+    for name in only.iter().chain(except).filter(|name| !is_namespace(name)) {
+        errors
+            .push(format!("{at}.match: expected the name of a namespace, with `*` at its end at most, found {name:?}"));
+    }
     if rule.steps.is_empty() {
         errors.push(format!("{at}.steps: expected at least one step, found none"));
     }
@@ -134,6 +139,13 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     }
 }
 
+/// Whether it is the name of a namespace, or the beginning of one with a `*`.
+fn is_namespace(pattern: &str) -> bool {
+    let name = pattern.strip_suffix('*').unwrap_or(pattern);
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
+}
+
 fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<Step> {
     if step.attempts == 0 || step.attempts > 5 {
         errors.push(format!("{at}.attempts: expected 1 to 5, found {}", step.attempts));
@@ -146,6 +158,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     }
     if step.approval == Some(ApprovalMode::Manual) && step.action == ActionType::Notify {
         errors.push(format!("{at}.approval: Notify tells people, expected Automatic, found Manual"));
+    }
+    if step.approval_timeout.is_some() && step.approval != Some(ApprovalMode::Manual) {
+        errors.push(format!("{at}.approvalTimeout: goes with approval Manual, without which nobody is asked"));
     }
     if step.notify.is_some() && step.action != ActionType::Notify {
         errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));

@@ -383,6 +383,7 @@ impl Event {
         ]
         .contains(&true);
         ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
+        ensure!(self.approved.as_deref() != Some(""), "approved: expected a person's name, found \"\"");
         ensure!(of_nodes != self.nodes.is_empty(), "what happens to nodes needs `nodes`, and a policy has none");
         for pattern in &self.nodes {
             let is_one = names.iter().any(|(name, _)| is_like(pattern, name));
@@ -464,6 +465,7 @@ mod tests {
             ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
             ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
             ("{at: 1m, nodes: [w-1], first: 0, cordoned: true}", "", "first: expected at least 1, found 0"),
+            ("{at: 1m, nodes: [w-1], approved: ''}", "", "approved: expected a person's name"),
             ("", "{node: w-1}", "expectation 1: expected one of does, would, held, ends and openAtMost, found 0"),
             ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
             ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),

@@ -106,6 +106,16 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     cases.allowed(ann, "take it back", merge(&path, json!({"spec": {"approval": null}}))).await;
+    cases.allowed(ann, "approve it again", merge(&path, approval(ann_name, "op-2"))).await;
+    let second = approval("admin", "op-2");
+    cases
+        .denied(
+            &all.admin,
+            "approve what somebody else has",
+            merge(&path, second),
+            "somebody else has approved this operation already",
+        )
+        .await;
     let moved = all.admin.send(&merge(&path, json!({"spec": {"nodeName": "worker-2"}}))).await;
     let is_refused = matches!(&moved, Err((422, message)) if message.contains("cannot be changed"));
     cases.note("an episode of another node", is_refused, &format!("{moved:?}"));
