@@ -35,7 +35,7 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
         print!("{}", told(&waiting));
         return Ok(());
     };
-    let Some(episode) = waiting.iter().find(|episode| operation_of(episode) == Some(operation.as_str())) else {
+    let Some(episode) = waiting.iter().find(|episode| episode.unanswered() == Some(operation.as_str())) else {
         bail!("operation {operation} does not wait for approval (any more); what does:\n{}", told(&waiting));
     };
     let by = whoami(client).await?;
@@ -69,14 +69,9 @@ async fn whoami(client: Client) -> anyhow::Result<String> {
     name.context("the API server does not say who you are")
 }
 
-fn operation_of(episode: &Episode) -> Option<&str> {
-    // One that is approved waits no more, whatever its record says yet.
-    episode.awaiting().filter(|operation| episode.approved(operation).is_none())
-}
-
 /// Episodes with a step that waits, of this node or of this name.
 fn waiting<'e>(episodes: &'e [Episode], what: Option<&str>) -> anyhow::Result<Vec<&'e Episode>> {
-    let all: Vec<&Episode> = episodes.iter().filter(|episode| operation_of(episode).is_some()).collect();
+    let all: Vec<&Episode> = episodes.iter().filter(|episode| episode.unanswered().is_some()).collect();
     let Some(what) = what else { return Ok(all) };
     let its = all.iter().copied().filter(|episode| episode.node == what || episode.name == what);
     let its: Vec<&Episode> = its.collect();
@@ -106,11 +101,8 @@ fn told(waiting: &[&Episode]) -> String {
         // Writing to a text does not fail.
         let _ = writeln!(text, "{}", line(episode));
         let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.reserved_at));
-        let _ = writeln!(
-            text,
-            "  why: kubectl describe nrh {0}; yes: nrh approve {0} --operation {1}",
-            episode.node, step.operation_id
-        );
+        let yes = episode.approve_command(&step.operation_id);
+        let _ = writeln!(text, "  why: kubectl describe nrh {}; yes: {yes}", episode.node);
     }
     if text.is_empty() { "no step waits for approval\n".to_owned() } else { text }
 }

@@ -177,6 +177,14 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
     replica.crash().await;
 }
 
+/// A leader opens an episode, cannot make its Job, and dies.
+async fn die_with_an_episode_open(world: &World) {
+    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
+    let first = world.controller("a");
+    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
+    first.crash().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
     let world = World::new(3);
@@ -184,10 +192,7 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
     world.kubelets();
     world.set_sick("w1", true);
     world.probe("w1");
-    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
-    let first = world.controller("a");
-    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
-    first.crash().await;
+    die_with_an_episode_open(&world).await;
     let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
     let by_first = written();
     // What the first has sent could arrive now, and the second would not see it: its slot stands in what it has read.
@@ -213,10 +218,7 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     world.kubelets();
     world.set_sick("w1", true);
     world.probe("w1");
-    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
-    let first = world.controller("a");
-    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
-    first.crash().await;
+    die_with_an_episode_open(&world).await;
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
     let second = world.controller("b");
     sleep(Duration::from_mins(20)).await;
@@ -239,10 +241,7 @@ async fn the_slot_of_an_episode_that_no_watch_shows_is_not_given_back() {
     for node in ["w1", "w2", "w3", "w4"] {
         world.probe(node);
     }
-    world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
-    let first = world.controller("a");
-    world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
-    first.crash().await;
+    die_with_an_episode_open(&world).await;
     // The second reads everything, and of episodes an answer from before the first one.
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
     let second = world.controller("b");

@@ -183,11 +183,10 @@ impl Applier {
             Effect::StoreLedger(slots) => Some(slots.clone()),
             _ => None,
         });
-        let again = || {
-            let is_needed = !ledger.is_ours() && effects.iter().any(spends);
-            self.cache.lock().snapshot.ledger.clone().filter(|_| is_needed)
-        };
-        planned.or_else(again)
+        if planned.is_some() || ledger.is_ours() || !effects.iter().any(spends) {
+            return planned;
+        }
+        self.cache.lock().snapshot.ledger.clone()
     }
 
     /// Whether the episodes whose slots are given back since nobody can see them are really not there: the watch that shows

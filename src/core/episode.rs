@@ -223,6 +223,16 @@ impl Episode {
         Some(&step.operation_id)
     }
 
+    /// The same, as long as nobody has said yes to it.
+    pub fn unanswered(&self) -> Option<&str> {
+        self.awaiting().filter(|operation| self.approved(operation).is_none())
+    }
+
+    /// How a person says yes to an operation of it.
+    pub fn approve_command(&self, operation_id: &str) -> String {
+        format!("nrh approve {} --operation {operation_id}", self.node)
+    }
+
     /// The attempt under way, if one is.
     pub fn current_step(&self) -> Option<&StepRecord> {
         self.steps.iter().rev().find(|step| !step.state.is_final())

@@ -120,8 +120,8 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
 }
 
-#[test]
-fn what_waits_for_a_person_gives_way_to_what_does_not() {
+/// A step waits for a person, and another rule of the policy does not ask.
+fn asked_beside_another_rule() -> World {
     let rules = [
         rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
         rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
@@ -129,6 +129,12 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", hung("log"), Cure::Cont);
     world.pass();
+    world
+}
+
+#[test]
+fn what_waits_for_a_person_gives_way_to_what_does_not() {
+    let mut world = asked_beside_another_rule();
     assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
     world.infect("n1", plugin(), Cure::Kill);
     for _ in 0..40 {
@@ -146,13 +152,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
 
 #[test]
 fn what_is_approved_and_held_keeps_its_place() {
-    let rules = [
-        rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
-        rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
-    ];
-    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Cont);
-    world.pass();
+    let mut world = asked_beside_another_rule();
     approve(&mut world, "ann");
     world.infect("n1", plugin(), Cure::Kill);
     world.pass();

@@ -116,10 +116,8 @@ impl Applier {
             Ok(written) => {
                 written.fold(&mut self.cache.lock(), Instant::now());
                 if let Some(operation) = episode.awaiting().filter(|_| !has_asked) {
-                    let note = format!(
-                        "episode {}: {}: nrh approve {} --operation {operation}",
-                        episode.name, episode.message, episode.node
-                    );
+                    let how = episode.approve_command(operation);
+                    let note = format!("episode {}: {}: {how}", episode.name, episode.message);
                     self.events.awaits(&episode.node, &episode.node_uid, note);
                 }
                 if episode.phase.is_final() {

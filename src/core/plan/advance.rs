@@ -6,9 +6,7 @@ use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{Ctx, Hold, HoldReason, Wake, approval, attempt, ending, ladder, readiness, refused, steps};
-use crate::core::episode::{
-    Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepRecord, StepState, since,
-};
+use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
 use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
 
@@ -369,10 +367,8 @@ fn give_way(
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    let is_open = |step: &&StepRecord| {
-        step.state == StepState::AwaitingApproval && turn.episode.approved(&step.operation_id).is_none()
-    };
-    let Some(fault) = turn.episode.current_step().filter(is_open).map(|step| step.fault_id.clone()) else { return };
+    let waiting = turn.episode.current_step().filter(|_| turn.episode.unanswered().is_some());
+    let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
     let mut other = Turn::new(turn.episode.clone());
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
     let mut later = *wake;

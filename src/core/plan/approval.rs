@@ -63,8 +63,8 @@ pub(super) fn wait(
     let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
     let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &standing, step));
     let age = since(now, record.reserved_at);
-    let is_held = by.is_some() || !step.needs_approval();
-    if age >= step.approval_timeout && (!is_held || again.is_err()) {
+    let is_agreed = by.is_some() || !step.needs_approval();
+    if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {
             (Some(by), Err(hold)) => format!("approved by {by}, and held until its time was over: {}", hold.message()),
             _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
@@ -79,7 +79,7 @@ pub(super) fn wait(
         return;
     }
     wake.at(step.approval_timeout.saturating_sub(age));
-    if !is_held {
+    if !is_agreed {
         let hold = awaited(turn, record, step);
         return turn.hold(&record.fault_id, hold, wake);
     }
@@ -110,11 +110,10 @@ fn asked_at(turn: &Turn, record: &StepRecord) -> Timestamp {
 fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Hold {
     let until = record.reserved_at.checked_add(step.approval_timeout).unwrap_or(record.reserved_at);
     let message = format!(
-        "{} waits for a person until {}: nrh approve {} --operation {}",
+        "{} waits for a person until {}: {}",
         record.phrase(),
         clock(until),
-        turn.episode.node,
-        record.operation_id
+        turn.episode.approve_command(&record.operation_id)
     );
     Hold::new(HoldReason::AwaitingApproval, &message)
 }
