@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::{PlanSettings, plan};
 use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
-use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, Snapshot, Tri};
+use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, Tri};
 use record::Line;
 
 /// One node in this many is sick.
@@ -67,7 +67,7 @@ fn fleet(nodes: usize) -> Snapshot {
             kubelet_works: Tri::True,
         }),
         faults: if n % SICK == 0 { vec![leaked_shim(name)] } else { Vec::new() },
-        restart_safe: Tri::True,
+        restart: RestartView { kubelet: Tri::True, runtime: Tri::True, ..RestartView::default() },
         ..ReportView::default()
     };
     Snapshot {

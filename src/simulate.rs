@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use jiff::Timestamp;
 use kube::Resource;
 use serde::Serialize;
@@ -167,12 +167,38 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
             Some(Value::Array(items)) => items,
             _ => vec![object],
         });
-        for object in items.filter(|object| object["kind"] == "RemediationPolicy") {
-            found.push(policy(object).with_context(cannot_use)?);
+        for object in items {
+            match object["kind"].as_str() {
+                Some("RemediationPolicy") => found.push(policy(object).with_context(cannot_use)?),
+                // What is not ours is left out; a kind that is nearly ours is a slip.
+                Some(kind) if is_ours(&object) && !OTHERS.contains(&kind) => {
+                    return Err(anyhow!("kind: expected RemediationPolicy, found {kind:?}")).with_context(cannot_use);
+                }
+                _ => {}
+            }
         }
     }
     ensure!(!found.is_empty(), "there is no RemediationPolicy in {}", path.display());
     Ok(found)
+}
+
+/// Kinds of ours that are no policies.
+const OTHERS: [&str; 2] = ["NodeRuntimeHealth", "NodeRemediation"];
+
+fn is_ours(object: &Value) -> bool {
+    let group = object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map(|(group, _)| group);
+    group == Some(&*RemediationPolicy::group(&()))
+}
+
+/// What is wrong, and where in the object.
+fn at_its_place(name: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> String {
+    let (place, said) = (error.path().to_string(), error.inner().to_string());
+    let hint = if said.starts_with("invalid type: boolean") {
+        "; a word that YAML takes for true or false has to be in quotes"
+    } else {
+        ""
+    };
+    if place == "." { format!("policy {name}: {said}{hint}") } else { format!("policy {name}: {place}: {said}{hint}") }
 }
 
 fn policy(object: Value) -> anyhow::Result<Policy> {
@@ -180,7 +206,8 @@ fn policy(object: Value) -> anyhow::Result<Policy> {
     let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
-    let object: RemediationPolicy = serde_json::from_value(object).with_context(|| format!("policy {name}"))?;
+    let object: RemediationPolicy =
+        serde_path_to_error::deserialize(object).map_err(|error| anyhow!(at_its_place(&name, &error)))?;
     match convert::policy(&object) {
         Ok(policy) => Ok(policy),
         Err(invalid) => bail!("policy {name}: {}", invalid.0.join("; ")),

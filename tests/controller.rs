@@ -404,9 +404,12 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     assert_eq!(valid("strange")["status"], "False");
     let wrong = valid("wrong");
     assert_eq!(wrong["status"], "False");
-    for error in
-        ["expected at least one fault", "expected at least one step", "used twice", "releaseHungProcess: needed"]
-    {
+    for error in [
+        "expected at least one of faults and nodeConditions",
+        "expected at least one step",
+        "used twice",
+        "releaseHungProcess: needed",
+    ] {
         assert!(wrong["message"].as_str().unwrap().contains(error), "{error} is missing in {wrong}");
     }
     let acts = jobs_created(&world.api.calls());
@@ -600,6 +603,48 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     world.write_node_status("w1");
     world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
     world.until("pods get on", || stands("PodsProgressing") == Some(json!("True"))).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_nothing() {
+    let world = World::new(1);
+    world.policy("kernel", "Enforce", &World::release());
+    world.api.change("remediationpolicies", "kernel", |policy| {
+        let asked = json!({"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung"]});
+        policy["spec"]["rules"] = json!([{"name": "kernel", "match": {"nodeConditions": [asked], "for": "2m"},
+            "steps": [{"action": "Notify"}]}]);
+    });
+    let replica = world.controller("a");
+    world.probe("w1");
+    let status =
+        || world.api.get("noderuntimehealths", "w1").map(|object| object["status"].clone()).unwrap_or_default();
+    world.until("it is well", || status()["summary"]["health"] == "Healthy").await;
+    let write = |status: &str, message: &str| {
+        world.api.change("nodes", "w1", |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.retain(|condition| condition["type"] != "KernelDeadlock");
+            conditions
+                .push(json!({"type": "KernelDeadlock", "status": status, "reason": "DockerHung", "message": message}));
+        });
+    };
+    write("True", "blocked for 120 s");
+    world.until("it is named", || status()["clusterFaults"][0]["type"] == "NodeCondition").await;
+    let named = status()["clusterFaults"][0].clone();
+    let message = "condition KernelDeadlock of the Node is True (DockerHung): blocked for 120 s";
+    assert_eq!((&named["message"], &named["state"]), (&json!(message), &json!("Confirmed")));
+    sleep(Duration::from_secs(10)).await;
+    let written = || world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count();
+    let before = written();
+    for beat in 1..9 {
+        write("True", &format!("blocked for {} s", 120 + 10 * beat));
+        sleep(Duration::from_secs(10)).await;
+    }
+    assert_eq!((written(), &status()["clusterFaults"][0]), (before, &named), "what stays the same is not written");
+    assert_eq!(world.phases(), Vec::<String>::new(), "two minutes are not over");
+    world.until("people are told", || world.phases() == ["Failed"]).await;
+    write("False", "no deadlock");
+    world.until("it is over", || status()["clusterFaults"] == Value::Null).await;
     replica.crash().await;
 }
 

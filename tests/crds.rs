@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nrh::api::{RemediationPolicy, convert, crds};
+use nrh::core::node_condition::NodeCondition;
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -125,7 +126,7 @@ fn every_policy_in_the_repository_is_valid() {
     for path in ["config/policies", "config/policies/dry-run"]
         .into_iter()
         .flat_map(yaml_files)
-        .chain([root().join("config/samples/policy.yaml")])
+        .chain(["policy.yaml", "restart.yaml"].map(|name| root().join("config/samples").join(name)))
     {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
         assert!(read.is_ok(), "{}: {read:?}", path.display());
@@ -167,6 +168,53 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
         "Notify ends the ladder",
     ] {
         assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+}
+
+/// A policy with this `match`.
+fn matching(matches: &str) -> RemediationPolicy {
+    policy(&format!(
+        "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: m}},
+          spec: {{rules: [{{name: r, match: {matches}, steps: [{{action: Notify}}]}}]}}}}"
+    ))
+}
+
+#[test]
+fn conditions_of_nodes_may_stand_beside_faults_or_instead_of_them() {
+    for (matches, count) in [
+        ("{nodeConditions: [{type: KernelDeadlock, status: 'True'}]}", 1),
+        ("{faults: [], nodeConditions: [{type: A, status: 'False', reasons: [B, C]}, {type: A, status: Unknown}]}", 2),
+        ("{faults: [DiskFull], minSeverity: Medium, nodeConditions: [{type: A, status: 'True'}]}", 1),
+    ] {
+        let read = convert::policy(&matching(matches)).unwrap();
+        assert_eq!(read.rules[0].conditions.len(), count, "{matches}");
+    }
+    // What nobody asks for is not written, so that a controller of before can read the policy.
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert_eq!(bare["spec"]["rules"][0]["match"], serde_json::json!({"faults": ["DiskFull"], "minSeverity": "Low"}));
+}
+
+#[test]
+fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
+    let long = "{nodeConditions: [{type: TYPE, status: 'True'}]}".replace("TYPE", &"x".repeat(317));
+    for (matches, sentence) in [
+        ("{minSeverity: High}", "expected at least one of faults and nodeConditions"),
+        ("{faults: [NodeCondition]}", "expected it in nodeConditions"),
+        ("{nodeConditions: [{type: '', status: 'True'}]}", "expected a type of 1 to 316 bytes"),
+        (&long, "expected a type of 1 to 316 bytes"),
+        ("{nodeConditions: [{type: A, status: 'True', reasons: ['']}]}", "expected 1 to 256 bytes each, found 0"),
+        ("{minSeverity: High, nodeConditions: [{type: A, status: 'True'}]}", "of severity Medium"),
+        ("{namespaces: [a], nodeConditions: [{type: A, status: 'True'}]}", "about no pod"),
+    ] {
+        let errors = convert::policy(&matching(matches)).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{matches}: {errors:#?}");
+    }
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    for own in NodeCondition::ALL.map(NodeCondition::as_str) {
+        let matches = format!("{{nodeConditions: [{{type: {own}, status: 'True'}}]}}");
+        let errors = convert::policy(&matching(&matches)).unwrap_err().0;
+        assert!(errors[0].contains(&format!("{own} is written on the Node by this controller itself")), "{errors:?}");
+        assert!(definition.contains(&format!("'{own}'")), "{own}: the API server lets it be");
     }
 }
 

@@ -119,6 +119,7 @@ fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target:
         fault_id: "f".to_owned(),
         fault_type: kind,
         target,
+        restart: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };

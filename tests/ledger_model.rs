@@ -196,6 +196,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         fault_id: "f".into(),
         action: ActionType::CleanupOrphans,
         signal: None,
+        restart: None,
         rung: 0,
         lane: Lane::Job,
         target: Target::default(),

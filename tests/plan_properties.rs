@@ -8,6 +8,8 @@ mod answers;
 mod approvals;
 #[path = "plan/budgets.rs"]
 mod budgets;
+#[path = "plan/conditions.rs"]
+mod conditions;
 #[path = "plan/endings.rs"]
 mod endings;
 #[path = "plan/healing.rs"]
@@ -20,6 +22,8 @@ mod pods;
 mod properties;
 #[path = "plan/refusals.rs"]
 mod refusals;
+#[path = "plan/restarts.rs"]
+mod restarts;
 #[path = "plan/samples.rs"]
 mod samples;
 #[path = "plan/storms.rs"]

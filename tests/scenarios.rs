@@ -105,6 +105,28 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
             "with `*` at its end at most, found \"*-shop\"",
         ),
         ("{action: CleanupOrphans, approvalTimeout: 5m}", "{action: CleanupOrphans}", "without which nobody is asked"),
+        ("{action: CleanupOrphan}", "{action: CleanupOrphans}", "spec.rules[0].steps[0].action: unknown variant"),
+        (
+            "faults: [OrphanContainer], for: 90",
+            "faults: [OrphanContainer]",
+            "spec.rules[0].match.for: invalid type: integer `90`, expected a duration with its unit, such as 90s",
+        ),
+        (
+            "nodeConditions: [{type: KernelDeadlock, status: True}]",
+            "faults: [OrphanContainer]",
+            "spec.rules[0].match.nodeConditions[0].status: invalid type: boolean `true`, expected string or map; a word that \
+             YAML takes for true or false has to be in quotes",
+        ),
+        (
+            "mode: Enforce\n      limits: {maxInFlight: -1}",
+            "mode: Enforce",
+            "spec.limits.maxInFlight: expected a number from 0",
+        ),
+        (
+            "kind: RemediationPolicies",
+            "kind: RemediationPolicy",
+            "kind: expected RemediationPolicy, found \"RemediationP",
+        ),
     ] {
         let (code, _, error) = simulate_with(folder.path(), &POLICY.replace(right, wrong), orphan, &[]);
         assert_eq!((code, error.contains(said)), (2, true), "{wrong}: {error}");

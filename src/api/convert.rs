@@ -4,13 +4,18 @@
 use std::collections::BTreeSet;
 
 use super::policy::{
-    IntOrPercent, NodeSelector, PolicyRule, PolicyStep, PolicyWindow, RemediationPolicy, SelectorOperator,
+    IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
+    RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::episode::Episode;
+use crate::core::fault::{FaultType, Severity};
+use crate::core::foreign::{self, Asked};
+use crate::core::node_condition::NodeCondition;
+use crate::core::order::is_service;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, Policy, Requirement, Rule,
-    Selector, Step, StormLimit, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, Daemon, History, Limits, Mode, Namespaces, NodeLimit, Policy,
+    Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
 use std::time::Duration;
@@ -100,9 +105,7 @@ fn read_window(window: &PolicyWindow) -> Result<Window, String> {
 
 fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     let at = format!("rules[{}]", rule.name);
-    if rule.matches.faults.is_empty() {
-        errors.push(format!("{at}.match.faults: expected at least one fault, found none"));
-    }
+    check_match(&rule.matches, &at, errors);
     let (only, except) = (&rule.matches.namespaces, &rule.matches.except_namespaces);
     for name in only.iter().chain(except).filter(|name| !is_namespace(name)) {
         errors
@@ -122,6 +125,11 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
         ));
     }
+    if !rule.steps.is_empty() && rule.steps.iter().all(|step| step.action == ActionType::Cordon) {
+        errors.push(format!(
+            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which alone does nothing"
+        ));
+    }
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
         errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
@@ -129,6 +137,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     Rule {
         name: rule.name.clone(),
         faults: rule.matches.faults.iter().copied().collect(),
+        conditions: rule.matches.node_conditions.iter().map(asked).collect(),
         min_severity: rule.matches.min_severity,
         namespaces: Namespaces {
             only: rule.matches.namespaces.clone(),
@@ -136,6 +145,64 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         },
         hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
+    }
+}
+
+/// What a rule asks for of a Node's conditions.
+pub fn asked(condition: &PolicyNodeCondition) -> Asked {
+    Asked {
+        kind: condition.kind.clone(),
+        status: condition.status,
+        reasons: condition.reasons.iter().cloned().collect(),
+    }
+}
+
+fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
+    if matches.faults.is_empty() && matches.node_conditions.is_empty() {
+        errors.push(format!("{at}.match: expected at least one of faults and nodeConditions, found neither"));
+    }
+    if matches.faults.contains(&FaultType::NodeCondition) {
+        errors.push(format!(
+            "{at}.match.faults: a NodeCondition is asked for by its type and status, expected it in nodeConditions"
+        ));
+    }
+    for condition in &matches.node_conditions {
+        let kind = crate::core::text::bounded(&condition.kind, foreign::MAX_TYPE);
+        if NodeCondition::named(&condition.kind).is_some() {
+            errors.push(format!(
+                "{at}.match.nodeConditions: {kind} is written on the Node by this controller itself (--node-conditions), and \
+                 acting on it would be a loop: expected the type of another tool; name the fault in faults instead"
+            ));
+        } else if !foreign::can_be_asked_for(&condition.kind) {
+            errors.push(format!(
+                "{at}.match.nodeConditions: expected a type of 1 to {} bytes, found {:?} of {}",
+                foreign::MAX_TYPE,
+                kind,
+                condition.kind.len()
+            ));
+        }
+        if let Some(reason) = condition.reasons.iter().find(|one| one.is_empty() || one.len() > foreign::MAX_REASON) {
+            errors.push(format!(
+                "{at}.match.nodeConditions[{kind}].reasons: expected 1 to {} bytes each, found {}",
+                foreign::MAX_REASON,
+                reason.len()
+            ));
+        }
+    }
+    if !matches.node_conditions.is_empty() {
+        if matches.min_severity > Severity::Medium {
+            errors.push(format!(
+                "{at}.match.minSeverity: a condition of a Node is of severity Medium, expected that at most beside \
+                 nodeConditions, found {}",
+                matches.min_severity.as_str()
+            ));
+        }
+        if !matches.namespaces.is_empty() {
+            errors.push(format!(
+                "{at}.match.namespaces: a condition of a Node is about no pod, so none would ever match; expected a rule of \
+                 its own for nodeConditions"
+            ));
+        }
     }
 }
 
@@ -165,6 +232,17 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     if step.notify.is_some() && step.action != ActionType::Notify {
         errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
     }
+    if step.restart.is_some() && step.action.restarts().is_none() {
+        errors.push(format!(
+            "{at}.restart: goes with actions RestartKubelet and RestartRuntime, found {}",
+            step.action.as_str()
+        ));
+    }
+    if let Some(unit) = step.restart.as_ref().and_then(|with| with.unit.as_ref()).filter(|unit| !is_service(unit)) {
+        errors
+            .push(format!("{at}.restart.unit: expected the name of a service such as kubelet.service, found {unit:?}"));
+    }
+    let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {
             Action::ReleaseHungProcess { signal: with.signal, allow_running_pods: with.allow_running_pods }
@@ -185,6 +263,8 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         (ActionType::Cordon, None) => Action::Cordon,
         (ActionType::DeletePod, None) => Action::DeletePod,
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
+        (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
+        (ActionType::RestartRuntime, None) => restart(Daemon::Runtime),
         (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
     };
     Some(Step {

@@ -6,11 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// A duration from 1 s to 24 h, as a string of hours, minutes and seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "String")]
 pub struct HumanDuration(Duration);
 
 /// Shortest duration a field takes.
@@ -23,6 +24,27 @@ pub const MAX: Duration = Duration::from_hours(24);
 #[error("{text:?} is not a duration: expected hours, minutes and seconds from 1s to 24h, such as 90s, 5m or 1h30m")]
 pub struct NotADuration {
     text: String,
+}
+
+impl<'de> Deserialize<'de> for HumanDuration {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(Text)
+    }
+}
+
+/// Takes a text and nothing else: a bare number has no unit.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = HumanDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, such as 90s, 5m or 1h30m")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
+        HumanDuration::try_from(text.to_owned()).map_err(E::custom)
+    }
 }
 
 impl HumanDuration {

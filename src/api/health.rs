@@ -16,6 +16,7 @@ use crate::core::fault::Fault;
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
+use crate::core::snapshot::Tri;
 
 /// What people ask of a node. Everything else is written by the probe and the controller.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -82,11 +83,15 @@ pub struct NodeRuntimeHealthStatus {
     /// Faults that did not fit into `faults`. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults_left_out: Option<u32>,
+    /// Whether kubelet and runtime can each be restarted without harm; condition RestartSafe is the worse of the two, with
+    /// the reasons. Written by the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_safe: Option<RestartSafeStatus>,
     /// What became of the last order. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Outcome>,
     /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
-    /// its pods, a silent probe. Written by the controller.
+    /// its pods, conditions of the Node for which a policy asks, a silent probe. Written by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub cluster_faults: Vec<Fault>,
@@ -257,6 +262,17 @@ impl From<&KubeletSettingsStatus> for KubeletSettings {
             evented_pleg: settings.evented_pleg,
         }
     }
+}
+
+/// Whether kubelet and runtime can be restarted without harm: True on a clean look, False on confirmed evidence, Unknown
+/// where nobody could look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartSafeStatus {
+    /// Whether the kubelet can be restarted now.
+    pub kubelet: Tri,
+    /// Whether the container runtime can be restarted now.
+    pub runtime: Tri,
 }
 
 /// What is being done about the node.

@@ -17,8 +17,9 @@ pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, Pol
 
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
-use crate::core::order::Signal;
+use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
+use crate::core::snapshot::Tri;
 use crate::core::window::WindowType;
 
 /// Which nodes, which faults, which steps, and how much at once.
@@ -172,6 +173,7 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, s.action != 'Cordon')").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
@@ -188,10 +190,20 @@ pub struct PolicyRule {
 /// Which faults a rule applies to.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("(has(self.faults) && self.faults.size() > 0) || has(self.nodeConditions)").message("match needs at least one of faults and nodeConditions"))]
+#[x_kube(validation = Rule::new("!has(self.faults) || !('NodeCondition' in self.faults)").message("a NodeCondition is asked for by its type and status, in nodeConditions"))]
+#[x_kube(validation = Rule::new("!has(self.nodeConditions) || self.minSeverity in ['Low', 'Medium']").message("minSeverity: a condition of a Node is of severity Medium, so none would ever match"))]
+#[x_kube(validation = Rule::new("!has(self.nodeConditions) || !has(self.namespaces)").message("namespaces: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule of their own"))]
 pub struct PolicyMatch {
-    /// Kinds of fault, one of which it must be. 1 to 16.
-    #[schemars(length(min = 1, max = 16))]
+    /// Kinds of fault, one of which it must be, or one of `nodeConditions`. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub faults: Vec<FaultType>,
+    /// Conditions of the Node that other tools write, such as node-problem-detector, one of which must stand there. 1 to 8.
+    /// `for` counts from when the controller first saw it so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 8))]
+    pub node_conditions: Vec<PolicyNodeCondition>,
     /// Least severity: Low (default), Medium, High or Critical.
     #[serde(default)]
     pub min_severity: Severity,
@@ -204,16 +216,34 @@ pub struct PolicyMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
     pub except_namespaces: Vec<String>,
-    /// How long the fault must have been there, confirmed, before the first step: a duration from 1s to 24h,
-    /// such as `90s`. Absent = act as soon as it is confirmed.
+    /// How long the fault must have been there since it was first seen, before the first step, beside being confirmed: a duration
+    /// from 1s to 24h, such as `90s`. Absent = act as soon as it is confirmed.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub hold_for: Option<HumanDuration>,
+}
+
+/// A condition of the Node, as it stands when something is wrong.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyNodeCondition {
+    /// Its type, such as KernelDeadlock. Not one that this controller writes itself. 1 to 316 characters.
+    #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 316))]
+    #[x_kube(validation = Rule::new("!(self in ['ContainerRuntimeUnhealthy', 'KubeletUnhealthy', 'ContainersUnresponsive', 'SandboxesInconsistent', 'NetworkPluginUnresponsive', 'HostUnhealthy', 'StorageNotReady', 'SystemdUnresponsive', 'ClientCertificateExpiring', 'ClockUnsynchronised', 'RestartUnsafe'])").message("the controller writes this condition on Nodes itself (--node-conditions), and acting on it would be a loop; name the fault in faults instead"))]
+    pub kind: String,
+    /// The status that means trouble: "True", "False" or "Unknown". Tools differ in it, so it has to be said.
+    pub status: Tri,
+    /// The reasons that are meant, each of 1 to 256 characters. Absent = any. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
+    pub reasons: Vec<String>,
 }
 
 /// One rung of the ladder.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
+#[x_kube(validation = Rule::new("!has(self.restart) || self.action in ['RestartKubelet', 'RestartRuntime']").message("restart goes with actions RestartKubelet and RestartRuntime"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
@@ -221,11 +251,15 @@ pub struct PolicyMatch {
 pub struct PolicyStep {
     /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
-    /// one hung process; Notify tells people and ends the ladder.
+    /// one hung process; RestartKubelet and RestartRuntime have systemd restart
+    /// a unit; Notify tells people and ends the ladder.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_hung_process: Option<ReleaseHungProcess>,
+    /// Parameters of RestartKubelet and RestartRuntime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,

@@ -22,10 +22,12 @@ use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, PodRef};
 use crate::core::kubelet::unfinished;
+use crate::core::notices::Notices;
 use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod};
 
 pub mod arrival;
+pub mod conditions;
 pub mod fold;
 pub mod job;
 pub mod node;
@@ -36,6 +38,7 @@ pub mod versions;
 pub mod watches;
 
 use arrival::Arrivals;
+use conditions::Shared;
 use job::JobRow;
 use report::Standing;
 use versions::Versions;
@@ -152,6 +155,10 @@ pub struct State {
     pub pods_of_nodes: BTreeMap<String, PodsRead>,
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
+    /// The ways in which conditions of Nodes stand.
+    shared: Shared,
+    /// Since when conditions stand as policies ask for them, by the time since `started`.
+    notices: Notices,
     started: Instant,
 }
 
@@ -170,6 +177,8 @@ impl State {
             pods_of_sets: BTreeMap::new(),
             pods_of_nodes: BTreeMap::new(),
             unfinished: BTreeMap::new(),
+            shared: Shared::default(),
+            notices: Notices::default(),
             started: now,
         }
     }
@@ -189,6 +198,22 @@ impl State {
         self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
     }
 
+    /// Takes over how the conditions of a Node stand; whether anything that policies ask for has changed.
+    fn note_conditions(&mut self, node: &str, now: Instant) -> bool {
+        let now = self.since_start(now);
+        let Some(view) = self.snapshot.nodes.get(node) else { return false };
+        self.notices.note(node, view, &self.snapshot.policies, now)
+    }
+
+    /// The same for all Nodes: the policies have changed.
+    fn note_all_conditions(&mut self, now: Instant) {
+        let now = self.since_start(now);
+        let Snapshot { nodes, policies, .. } = &self.snapshot;
+        for (node, view) in nodes {
+            self.notices.note(node, view, policies, now);
+        }
+    }
+
     /// Brings everything that depends on time up to `now`.
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
@@ -197,6 +222,7 @@ impl State {
             report::age(view, self.arrivals.get(node).unwrap_or(&unseen), now);
         }
         self.refresh_starts(now);
+        self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
         self.snapshot.jobs =
             self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
         self.refresh_pods(now);

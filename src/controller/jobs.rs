@@ -188,6 +188,7 @@ mod tests {
             fault_id: "hungcontainer-1".into(),
             fault_type: FaultType::HungContainer,
             target: Target::default(),
+            restart: None,
             issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
             ttl_seconds: 120,
         }

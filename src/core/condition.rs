@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::diagnose::{Findings, Verdict};
 use super::fault::{Fault, FaultState, FaultType};
 pub use super::reason::ConditionReason;
-use super::restart_safety::restart_safety;
-use super::snapshot::Tri;
+use super::restart_safety::RestartSafety;
+use super::tri::Tri;
 
 /// The condition types we write. All are positive: False only on confirmed evidence, True only on a clean
 /// look, Unknown whenever nobody could look.
@@ -206,10 +206,9 @@ pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) 
 
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
 /// True on a clean look.
-pub fn of_probe(faults: &[Fault], left_out: u32, findings: &Findings) -> Vec<Judged> {
+pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
     let mut judged: Vec<Judged> =
         OF_FAULTS.iter().map(|(kind, of, clean)| of_faults(*kind, of, clean, faults, findings)).collect();
-    let safety = restart_safety(faults, left_out, findings);
     let (status, message) = (safety.both(), safety.message());
     let reason = match status {
         Tri::True => ConditionReason::Clean,
@@ -267,6 +266,7 @@ mod tests {
     use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;
+    use crate::core::restart_safety::restart_safety;
 
     fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, Tri, ConditionReason)> {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
@@ -275,7 +275,7 @@ mod tests {
             node.now = Duration::from_secs(*at);
             let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
-            judged = of_probe(&seen.faults, seen.left_out, &findings);
+            judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
         }
         judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
     }
@@ -340,7 +340,7 @@ mod tests {
         node.kubelet_gone();
         node.lose_sight_of_the_kubelet();
         let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
-        let judged = of_probe(&[], 0, &findings);
+        let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, Tri::True, "{sandboxes:?}");
     }
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn where_nobody_could_look_nothing_is_true() {
         let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
-        for one in of_probe(&[], 0, &findings) {
+        for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, Tri::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
         }

@@ -12,7 +12,7 @@ mod clock;
 mod component;
 mod containers;
 mod deaf_shims;
-mod exhaustion;
+pub(crate) mod exhaustion;
 mod filesystems;
 mod frozen;
 mod kubelet;
@@ -225,6 +225,8 @@ pub struct Findings {
     pub host_processes: bool,
     /// Work of the runtime that has been under way for suspiciously long, one line each.
     pub in_flight: Vec<String>,
+    /// Whether the last process table shows no daemon of any container runtime.
+    pub runtime_gone: bool,
 }
 
 impl Findings {
@@ -281,6 +283,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
     let mut findings = Findings { host_processes, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
+    findings.runtime_gone = known.host_processes && runtime::is_gone(seen);
     runtime::unreachable(seen, thresholds, &mut findings);
     runtime::list_hung(seen, thresholds, &mut findings);
     kubelet::down(seen, known, thresholds, &mut findings);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod subject;
 
-pub use subject::{PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
+pub use subject::{ConditionStatus, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
 
 /// The kinds of fault this version knows how to name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -80,6 +80,8 @@ pub enum FaultType {
     ClockUnsynchronised,
     /// A DaemonSet's pod on this node makes no progress (found by the controller).
     StuckDaemonSetPod,
+    /// A condition that another tool writes on the Node stands as a policy asks for it (found by the controller).
+    NodeCondition,
     /// A lane of the probe cannot look.
     ProbeBlind,
     /// The probe has missed its promised heartbeats (found by the controller).
@@ -88,7 +90,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -121,6 +123,7 @@ impl FaultType {
         Self::ClientCertificateExpiring,
         Self::ClockUnsynchronised,
         Self::StuckDaemonSetPod,
+        Self::NodeCondition,
         Self::ProbeBlind,
         Self::ProbeSilent,
     ];
@@ -155,6 +158,7 @@ impl FaultType {
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
+            Self::NodeCondition => "NodeCondition",
             Self::RuntimeClientHung => "RuntimeClientHung",
             Self::NetworkNotReady => "NetworkNotReady",
             Self::DeafShim => "DeafShim",
@@ -190,12 +194,20 @@ impl FaultType {
                 | Self::ExitedContainerPileUp
                 | Self::ClientCertificateExpiring
                 | Self::ClockUnsynchronised
+                | Self::NodeCondition
         )
     }
 
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
-        matches!(self, Self::KubeletStartBlocked | Self::PlegStalled | Self::StuckDaemonSetPod | Self::ProbeSilent)
+        matches!(
+            self,
+            Self::KubeletStartBlocked
+                | Self::PlegStalled
+                | Self::StuckDaemonSetPod
+                | Self::NodeCondition
+                | Self::ProbeSilent
+        )
     }
 }
 

@@ -58,6 +58,8 @@ pub enum HoldReason {
     CannotAct,
     /// A hung process of the same pod must be released first.
     ReleaseFirst,
+    /// A restart of the kubelet or the runtime would do harm, or nobody knows, and the policy does not allow it then.
+    RestartUnsafe,
     /// The act would end running containers, and the policy does not allow it.
     RunningPods,
     /// The ladder is at an end; a person is needed.

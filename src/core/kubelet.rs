@@ -12,9 +12,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use super::snapshot::{KubeletView, NodeView, Tri};
+use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
 use super::thresholds::Thresholds;
+use super::tri::Tri;
 
 /// Times of conditions are whole seconds, and the start of a process is reckoned back from its age.
 const SLACK: i64 = 3;

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use super::condition::{ConditionReason, ConditionType, faults_of};
 use super::fault::{Fault, FaultState, FaultType};
-use super::snapshot::Tri;
+use super::tri::Tri;
 
 /// A condition that may be written to a Node. True = there is a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -27,6 +27,36 @@ pub enum NodeAction {
     ReleaseKill,
     /// Removes the one named leftover: an orphan container, or a leaked shim.
     CleanupOrphans,
+    /// Has systemd restart the kubelet's unit.
+    RestartKubelet,
+    /// Has systemd restart the container runtime's unit.
+    RestartRuntime,
+}
+
+/// How a daemon is restarted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Restart {
+    /// Name of its unit. Absent = kubelet.service; of the runtime containerd.service or crio.service, where its socket is at
+    /// the usual place of one of these. Any other has to be named, since more may hang on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 9, max = 128), regex(pattern = r"^[A-Za-z0-9:_.\\@-]+\.service$"))]
+    pub unit: Option<String>,
+    /// Whether it is done although it would do harm, or nobody knows: while a container hangs, a deaf shim is there, or a
+    /// start or stop is under way. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_unsafe: bool,
+    /// Whether it is started, too, where somebody has stopped it (systemd calls it inactive, not failed). Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_stopped: bool,
+}
+
+/// Whether it is the name of a service's unit as systemd takes it: no path, no pattern, no other kind of unit.
+pub fn is_service(unit: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.\\@-".contains(c);
+    unit.strip_suffix(".service").is_some_and(|name| !name.is_empty())
+        && unit.len() <= 128
+        && unit.chars().all(is_plain)
 }
 
 /// One act on one object, bound to one operation.
@@ -41,7 +71,8 @@ pub struct Order {
     /// Name of the node: an order for another node is refused.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, or `CleanupOrphans`.
+    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
+    /// `RestartKubelet` or `RestartRuntime`.
     pub action: NodeAction,
     /// Whether a shim may be killed although its pod is not being deleted.
     #[serde(default)]
@@ -53,6 +84,10 @@ pub struct Order {
     pub fault_type: FaultType,
     /// What is to be touched. The node looks again and refuses when it finds something else.
     pub target: Target,
+    /// With `RestartKubelet` and `RestartRuntime`: which unit, and how much care. Absent with all others, so that a probe of
+    /// before can still read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
     /// and refuses an order whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,

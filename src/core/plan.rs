@@ -4,6 +4,7 @@
 mod advance;
 mod approval;
 mod attempt;
+mod conditions;
 mod decide;
 mod ending;
 mod evidence;
@@ -17,6 +18,7 @@ mod payment;
 mod protect;
 mod readiness;
 mod refused;
+mod restart;
 mod scope;
 mod steps;
 mod storm;

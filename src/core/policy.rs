@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultType, Severity};
-use super::order::Signal;
+use super::foreign::Asked;
+use super::order::{Restart, Signal};
 use super::text;
 use super::window::Window;
 
@@ -32,11 +33,24 @@ pub enum ActionType {
     CleanupOrphans,
     /// Ends the wait of the one hung process.
     ReleaseHungProcess,
+    /// Has systemd restart the unit of the kubelet.
+    RestartKubelet,
+    /// Has systemd restart the unit of the container runtime.
+    RestartRuntime,
     /// Tells people; ends the ladder.
     Notify,
 }
 
 impl ActionType {
+    /// The daemon that such a step has restarted, if it is one.
+    pub const fn restarts(self) -> Option<Daemon> {
+        match self {
+            Self::RestartKubelet => Some(Daemon::Kubelet),
+            Self::RestartRuntime => Some(Daemon::Runtime),
+            _ => None,
+        }
+    }
+
     /// The name as it stands in objects and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,7 +58,28 @@ impl ActionType {
             Self::DeletePod => "DeletePod",
             Self::CleanupOrphans => "CleanupOrphans",
             Self::ReleaseHungProcess => "ReleaseHungProcess",
+            Self::RestartKubelet => "RestartKubelet",
+            Self::RestartRuntime => "RestartRuntime",
             Self::Notify => "Notify",
+        }
+    }
+}
+
+/// A daemon of the node that a step may have restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// The kubelet.
+    Kubelet,
+    /// The container runtime.
+    Runtime,
+}
+
+impl Daemon {
+    /// Its name in a sentence.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Runtime => "runtime",
         }
     }
 }
@@ -65,6 +100,13 @@ pub enum Action {
         /// Whether a shim may be killed under a pod that is not being deleted.
         allow_running_pods: bool,
     },
+    /// See [`ActionType::RestartKubelet`] and [`ActionType::RestartRuntime`].
+    Restart {
+        /// Which of the two.
+        daemon: Daemon,
+        /// Of which unit, and whether also where it may do harm.
+        with: Restart,
+    },
     /// See [`ActionType::Notify`].
     Notify {
         /// What to tell, beside the facts.
@@ -80,6 +122,8 @@ impl Action {
             Self::DeletePod => ActionType::DeletePod,
             Self::CleanupOrphans => ActionType::CleanupOrphans,
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
+            Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
+            Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
             Self::Notify { .. } => ActionType::Notify,
         }
     }
@@ -172,6 +216,8 @@ pub struct Rule {
     pub name: String,
     /// Kinds of fault.
     pub faults: BTreeSet<FaultType>,
+    /// Conditions of the Node, any of which it may be as well.
+    pub conditions: Vec<Asked>,
     /// Least severity.
     pub min_severity: Severity,
     /// Where its pod may be.
@@ -197,7 +243,12 @@ impl Rule {
 
     /// Whether it is for such a fault.
     pub fn matches(&self, fault: &Fault) -> bool {
-        self.faults.contains(&fault.kind) && fault.severity >= self.min_severity && self.namespaces.matches(fault)
+        // That a condition stands says nothing by itself: it must be one that is asked for.
+        let is_meant = match fault.kind {
+            FaultType::NodeCondition => self.conditions.iter().any(|asked| asked.is_for(fault)),
+            kind => self.faults.contains(&kind),
+        };
+        is_meant && fault.severity >= self.min_severity && self.namespaces.matches(fault)
     }
 }
 

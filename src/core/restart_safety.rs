@@ -5,7 +5,7 @@
 
 use super::diagnose::Findings;
 use super::fault::{Fault, FaultState, FaultType, Severity, SubjectKind};
-use super::snapshot::Tri;
+use super::tri::Tri;
 
 /// Most reasons given; a person needs the first few.
 const MAX_REASONS: usize = 4;
@@ -17,8 +17,8 @@ pub struct Safety {
     pub safe: Tri,
     /// Why it is not True; empty when it is.
     pub reasons: Vec<String>,
-    /// Whether it is confirmed to be down: then the question is what keeps it from starting, not what a restart
-    /// would break.
+    /// Whether it is confirmed to be down (of the runtime: without any process): then the question is what keeps it from
+    /// starting, not what a restart would break.
     pub down: bool,
 }
 
@@ -115,9 +115,19 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::PlegSlow
         | FaultType::SyncLoopStalled
         | FaultType::StuckDaemonSetPod
+        // What another tool says of the node is no word on a restart.
+        | FaultType::NodeCondition
         | FaultType::ProbeBlind
         | FaultType::ProbeSilent => (false, false),
     }
+}
+
+/// What the confirmed ones of these faults alone say of a restart of kubelet and runtime: no gap is one that is known of.
+pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (Tri, Tri) {
+    let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
+    let (kubelet, runtime) = confirmed.map(forbids).fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1));
+    let safe = |forbidden: bool| if forbidden { Tri::False } else { Tri::True };
+    (safe(kubelet), safe(runtime))
 }
 
 /// Judges both components.
@@ -137,6 +147,9 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         }
     }
     runtime.no.extend(findings.in_flight.iter().cloned());
+    let is_confirmed = |kind| faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
+    // Of a runtime without a process nothing can be cut off half-way, and nobody can be asked.
+    let runtime_gone = findings.runtime_gone && is_confirmed(FaultType::RuntimeUnreachable);
     if left_out > 0 {
         let line = format!("{left_out} more faults than fit into a report");
         kubelet.unknown.push(line.clone());
@@ -145,7 +158,9 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
     if findings.unasked > 0 {
         let line = "not every running container has been asked yet".to_owned();
         kubelet.unknown.push(line.clone());
-        runtime.unknown.push(line);
+        if !runtime_gone {
+            runtime.unknown.push(line);
+        }
     }
     let gap = |kind: FaultType, reasons: &mut Reasons| match findings.coverage.get(&kind) {
         None => reasons.unknown.push(format!("nobody looked for {kind}")),
@@ -153,15 +168,20 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
     };
     for kind in FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.is_of_runtime()) {
         gap(kind, &mut kubelet);
-        gap(kind, &mut runtime);
+        if !runtime_gone {
+            gap(kind, &mut runtime);
+        }
     }
     for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
-        gap(kind, &mut runtime);
+        // Which shims are leaked only the runtime's lists can tell; a stopped one is looked for on the node before the act.
+        if !(runtime_gone && kind == FaultType::LeakedShim) {
+            gap(kind, &mut runtime);
+        }
     }
     safety.kubelet = kubelet.judge();
-    safety.kubelet.down =
-        faults.iter().any(|fault| fault.kind == FaultType::KubeletDown && fault.state == FaultState::Confirmed);
+    safety.kubelet.down = is_confirmed(FaultType::KubeletDown);
     safety.runtime = runtime.judge();
+    safety.runtime.down = runtime_gone;
     safety
 }
 

@@ -1,6 +1,7 @@
 //! Everything a decision is made from, at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,33 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
+use super::foreign::{Foreign, Noticed};
 use super::kubelet::Complaint;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
-use super::policy::Policy;
+use super::policy::{Daemon, Policy};
 
-/// True, False, or nobody knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tri {
-    /// Yes, on a clean look.
-    True,
-    /// No, on confirmed evidence.
-    False,
-    /// Nobody could look.
-    #[default]
-    Unknown,
-}
-
-impl Tri {
-    /// The status of a condition, as Kubernetes spells it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
+pub use super::tri::Tri;
 
 /// A Node as far as a decision needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +43,8 @@ pub struct NodeView {
     /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s
     /// exclusion), each as a short text.
     pub vetoes: Vec<String>,
+    /// The conditions that a policy may ask for, in order of their types. Nodes that stand alike share them.
+    pub conditions: Arc<[Foreign]>,
 }
 
 /// The probe's word on a node as far as a decision needs it. Ages are by the controller's clock.
@@ -80,14 +63,37 @@ pub struct ReportView {
     pub unlooked: BTreeSet<FaultType>,
     /// The kubelet's process.
     pub kubelet: KubeletView,
-    /// Condition `RestartSafe`.
-    pub restart_safe: Tri,
+    /// Whether kubelet and runtime can be restarted, by the probe's word.
+    pub restart: RestartView,
     /// The last outcome of an order.
     pub agent: Option<Outcome>,
     /// The order that stands in the object now.
     pub order: Option<Order>,
     /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
     pub stopped: Option<Stopped>,
+}
+
+/// What condition `RestartSafe` says, for each of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestartView {
+    /// The kubelet.
+    pub kubelet: Tri,
+    /// The container runtime.
+    pub runtime: Tri,
+    /// The condition's sentence.
+    pub message: String,
+    /// For how long the condition has not been True, by the probe's clock, up to its report.
+    pub unsafe_for: Duration,
+}
+
+impl RestartView {
+    /// Of this daemon.
+    pub const fn of(&self, daemon: Daemon) -> Tri {
+        match daemon {
+            Daemon::Kubelet => self.kubelet,
+            Daemon::Runtime => self.runtime,
+        }
+    }
 }
 
 /// The kubelet's process as the probe sees it.
@@ -245,6 +251,8 @@ pub struct Snapshot {
     pub policies: Vec<Policy>,
     /// All episodes, by name, the finished ones too.
     pub episodes: BTreeMap<String, Episode>,
+    /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
+    pub noticed: BTreeMap<String, Vec<Noticed>>,
     /// The ledger; `None` = missing or unreadable: nothing new starts.
     pub ledger: Option<Ledger>,
     /// Pods of every suspect DaemonSet, with when they were read.

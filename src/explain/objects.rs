@@ -1,5 +1,6 @@
 //! The objects an explanation is made from, out of the cluster or out of a file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use crate::controller::cache::{node, report};
 use crate::core::fault::Fault;
+use crate::core::foreign::Noticed;
+use crate::core::notices::Notices;
 use crate::core::snapshot::{Ledger, Slot, Snapshot};
 
 /// How long the API server may take for one answer.
@@ -175,7 +178,29 @@ impl Objects {
             snapshot.episodes.insert(episode.name.clone(), episode);
         }
         snapshot.ledger = Some(ledger);
+        snapshot.noticed = self.noticed(&snapshot);
         (snapshot, invalid)
+    }
+
+    /// Conditions that policies ask for. How long they have been there is the controller's to know: what it has not written
+    /// down yet has just begun.
+    fn noticed(&self, snapshot: &Snapshot) -> BTreeMap<String, Vec<Noticed>> {
+        let mut notices = Notices::default();
+        for (node, view) in &snapshot.nodes {
+            notices.note(node, view, &snapshot.policies, Duration::ZERO);
+        }
+        let mut all = notices.noticed(Duration::ZERO, snapshot.now);
+        for (node, noticed) in &mut all {
+            let told = self.told(node).faults;
+            for one in noticed {
+                let id = one.id(node);
+                let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
+                one.first_seen = known.first_seen;
+                let lasted = Duration::try_from(snapshot.now.duration_since(known.first_seen)).unwrap_or_default();
+                one.lasted.values_mut().for_each(|of| *of = lasted);
+            }
+        }
+        all
     }
 }
 

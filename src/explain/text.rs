@@ -179,6 +179,8 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
         NodeAction::ReleaseCont => "ReleaseHungProcess (Cont)",
         NodeAction::ReleaseKill => "ReleaseHungProcess (Kill)",
         NodeAction::CleanupOrphans => "CleanupOrphans",
+        NodeAction::RestartKubelet => "RestartKubelet",
+        NodeAction::RestartRuntime => "RestartRuntime",
     }
 }
 

@@ -81,6 +81,8 @@ pub struct AgentSettings {
     pub endpoint: Endpoint,
     /// Docker's own socket; used where Docker is the runtime.
     pub docker_socket: PathBuf,
+    /// The node's system bus; where none is named it is looked for.
+    pub bus: Option<PathBuf>,
     /// Whether it may act; when not, every order is refused.
     pub allow_actions: bool,
     /// The process table.
@@ -103,6 +105,7 @@ impl AgentSettings {
             state_dir: state_dir.to_owned(),
             endpoint,
             docker_socket: PathBuf::from(DOCKER),
+            bus: None,
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
             cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
@@ -136,6 +139,7 @@ impl Agent {
                 prover,
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
+                bus: settings.bus,
                 bounds: settings.bounds,
                 thresholds: settings.thresholds,
                 reader: settings.reader,

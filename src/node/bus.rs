@@ -1,18 +1,19 @@
-//! One question over the node's system bus: `Ping` to systemd. A connection of its own, closed after it.
+//! The node's system bus: one question to systemd, whether it is there, or the restart of one unit. A connection of its own for
+//! each, closed after it.
 //!
 //! ```text
-//! connect ─► AUTH EXTERNAL uid ─► BEGIN, Hello ─► Ping org.freedesktop.systemd1 ─► an answer, an error, or silence
+//! connect ─► AUTH EXTERNAL uid ─► BEGIN, Hello ─► calls to org.freedesktop.systemd1 ─► an answer, an error, or silence
 //! ```
 //!
-//! Written by hand, for two calls without arguments and the headers of their answers ([`message`]): zbus, the usual client, was
-//! measured to add 417 KiB to a program that is built as the probe is (6.2, feature `tokio`, on top of tokio itself), and the code
-//! of a probe is most of what is resident of it.
+//! Written by hand, for a few calls with texts for arguments and the headers and texts of their answers ([`message`]): zbus, the
+//! usual client, was measured to add 417 KiB to a program that is built as the probe is (6.2, feature `tokio`, on top of tokio
+//! itself), and the code of a probe is most of what is resident of it.
 //!
 //! A bus has few connections for each user (256 for root), and what hangs must not use them up: there is at most one, and
 //! it ends with the question.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,11 +21,15 @@ use tokio::net::UnixStream;
 
 use crate::core::observation::{BusSeen, BusStep};
 use crate::core::text::bounded;
+use crate::node::collect::HostPaths;
 use crate::node::patience::within;
 
+#[cfg(test)]
+pub(in crate::node) mod fake;
 pub(in crate::node) mod message;
 #[cfg(test)]
 mod tests;
+pub(in crate::node) mod units;
 
 use message::{Message, call};
 
@@ -32,6 +37,32 @@ use message::{Message, call};
 const MAX_LINE: usize = 512;
 /// Longest error that is kept, in bytes.
 const MAX_ERROR: usize = 128;
+/// The one place of the bus on every distribution that has one.
+const SOCKET: &str = "/run/dbus/system_bus_socket";
+/// What systemd makes where it runs the machine, and no image brings along: see `sd_booted(3)`.
+const BOOTED: &str = "/run/systemd/system";
+
+/// The node's system bus; `None` where systemd does not run the node, or has no bus. Touches the file system.
+///
+/// # Errors
+/// A sentence: what could not be looked at.
+pub(in crate::node) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, String> {
+    let there = |path: &str| match paths.socket(Path::new(path)).metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(bounded(&format!("{path}: {error}"), 200)),
+    };
+    let booted = there(BOOTED)?;
+    if booted && there(SOCKET)? {
+        return Ok(Some(paths.socket(Path::new(SOCKET))));
+    }
+    // What is not there for us is not there on the node, where that can be seen.
+    if paths.root == Path::new("/") && paths.proc.join("1/root").metadata().is_err() {
+        let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
+        return Err(reason.to_owned());
+    }
+    Ok(None)
+}
 
 /// Why nothing can be said of systemd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,38 +121,95 @@ pub async fn ping(socket: &Path, limit: Duration) -> Result<BusSeen, BusError> {
 }
 
 async fn talk(socket: &Path, step: &mut BusStep) -> Result<BusSeen, Stop> {
-    let mut stream = UnixStream::connect(socket).await?;
-    *step = BusStep::Login;
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    // Its digits in hexadecimal: 30 for `0`, 31 for `1`.
-    let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
-    stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
-    match line(&mut stream).await? {
-        said if said.starts_with(b"OK") => {}
-        said if said.starts_with(b"REJECTED") => {
-            return Err(Stop::Because(BusError::Forbidden(format!("it does not take uid {uid}"))));
-        }
-        _ => return odd("no word on who we are"),
-    }
-    *step = BusStep::Hello;
-    stream.write_all(b"BEGIN\r\n").await?;
-    let bus = [(1, "/org/freedesktop/DBus"), (6, "org.freedesktop.DBus"), (2, "org.freedesktop.DBus"), (3, "Hello")];
-    stream.write_all(&call(1, &bus)).await?;
-    let mut unread = Vec::new();
-    if let Some(error) = answer(&mut stream, &mut unread, 1).await? {
-        return judge(BusStep::Hello, &error);
-    }
+    let mut bus = match Conversation::open(socket, step).await? {
+        Ok(bus) => bus,
+        Err(error) => return judge(BusStep::Hello, &error),
+    };
     *step = BusStep::Ping;
-    let systemd = [
-        (1, "/org/freedesktop/systemd1"),
-        (6, "org.freedesktop.systemd1"),
-        (2, "org.freedesktop.DBus.Peer"),
-        (3, "Ping"),
-    ];
-    stream.write_all(&call(2, &systemd)).await?;
-    match answer(&mut stream, &mut unread, 2).await? {
-        None => Ok(BusSeen::Answered),
-        Some(error) => judge(BusStep::Ping, &error),
+    match bus.ask("/org/freedesktop/systemd1", "org.freedesktop.DBus.Peer", "Ping", &[]).await? {
+        Message { error: None, .. } => Ok(BusSeen::Answered),
+        Message { error: Some(error), .. } => judge(BusStep::Ping, &error),
+    }
+}
+
+/// A connection that the bus has greeted.
+struct Conversation {
+    stream: UnixStream,
+    unread: Vec<u8>,
+    serial: u32,
+}
+
+const SYSTEMD: &str = "org.freedesktop.systemd1";
+const BUS: &str = "org.freedesktop.DBus";
+
+impl Conversation {
+    /// Connects, says who we are, and is greeted; or the name of the error instead of a greeting.
+    async fn open(socket: &Path, step: &mut BusStep) -> Result<Result<Self, String>, Stop> {
+        let mut stream = UnixStream::connect(socket).await?;
+        *step = BusStep::Login;
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        // Its digits in hexadecimal: 30 for `0`, 31 for `1`.
+        let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
+        stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
+        match line(&mut stream).await? {
+            said if said.starts_with(b"OK") => {}
+            said if said.starts_with(b"REJECTED") => {
+                return Err(Stop::Because(BusError::Forbidden(format!("it does not take uid {uid}"))));
+            }
+            _ => return odd("no word on who we are"),
+        }
+        *step = BusStep::Hello;
+        stream.write_all(b"BEGIN\r\n").await?;
+        let mut bus = Self { stream, unread: Vec::new(), serial: 0 };
+        let greeted = bus.ask_at(BUS, "/org/freedesktop/DBus", BUS, "Hello", &[]).await?;
+        Ok(greeted.error.map_or(Ok(bus), Err))
+    }
+
+    /// Calls a method of systemd and waits for the answer.
+    async fn ask(&mut self, path: &str, interface: &str, member: &str, arguments: &[&str]) -> Result<Message, Stop> {
+        self.ask_at(SYSTEMD, path, interface, member, arguments).await
+    }
+
+    async fn ask_at(
+        &mut self,
+        destination: &str,
+        path: &str,
+        interface: &str,
+        member: &str,
+        arguments: &[&str],
+    ) -> Result<Message, Stop> {
+        let serial = self.send(&[(1, path), (6, destination), (2, interface), (3, member)], arguments).await?;
+        // Whatever else the bus sends meanwhile is skipped.
+        loop {
+            let message = self.next().await?;
+            if message.answers == Some(serial) {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Sends a call with these fields of its header; its serial.
+    async fn send(&mut self, fields: &[(u8, &str)], arguments: &[&str]) -> Result<u32, Stop> {
+        self.serial += 1;
+        self.stream.write_all(&call(self.serial, fields, arguments)).await?;
+        Ok(self.serial)
+    }
+
+    /// The next message of any kind.
+    async fn next(&mut self) -> Result<Message, Stop> {
+        loop {
+            match Message::take(&self.unread) {
+                Err(what) => return odd(what),
+                Ok(Some((message, bytes))) => {
+                    self.unread.drain(..bytes);
+                    return Ok(message);
+                }
+                Ok(None) if self.stream.read_buf(&mut self.unread).await? == 0 => {
+                    return Err(Stop::Io(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(None) => {}
+            }
+        }
     }
 }
 
@@ -150,24 +238,4 @@ async fn line(stream: &mut UnixStream) -> Result<Vec<u8>, Stop> {
         line.push(stream.read_u8().await?);
     }
     Ok(line)
-}
-
-/// Reads until the answer to this call: nothing for a good one, else the name of the error. Anything else that the bus
-/// sends meanwhile is skipped.
-async fn answer(stream: &mut UnixStream, unread: &mut Vec<u8>, serial: u32) -> Result<Option<String>, Stop> {
-    loop {
-        match Message::take(unread) {
-            Err(what) => return odd(what),
-            Ok(Some((message, bytes))) => {
-                unread.drain(..bytes);
-                if message.answers == Some(serial) {
-                    return Ok(message.error);
-                }
-            }
-            Ok(None) if stream.read_buf(unread).await? == 0 => {
-                return Err(Stop::Io(io::ErrorKind::UnexpectedEof.into()));
-            }
-            Ok(None) => {}
-        }
-    }
 }

@@ -80,6 +80,11 @@ pub enum CriError {
 }
 
 impl CriError {
+    /// Whether it says that the runtime gives no answer, and nothing of what this process lacks.
+    pub const fn is_silence(&self) -> bool {
+        matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Missing(_) | Self::Cut(_))
+    }
+
     /// Whether the connection is of no further use.
     pub const fn breaks_connection(&self) -> bool {
         matches!(self, Self::Cut(_) | Self::Missing(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))

@@ -349,6 +349,16 @@ fn due(timeline: &Timeline) -> Vec<Due<'_>> {
 
 fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     let mut told = Vec::new();
+    if let Some(change) = &event.condition {
+        node.set_condition(&change.kind, change.condition());
+        told.push(match change.status {
+            None => format!("condition {} of the Node is taken away", change.kind),
+            Some(status) => {
+                let why = if change.reason.is_empty() { String::new() } else { format!(" ({})", change.reason) };
+                format!("another tool writes condition {}={}{why} on the Node", change.kind, status.as_str())
+            }
+        });
+    }
     if let Some(state) = event.probe {
         node.probe_runs = state != ProbeState::Silent;
         // One that is silent does not say that it may not act.

@@ -1,17 +1,19 @@
 //! A timeline out of a cluster: what was healed there, and what is wrong there now, so that a policy can be tried on it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::sickness;
-use super::timeline::{CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline};
+use super::timeline::{ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline};
 use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
+use crate::core::foreign::Noticed;
 use crate::core::order::Signal;
 use crate::core::policy::ActionType;
-use crate::core::snapshot::{NodeView, Snapshot, missed_after};
+use crate::core::snapshot::{NodeView, Snapshot, Tri, missed_after};
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
 
@@ -25,7 +27,7 @@ struct Past<'a> {
     node: &'a str,
     at: Timestamp,
     kind: FaultType,
-    subject: &'a Subject,
+    subject: Cow<'a, Subject>,
     severity: Option<Severity>,
     cured_by: Option<Vec<CuredBy>>,
     gone: Option<Timestamp>,
@@ -92,7 +94,7 @@ fn of_episode<'a>(snapshot: &'a Snapshot, episode: &'a Episode) -> impl Iterator
         node: &episode.node,
         at: confirmed(fault.since, fault.kind, episode.opened_at),
         kind: fault.kind,
-        subject: &fault.subject,
+        subject: Cow::Borrowed(&fault.subject),
         severity: None,
         cured_by: cured_by(episode, fault),
         gone: gone(snapshot, episode, fault),
@@ -110,6 +112,8 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
             (ActionType::ReleaseHungProcess, _) => Some(vec![CuredBy::Kill]),
             (ActionType::CleanupOrphans, _) => Some(vec![CuredBy::CleanupOrphans]),
             (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
+            (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
+            (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
             (ActionType::Cordon | ActionType::Notify, _) => Some(Vec::new()),
         },
         (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
@@ -143,6 +147,7 @@ fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
             let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
             heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
         }
+        FaultType::NodeCondition => noticed(snapshot, node).iter().any(|one| one.id(node) == fault.id),
         // A reader sees no pods: what was given up is taken for standing as long as nobody knows better.
         FaultType::StuckDaemonSetPod => true,
         _ => report.is_some_and(|report| report.faults.iter().any(|seen| seen.fault.id == fault.id)),
@@ -163,13 +168,32 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
             node,
             at: confirmed(Some(fault.first_seen), fault.kind, snapshot.now),
             kind: fault.kind,
-            subject: &fault.subject,
+            subject: Cow::Borrowed(&fault.subject),
             severity: Some(fault.severity),
             cured_by: None,
             gone: None,
         }));
     }
+    for (node, noticed) in &snapshot.noticed {
+        let Some(view) = snapshot.nodes.get(node) else { continue };
+        let faults =
+            noticed.iter().map(|one| one.fault(node, view.ready != Tri::Unknown)).filter(|fault| !is_told(node, fault));
+        found.extend(faults.map(|fault| Past {
+            node,
+            at: fault.first_seen,
+            kind: fault.kind,
+            subject: Cow::Owned(fault.subject),
+            severity: None,
+            cured_by: None,
+            gone: None,
+        }));
+    }
     found
+}
+
+/// Conditions that stand on the node as some policy asks for them.
+fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [Noticed] {
+    snapshot.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// What a timeline says of it; `None` where it has no words for it.
@@ -182,6 +206,15 @@ fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<V
             let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
             let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });
             return Some([silent].into_iter().chain(again).collect());
+        }
+        FaultType::NodeCondition => {
+            let (kind, stood) = past.subject.name.clone().zip(past.subject.condition.as_ref())?;
+            let none = ConditionEvent { kind, status: None, reason: String::new(), message: String::new() };
+            let there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
+            let written = Event { condition: Some(there), ..on(at) };
+            // How it stands when it is well nobody has noted.
+            let over = past.gone.map(|gone| Event { condition: Some(none), ..on(offset(gone)) });
+            return Some([written].into_iter().chain(over).collect());
         }
         _ => {}
     }
@@ -242,5 +275,49 @@ until: 30m
             .map(|line| (line.node.as_deref().unwrap_or_default(), line.what))
             .collect();
         assert_eq!(ends, [("worker-1", What::Ends(Phase::Succeeded)), ("worker-2", What::Ends(Phase::Failed))]);
+    }
+
+    #[test]
+    fn conditions_that_a_policy_asks_for_are_recorded_and_no_others() {
+        let policy = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: kernel}
+spec:
+  mode: Enforce
+  rules:
+    - name: r
+      match: {nodeConditions: [{type: KernelDeadlock, status: 'True'}]}
+      steps: [{action: Notify}]
+";
+        let text = "
+nodes: [{name: worker, count: 4}]
+events:
+  - {at: 1m, nodes: [worker-1], condition: {type: KernelDeadlock, status: 'True', reason: DockerHung}}
+  - {at: 9m, nodes: [worker-1], condition: {type: KernelDeadlock}}
+  - {at: 20m, nodes: [worker-2], condition: {type: KernelDeadlock, status: 'True'}}
+  - {at: 20m, nodes: [worker-3], condition: {type: Other, status: 'True'}}
+until: 30m
+";
+        let mut seen = after(text, policy);
+        let told = |recorded: &Timeline| -> Vec<(String, Option<Tri>, String)> {
+            let of =
+                |event: &Event| event.condition.clone().map(|one| (event.nodes[0].clone(), one.status, one.reason));
+            recorded.events.iter().filter_map(of).collect()
+        };
+        let worker = |number: u8| format!("worker-{number}");
+        let recorded = record(&seen);
+        let expected = [
+            (worker(1), Some(Tri::True), "DockerHung".to_owned()),
+            (worker(1), None, String::new()),
+            (worker(2), Some(Tri::True), String::new()),
+        ];
+        assert_eq!(told(&recorded), expected);
+        let again = serde_saphyr::to_string(&recorded).unwrap();
+        let read = timeline::Timeline::parse(&again).unwrap_or_else(|error| panic!("{error:#}: {again}"));
+        assert_eq!(told(&read), expected);
+        // Without an episode only what stands there now is known.
+        seen.episodes.clear();
+        assert_eq!(told(&record(&seen)), expected[2..]);
     }
 }

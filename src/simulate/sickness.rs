@@ -47,6 +47,7 @@ const fn usual_severity(kind: FaultType) -> Severity {
         | F::ClientCertificateExpiring
         | F::ClockUnsynchronised
         | F::StuckDaemonSetPod
+        | F::NodeCondition
         | F::ProbeSilent => Severity::Medium,
     }
 }
@@ -58,6 +59,8 @@ const fn usual_cures(kind: FaultType) -> &'static [CuredBy] {
         FaultType::NetworkPluginHung | FaultType::RuntimeClientHung => &[CuredBy::Kill],
         FaultType::OrphanContainer | FaultType::LeakedShim | FaultType::DeafShim => &[CuredBy::CleanupOrphans],
         FaultType::StuckDaemonSetPod => &[CuredBy::DeletePod],
+        FaultType::KubeletDown => &[CuredBy::RestartKubelet],
+        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => &[CuredBy::RestartRuntime],
         _ => &[],
     }
 }
@@ -70,6 +73,8 @@ pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
         CuredBy::Kill => Cure::Kill,
         CuredBy::CleanupOrphans => Cure::Cleanup,
         CuredBy::DeletePod => Cure::Delete,
+        CuredBy::RestartKubelet => Cure::RestartKubelet,
+        CuredBy::RestartRuntime => Cure::RestartRuntime,
     };
     named.iter().map(cure).collect()
 }
@@ -99,6 +104,7 @@ const fn subject_kind(kind: FaultType) -> SubjectKind {
         | F::PlegStalled
         | F::ClientCertificateExpiring => SubjectKind::Kubelet,
         F::StuckDaemonSetPod => SubjectKind::Pod,
+        F::NodeCondition => SubjectKind::Condition,
         F::ProbeBlind | F::ProbeSilent => SubjectKind::Probe,
         F::DiskFull | F::ReadOnlyFilesystem => SubjectKind::Filesystem,
         F::UninterruptibleProcess | F::UnknownKubepodsProcess => SubjectKind::Process,

@@ -14,6 +14,10 @@ use crate::core::plan::HoldReason;
 use crate::core::policy::ActionType;
 use crate::core::text::is_like;
 
+mod condition;
+
+pub use condition::ConditionEvent;
+
 /// Most nodes of a timeline.
 const MAX_NODES: usize = 10_000;
 /// Most things that happen in one.
@@ -130,6 +134,9 @@ pub struct Event {
     /// All faults of this kind are gone, by themselves or by another hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clears: Option<FaultType>,
+    /// Another tool writes a condition on the Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionEvent>,
     /// How the probe stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeState>,
@@ -202,6 +209,10 @@ pub enum CuredBy {
     Kill,
     /// The leftover is removed.
     CleanupOrphans,
+    /// The kubelet is restarted.
+    RestartKubelet,
+    /// The container runtime is restarted.
+    RestartRuntime,
     /// The pod is deleted.
     DeletePod,
 }
@@ -372,6 +383,7 @@ impl Event {
         let of_nodes = [
             self.fault.is_some(),
             self.clears.is_some(),
+            self.condition.is_some(),
             self.probe.is_some(),
             self.kubelet.is_some(),
             self.cordoned.is_some(),
@@ -389,9 +401,13 @@ impl Event {
             let is_one = names.iter().any(|(name, _)| is_like(pattern, name));
             ensure!(is_one, "there is no node {pattern:?}");
         }
+        if let Some(condition) = &self.condition {
+            condition.check()?;
+        }
         let Some(fault) = &self.fault else { return Ok(()) };
         let instead = match fault.kind {
             FaultType::ProbeSilent => Some("`probe: Silent`"),
+            FaultType::NodeCondition => Some("`condition: {type, status}`"),
             FaultType::KubeletStartBlocked | FaultType::PlegStalled => Some("a fault that the probe finds"),
             _ => None,
         };
@@ -456,6 +472,10 @@ mod tests {
             ("{at: -1m, nodes: [w-1], cordoned: true}", "", "\"-1m\" is not a time"),
             ("{at: 900000h, nodes: [w-1], cordoned: true}", "", "is not a time"),
             ("{at: 1m, nodes: [w-1], fault: {type: ProbeSilent}}", "", "expected `probe: Silent`"),
+            ("{at: 1m, nodes: [w-1], fault: {type: NodeCondition}}", "", "expected `condition: {type, status}`"),
+            ("{at: 1m, nodes: [w-1], condition: {type: HostUnhealthy, status: True}}", "", "that another tool writes"),
+            ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
+            ("{at: 1m, nodes: [w-1], condition: {type: A, status: Maybe}}", "", "Maybe"),
             (
                 "{at: 1m, nodes: [w-1], fault: {type: HungContainer, pod: a}}",
                 "",

@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::episode::{ActResult, Episode, acted, uncordoned};
+use crate::core::episode::{ActResult, Episode, acted, since, uncordoned};
 use crate::core::fault::{Fault, PodRef};
+use crate::core::foreign::{self, Foreign};
+use crate::core::notices::Notices;
 use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::plan::{Effect, Operation, Plan, PlanSettings, plan};
 use crate::core::policy::Policy;
+use crate::core::restart_safety::by_faults;
 use crate::core::snapshot::{
-    Heartbeat, JobView, Ledger, NodeView, ReportView, ReportedFault, Snapshot, SuspectPod, Tri,
+    Heartbeat, JobView, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, SuspectPod, Tri,
 };
 
 /// Age of what a probe has seen when its report arrives.
@@ -34,6 +37,10 @@ pub enum Cure {
     Cleanup,
     /// The pod is deleted.
     Delete,
+    /// The kubelet is restarted.
+    RestartKubelet,
+    /// The container runtime is restarted.
+    RestartRuntime,
     /// Nothing that this engine can do.
     Nothing,
 }
@@ -96,6 +103,8 @@ pub struct World {
     /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
     pub refuses: bool,
     version: u64,
+    began: Timestamp,
+    notices: Notices,
     /// Operations that were really carried out on objects, with their number of times.
     pub acts: BTreeMap<String, u32>,
     /// What was asked for: `(node, what)`.
@@ -118,6 +127,8 @@ impl World {
             epoch: 1,
             refuses: false,
             version: 0,
+            began: now,
+            notices: Notices::default(),
             acts: BTreeMap::new(),
             log: Vec::new(),
         }
@@ -126,12 +137,15 @@ impl World {
     /// What a decision is made from, with a cache that is not behind.
     pub fn snapshot(&self) -> Snapshot {
         let nodes = || self.nodes.iter();
+        let mut notices = self.notices.clone();
+        self.note_conditions(&mut notices);
         Snapshot {
             now: self.now,
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             policies: self.policies.clone(),
             episodes: self.episodes.clone(),
+            noticed: notices.noticed(self.elapsed(), self.now),
             ledger: self.ledger.clone(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
@@ -139,6 +153,17 @@ impl World {
             jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
             epoch: self.epoch,
             ceiling: self.ceiling,
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        since(self.now, self.began)
+    }
+
+    /// As the controller's watch of Nodes does.
+    fn note_conditions(&self, notices: &mut Notices) {
+        for (name, node) in &self.nodes {
+            notices.note(name, &node.view, &self.policies, self.elapsed());
         }
     }
 
@@ -291,6 +316,11 @@ impl World {
 
     /// Time passes: Jobs and agents act, probes report.
     pub fn tick(&mut self, wait: Duration) {
+        let mut notices = std::mem::take(&mut self.notices);
+        self.note_conditions(&mut notices);
+        // Asked now, when it was first seen is fixed for later.
+        notices.noticed(self.elapsed(), self.now);
+        self.notices = notices;
         self.now = self.now.checked_add(wait).unwrap_or(self.now);
         let acts = &mut self.acts;
         for (order, job) in self.jobs.values_mut() {
@@ -354,6 +384,12 @@ impl WorldNode {
         node
     }
 
+    /// Another tool writes a condition on the Node in place of the one of that type, or takes it away.
+    pub fn set_condition(&mut self, kind: &str, condition: Option<Foreign>) {
+        let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
+        self.view.conditions = foreign::sorted(others.chain(condition));
+    }
+
     /// The probe reports what is so.
     pub fn send(&mut self) {
         if let Some(heartbeat) = &mut self.report.heartbeat {
@@ -363,6 +399,23 @@ impl WorldNode {
         let looked = self.looked;
         let report = |sick: &Sickness| ReportedFault { fault: sick.fault.clone(), looked };
         self.report.faults = self.sick.iter().map(report).collect();
+        self.report.restart = self.restart();
+    }
+
+    /// What the probe would say of a restart, by the faults alone.
+    fn restart(&self) -> RestartView {
+        let faults = || self.sick.iter().map(|sick| &sick.fault);
+        let forbids = |fault: &&Fault| by_faults([*fault]) != (Tri::True, Tri::True);
+        let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
+        let (kubelet, runtime) = by_faults(faults());
+        // As long as the oldest fault: which of them forbids it is not told apart.
+        let oldest = faults().map(|fault| fault.for_seconds).max().filter(|_| !named.is_empty());
+        RestartView {
+            kubelet,
+            runtime,
+            message: format!("the node has {}", named.join(", ")),
+            unsafe_for: Duration::from_secs(oldest.unwrap_or_default()),
+        }
     }
 
     fn execute(&mut self, order: &Order, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
@@ -384,6 +437,8 @@ impl WorldNode {
             NodeAction::ReleaseCont => Cure::Cont,
             NodeAction::ReleaseKill => Cure::Kill,
             NodeAction::CleanupOrphans => Cure::Cleanup,
+            NodeAction::RestartKubelet => Cure::RestartKubelet,
+            NodeAction::RestartRuntime => Cure::RestartRuntime,
         };
         if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
             self.sick.remove(place);

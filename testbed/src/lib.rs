@@ -28,6 +28,7 @@ pub mod stand_in;
 pub mod start_check;
 mod state;
 pub mod supervise;
+pub mod systemd;
 pub mod unprivileged;
 mod up;
 pub mod view;

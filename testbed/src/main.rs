@@ -27,6 +27,9 @@ enum Sub {
         /// Simulated nodes
         #[arg(long, default_value_t = 0)]
         kwok: usize,
+        /// Let systemd run the real nodes
+        #[arg(long)]
+        units: bool,
         /// Leave it running
         #[arg(long)]
         keep: bool,
@@ -115,7 +118,9 @@ fn ended(done: Result<()>) -> std::process::ExitCode {
 
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Sub::Up { nodes, kwok, keep } => up(cli.name, nodes, kwok, keep),
+        Sub::Up { nodes, kwok, units, keep } => {
+            up(BedOptions { name: cli.name, nodes, units, keep, ..BedOptions::default() }, kwok)
+        }
         Sub::Demo { fake, keep, only, no_controls, kwok, report } => {
             let fake = fake || !unprivileged::is_root();
             if fake && keep && !unprivileged::is_root() {
@@ -133,6 +138,7 @@ fn run(cli: Cli) -> Result<()> {
             packages::ensure(packages::NODE, true)?;
             packages::ensure(packages::BUILD, true)?;
             packages::ensure(packages::BUS, true)?;
+            packages::ensure(packages::UNITS, true)?;
             let folders = assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
             for folder in folders {
                 println!("{}", folder.display());
@@ -155,10 +161,11 @@ fn run(cli: Cli) -> Result<()> {
     }
 }
 
-fn up(name: String, nodes: usize, kwok: usize, keep: bool) -> Result<()> {
+fn up(options: BedOptions, kwok: usize) -> Result<()> {
     // Heartbeats of thousands of nodes come late on a small machine.
     let node_monitor_grace = (kwok > 500).then_some(Duration::from_mins(15));
-    let bed = Bed::up(BedOptions { name, nodes, keep, node_monitor_grace, ..BedOptions::default() })?;
+    let keep = options.keep;
+    let bed = Bed::up(BedOptions { node_monitor_grace, ..options })?;
     if kwok > 0 {
         bed.add_kwok_nodes(kwok)?;
     }

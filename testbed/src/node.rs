@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The kubelet's credentials, at kubeadm's place.
 pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
+/// How containerd is called, whoever starts it.
+pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
 /// How long containerd may take to answer; 10 s and more are normal with a deaf shim.
 const RUNTIME_READY: Duration = Duration::from_secs(90);
 
@@ -43,6 +45,9 @@ pub struct Node {
     /// Whether stand-ins play the runtime and the kubelet.
     #[serde(default)]
     pub(crate) stand_in: bool,
+    /// Whether systemd runs it.
+    #[serde(default)]
+    pub(crate) units: bool,
 }
 
 /// How a kubelet is started.
@@ -65,6 +70,8 @@ pub(crate) struct Parts<'a> {
     /// The static program of the workload image; it is also the network plugin in front of the real one.
     pub(crate) workload: &'a Path,
     pub(crate) testbed: &'a Path,
+    /// Whether systemd shall run it.
+    pub(crate) units: bool,
 }
 
 impl Node {
@@ -87,7 +94,7 @@ impl Node {
         fs::copy(parts.workload, dir.join("cni-bin/nrh-gate")).context("the network plugin with the gate")?;
         let group = cgroup::path(parts.bed, &name);
         let realm = parts.outer.nest(cgroup::JOIN, &[&group], &dir.join("init.log"))?;
-        let node = Self {
+        let mut node = Self {
             ip: network::node_ip(parts.number),
             number: parts.number,
             realm,
@@ -95,6 +102,7 @@ impl Node {
             testbed: parts.testbed.to_owned(),
             name,
             stand_in: false,
+            units: false,
         };
         node.realm.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();
@@ -102,6 +110,9 @@ impl Node {
             .script(MOUNTS, &[&folder, &node.name, &plugins.display().to_string()])
             .context("mounts of a node")?;
         node.write_files(parts, &plugins)?;
+        if parts.units {
+            node.boot()?;
+        }
         Ok(node)
     }
 
@@ -166,7 +177,10 @@ impl Node {
 
     /// Starts containerd and waits until it answers.
     pub fn start_containerd(&self) -> Result<()> {
-        self.start("containerd", &["containerd".into()])?;
+        match self.unit_of("containerd") {
+            Some(unit) => self.unit_start(&unit)?,
+            None => drop(self.start("containerd", &CONTAINERD_COMMAND.map(str::to_owned))?),
+        }
         let answers = || self.run("ctr", &["--connect-timeout", "1s", "version"]).is_ok();
         if wait_until(RUNTIME_READY, answers) {
             return Ok(());
@@ -185,15 +199,25 @@ impl Node {
         self.start_containerd()
     }
 
-    /// Starts the kubelet under a supervisor that starts it again whenever it ends.
+    /// How the kubelet is called, whoever starts it.
+    pub(crate) fn kubelet_command(&self) -> Vec<String> {
+        let files = [format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")];
+        let names = [format!("--node-ip={}", self.ip), format!("--hostname-override={}", self.name)];
+        ["kubelet".to_owned()].into_iter().chain(files).chain(names).collect()
+    }
+
+    /// Starts the kubelet under a supervisor that starts it again whenever it ends: systemd, where it runs the node.
     pub fn start_kubelet(&self, start: KubeletStart) -> Result<()> {
+        if let Some(unit) = self.unit_of("kubelet") {
+            ensure!(!start.start_check, "no start check in front of the kubelet of {}: systemd runs it", self.name);
+            return self.unit_start(&unit);
+        }
         let mut argv = vec![self.testbed.display().to_string(), "supervise".into()];
         if start.start_check {
             argv.push("--start-check".into());
         }
-        argv.extend(["--log".into(), "/var/log/kubelet-starts.log".into(), "--".into(), "kubelet".into()]);
-        argv.extend([format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")]);
-        argv.extend([format!("--node-ip={}", self.ip), format!("--hostname-override={}", self.name)]);
+        argv.extend(["--log".into(), "/var/log/kubelet-starts.log".into(), "--".into()]);
+        argv.extend(self.kubelet_command());
         self.start("kubelet", &argv).map(drop)
     }
 
@@ -202,8 +226,11 @@ impl Node {
         self.stop("kubelet")
     }
 
-    /// The process that was started under a name (for the kubelet: its supervisor), if it runs.
+    /// The process that was started under a name (for the kubelet: its supervisor, unless that is systemd), if it runs.
     pub fn daemon(&self, name: &str) -> Option<Identity> {
+        if let Some(unit) = self.unit_of(name) {
+            return self.unit_process(&unit);
+        }
         let text = fs::read_to_string(self.dir.join(format!("{name}.process"))).ok()?;
         serde_json::from_str::<Identity>(&text).ok().filter(Identity::alive)
     }
@@ -225,6 +252,9 @@ impl Node {
 
     /// Stops a program that was started under this name: SIGTERM, and SIGKILL if it does not listen.
     pub fn stop(&self, name: &str) -> Result<()> {
+        if let Some(unit) = self.unit_of(name) {
+            return self.unit_stop(&unit);
+        }
         let Some(daemon) = self.daemon(name) else {
             return Ok(());
         };

@@ -50,6 +50,9 @@ pub const DOCKER: &[Program] = &[
 ];
 /// What the benchmark of the probe needs.
 pub const BENCH: &[Program] = &[program("strace", "strace")];
+/// What a node needs on top that systemd runs. Its package puts it beside another init process, not in its place.
+pub const UNITS: &[Program] =
+    &[program("systemctl", "systemd"), program("busctl", "systemd"), program("dbus-daemon", "dbus-daemon")];
 /// A message bus, on which tests put a systemd that answers or not.
 pub const BUS: &[Program] = &[program("dbus-daemon", "dbus-daemon")];
 /// What building the project's own image needs.

@@ -61,7 +61,7 @@ pub(crate) fn launch(bed: &str, keep: bool, log: &Path, path: &[PathBuf]) -> Res
     let till_the_end = ["sh", "-c", &till_the_end, "sh", bed];
     command.args(if keep { &forever[..] } else { &till_the_end });
     command.stdin(if keep { Stdio::null() } else { Stdio::piped() });
-    let (realm, mut child) = start(command, log, path)?;
+    let (realm, mut child) = start(command, log, path, INIT)?;
     let stdin = child.stdin.take();
     Ok((realm, Tether { stdin, child }))
 }
@@ -69,9 +69,14 @@ pub(crate) fn launch(bed: &str, keep: bool, log: &Path, path: &[PathBuf]) -> Res
 impl Realm {
     /// Starts a realm inside this one; it shares the network and ends with this one.
     pub(crate) fn nest(&self, setup: &str, args: &[&str], log: &Path) -> Result<Self> {
+        self.nest_as(INIT, &format!("{setup}\nexec {INNER}"), args, log)
+    }
+
+    /// The same with another init process: the script has to end in it.
+    pub(crate) fn nest_as(&self, init: &str, script: &str, args: &[&str], log: &Path) -> Result<Self> {
         let mut command = self.command("sh");
-        command.args(["-ec", &format!("{setup}\nexec {INNER}"), "sh"]).args(args).stdin(Stdio::null());
-        let (realm, mut child) = start(command, log, &self.path)?;
+        command.args(["-ec", script, "sh"]).args(args).stdin(Stdio::null());
+        let (realm, mut child) = start(command, log, &self.path, init)?;
         // Somebody has to take its exit status, or the ended process stays in the owner's table.
         std::thread::spawn(move || child.wait());
         Ok(realm)
@@ -165,11 +170,14 @@ echo $!"#;
     }
 }
 
+/// What the init process of a realm is called, as a rule.
+const INIT: &str = "tini";
+
 /// The inner unshare; tini reaps what daemons leave behind.
 const INNER: &str = "unshare --cgroup --mount --uts --pid --fork --kill-child --mount-proc tini -- sleep infinity";
 
-/// Starts a chain of wrappers that ends in tini and finds that tini.
-fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, Child)> {
+/// Starts a chain of wrappers that ends in an init process of this name and finds that process.
+fn start(mut command: Command, log: &Path, path: &[PathBuf], name: &str) -> Result<(Realm, Child)> {
     use std::os::unix::process::CommandExt;
     let file = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
     // A group of its own: Ctrl-C reaches the owner only, and the owner's end is what ends the bed.
@@ -179,7 +187,7 @@ fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, C
     let mut init = None;
     wait_until(START, || {
         // From the top each time: on the way are helpers of the wrappers that come and go.
-        init = last_descendant(first).filter(|&pid| process::comm(pid).as_deref() == Some("tini"));
+        init = last_descendant(first, name).filter(|&pid| process::comm(pid).as_deref() == Some(name));
         init.is_some() || !matches!(child.try_wait(), Ok(None))
     });
     let Some(pid) = init else {
@@ -191,9 +199,9 @@ fn start(mut command: Command, log: &Path, path: &[PathBuf]) -> Result<(Realm, C
 }
 
 /// The end of the chain of first children; the init's own child is none of the chain.
-fn last_descendant(pid: i32) -> Option<i32> {
+fn last_descendant(pid: i32, init: &str) -> Option<i32> {
     let mut current = pid;
-    while process::comm(current).as_deref() != Some("tini") {
+    while process::comm(current).as_deref() != Some(init) {
         current = *process::children(current).first()?;
     }
     Some(current)

@@ -35,6 +35,8 @@ pub struct BedOptions {
     pub nodes: usize,
     /// Nodes of stand-ins in place of real ones: no runtime, no images, and no rights beyond a user namespace.
     pub stand_ins: bool,
+    /// systemd runs the real nodes: their containerd and kubelet are units of it.
+    pub units: bool,
     /// No nodes, and none of what they need.
     pub control_plane_only: bool,
     /// Leave it running when its owner ends; end it with `testbed down`.
@@ -52,6 +54,7 @@ impl Default for BedOptions {
             name: "bed".into(),
             nodes: 2,
             stand_ins: false,
+            units: false,
             control_plane_only: false,
             keep: false,
             progress: true,
@@ -74,6 +77,9 @@ impl Bed {
         packages::ensure(packages::BED, options.progress)?;
         let mut tools = vec![assets::CONTROL_PLANE];
         if nodes > 0 {
+            if options.units && options.stand_ins {
+                bail!("systemd runs no stand-ins");
+            }
             said.note(options.stand_ins, "stand-ins play the runtime and the kubelet of all nodes");
         }
         if nodes > 0 && !options.stand_ins {
@@ -81,6 +87,9 @@ impl Bed {
                 bail!("a real node needs root of the machine: control groups, devices, and a container runtime");
             }
             packages::ensure(packages::NODE, options.progress)?;
+            if options.units {
+                packages::ensure(packages::UNITS, options.progress)?;
+            }
             tools.push(assets::NODE);
         }
         let path = assets::ensure(&tools, options.progress)?;
@@ -90,6 +99,7 @@ impl Bed {
                 workload: images::workload_binary(&state::workspace())?,
                 testbed: program()?,
                 stand_ins: options.stand_ins,
+                units: options.units,
             })
         } else {
             None
@@ -142,6 +152,7 @@ impl Bed {
                 ca: &made.ca,
                 workload: made.workload,
                 testbed: &made.testbed,
+                units: made.units,
             })
             .with_context(|| format!("node {number}"))?;
             node.start_containerd()?;
@@ -187,6 +198,7 @@ struct Programs {
     workload: PathBuf,
     testbed: PathBuf,
     stand_ins: bool,
+    units: bool,
 }
 
 /// What all nodes of a bed are made from.
@@ -195,6 +207,7 @@ struct Made<'a> {
     testbed: PathBuf,
     ca: String,
     archives: Vec<PathBuf>,
+    units: bool,
 }
 
 impl<'a> Made<'a> {
@@ -204,7 +217,8 @@ impl<'a> Made<'a> {
         fs::copy(&programs.testbed, &testbed)?;
         let archives =
             if programs.stand_ins { Vec::new() } else { images::bed_images(&programs.workload, &dir.join("images"))? };
-        Ok(Self { workload: &programs.workload, testbed, ca: fs::read_to_string(pki.path("ca.crt"))?, archives })
+        let ca = fs::read_to_string(pki.path("ca.crt"))?;
+        Ok(Self { workload: &programs.workload, testbed, ca, archives, units: programs.units })
     }
 }
 

@@ -18,7 +18,7 @@ fn at(second: i64) -> Option<Timestamp> {
 }
 
 /// A kubelet of this age in a node that is Ready, whose status was written before it began.
-fn block(world: &mut World, age: u64) {
+pub fn block(world: &mut World, age: u64) {
     let node = world.node("n1");
     (node.view.status_at, node.view.ready) = (at(BEGAN - 100), Tri::True);
     let unfinished = Some(secs(age));

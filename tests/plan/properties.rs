@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use nrh::core::episode::{Episode, HealState, Phase, StepRecord, StepState, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
+use nrh::core::foreign::{Asked, Foreign};
+use nrh::core::order::{NodeAction, Restart};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
-use nrh::core::policy::{Action, ActionType, Amount, Mode, NodeLimit, Policy, Step, TopologyLimit};
+use nrh::core::policy::{Action, ActionType, Amount, Daemon, Mode, NodeLimit, Policy, Step, TopologyLimit};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::window::{self, WindowType};
 use proptest::prelude::*;
@@ -18,6 +20,8 @@ use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const ZONE: &str = "zone";
+/// What another tool writes on Nodes, and the policy asks for.
+const CONDITION: &str = "KernelDeadlock";
 
 /// Something that happens between two passes.
 #[derive(Clone, Debug)]
@@ -49,6 +53,7 @@ enum Event {
     NewLeader,
     Refuse(bool),
     Shadow(usize, bool),
+    Condition(usize, u8),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -59,8 +64,17 @@ fn event() -> impl Strategy<Value = Event> {
         FaultType::LeakedShim,
         FaultType::OrphanContainer,
         FaultType::RuntimeListHung,
+        FaultType::KubeletDown,
+        FaultType::RuntimeUnreachable,
     ]);
-    let cure = prop::sample::select(vec![Cure::Cont, Cure::Kill, Cure::Cleanup, Cure::Nothing]);
+    let cure = prop::sample::select(vec![
+        Cure::Cont,
+        Cure::Kill,
+        Cure::Cleanup,
+        Cure::RestartKubelet,
+        Cure::RestartRuntime,
+        Cure::Nothing,
+    ]);
     let tri = || prop::sample::select(vec![Tri::True, Tri::True, Tri::False, Tri::Unknown]);
     let state = prop::sample::select(vec![FaultState::Suspected, FaultState::Confirmed, FaultState::Clearing]);
     prop_oneof![
@@ -91,6 +105,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
+        3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
     ]
 }
 
@@ -165,6 +180,16 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             open.for_each(|episode| episode.deleting = true);
         }
         Event::NewLeader => world.epoch += 1,
+        Event::Condition(n, how) => {
+            let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
+            let condition = match how {
+                0 => written("True", "Asked"),
+                1 => written("True", "Other"),
+                2 => written("False", "Asked"),
+                _ => None,
+            };
+            world.node(name(n)).set_condition(CONDITION, condition);
+        }
         Event::Refuse(on) => world.refuses = *on,
         Event::Shadow(rung, on) => {
             if let Some(step) = world.policies[0].rules[0].steps.get_mut(*rung) {
@@ -178,12 +203,14 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
+    let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
     prop::sample::select(vec![
         vec![shadow(step(Action::Cordon)), cont(), shadow(kill(true)), step(Action::CleanupOrphans), shadow(notify())],
         vec![cont()],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
         vec![step(Action::Cordon), cont(), kill(true), step(Action::CleanupOrphans), notify()],
         vec![step(Action::Cordon), twice.clone(), step(Action::DeletePod), notify()],
+        vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon), kill(false)],
     ])
 }
@@ -194,6 +221,8 @@ fn worlds() -> impl Strategy<Value = World> {
     let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
     (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts).prop_map(|(ladder, most, ceiling, bad, zones, acts)| {
         let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
+        let asked = Asked { kind: CONDITION.into(), status: Tri::True, reasons: ["Asked".to_owned()].into() };
+        policy.rules[0].conditions.push(asked);
         policy.limits.max_in_flight = Amount::Count(most);
         policy.limits.max_unhealthy = Amount::Percent(bad);
         policy.limits.per_topology = zones
@@ -322,6 +351,17 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
         assert!(seen.looked <= secs(45), "an old look");
+    }
+    if let Operation::GiveOrder(order) | Operation::RunJob(order) = operation
+        && let Some(with) = &order.restart
+    {
+        let safe = match order.action {
+            NodeAction::RestartKubelet => report.restart.kubelet,
+            NodeAction::RestartRuntime => report.restart.runtime,
+            other => panic!("{other:?} is no restart"),
+        };
+        assert!(safe == Tri::True || with.even_if_unsafe, "{:?} while that is not safe", order.action);
+        assert!(matches!(operation, Operation::GiveOrder(_)), "a restart by a Job");
     }
     if let Operation::DeletePod(target) = operation {
         let pod = snapshot.pods.iter().find(|pod| pod.pod == *target).unwrap();

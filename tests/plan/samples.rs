@@ -166,6 +166,7 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
     Rule {
         name: name.into(),
         faults: faults.iter().copied().collect(),
+        conditions: Vec::new(),
         min_severity: Severity::Low,
         namespaces: Namespaces::default(),
         hold_for: Duration::ZERO,

@@ -165,7 +165,7 @@ impl Default for IntOrPercent {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number from 0, or a percent in quotes such as \"30%\"")]
 enum IntOrText {
     Int(u32),
     Text(String),

@@ -6,17 +6,17 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
-use crate::api::policy::PolicyStep;
+use crate::api::policy::{PolicyRule, PolicyStep};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::{node, report};
 use crate::controller::calls::bounded_opt;
-use crate::core::episode::Episode;
+use crate::core::episode::{Episode, EpisodeFault, StepRecord};
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode};
-use crate::core::snapshot::missed_after;
+use crate::core::snapshot::{NodeView, Tri, missed_after};
 use kube::core::DeserializeGuard;
 
 /// What was read, when nothing in it says no.
@@ -124,7 +124,9 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let rule = fault.and_then(|fault| policy.spec.rules.iter().find(|rule| rule.name == fault.rule));
     let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
     let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
-    let now = now.filter(|now| (now.action, signal(now)) == (step.action, step.signal));
+    let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
+    let now =
+        now.filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()));
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {
@@ -141,6 +143,9 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     if report::owner(&report.metadata).as_deref() != Some(node_uid) {
         return Err(format!("NodeRuntimeHealth {} is about another node of that name", episode.node));
     }
+    if let Some(fault) = fault {
+        still_stands(fault, rule, &view)?;
+    }
     let kind = episode.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
     // Faults that the controller finds itself do not stand in the probe's list.
     let confirmed = kind.is_some_and(crate::core::fault::FaultType::is_cluster_fault)
@@ -150,7 +155,33 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     if !confirmed {
         return Err(format!("fault {} is not confirmed any more", step.fault_id));
     }
+    still_safe(step, &report)?;
     Ok(Live { node, report, episode })
+}
+
+/// Whether the daemon of a restart can be restarted by the probe's newest word.
+fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), String> {
+    let Some(daemon) = step.action.restarts() else { return Ok(()) };
+    let view = report::view(report).restart;
+    let safe = view.of(daemon);
+    if safe == Tri::True || step.restart.as_ref().is_some_and(|with| with.even_if_unsafe) {
+        return Ok(());
+    }
+    Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))
+}
+
+/// Whether the condition that the fault is about stands on the Node as the rule asks for it.
+fn still_stands(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView) -> Result<(), String> {
+    if fault.kind != FaultType::NodeCondition {
+        return Ok(());
+    }
+    let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
+    let mut of_type = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref());
+    let status = fault.subject.condition.as_ref().map(|condition| condition.status);
+    if of_type.any(|asked| Some(asked.status) == status && asked.is_met_among(&view.conditions)) {
+        return Ok(());
+    }
+    Err(format!("{} ({}): the Node does not show it any more", fault.kind, fault.subject))
 }
 
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
@@ -287,6 +318,35 @@ mod tests {
         assert!(verdict(0, 91).unwrap_err().contains("missed the heartbeat"));
         let never = fresh(&live(0), "op", &Arrivals::default(), second);
         assert!(never.unwrap_err().contains("missed"), "nobody knows when a report came that no watch has brought");
+    }
+
+    #[test]
+    fn a_condition_that_the_node_does_not_show_any_more_is_not_acted_on() {
+        let with = |kind: &'static str, status: &'static str, reason: &'static str| {
+            verdict(move |v| {
+                v["node"]["status"]["conditions"] = json!([{"type": kind, "status": status, "reason": reason}]);
+                let asked = json!({"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung", "TaskHung"]});
+                v["policy"]["spec"]["rules"][0] =
+                    json!({"name": "r", "match": {"nodeConditions": [asked]}, "steps": [{"action": "Cordon"}]});
+                v["report"]["status"]["faults"] = json!([]);
+                let status = &mut v["episode"]["status"];
+                status["faults"][0]["type"] = json!("NodeCondition");
+                status["faults"][0]["subject"] = json!({"kind": "Condition", "name": "KernelDeadlock",
+                    "condition": {"status": "True", "reason": "DockerHung"}});
+                (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!("Cordon"), Value::Null);
+            })
+        };
+        assert_eq!(with("KernelDeadlock", "True", "DockerHung"), Ok(()));
+        assert_eq!(with("KernelDeadlock", "True", "TaskHung"), Ok(()), "another reason that the rule names");
+        for (kind, status, reason) in [
+            ("KernelDeadlock", "False", "DockerHung"),
+            ("KernelDeadlock", "True", "Other"),
+            ("ReadonlyFilesystem", "True", "DockerHung"),
+        ] {
+            let found = with(kind, status, reason).unwrap_err();
+            let expected = "NodeCondition (condition KernelDeadlock=True): the Node does not show it any more";
+            assert_eq!(found, expected, "{kind} {status} {reason}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Objects into the state: one rule per kind, the same for watches, re-lists and answers to our own writes.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -71,32 +73,49 @@ impl Folds for Node {
         &mut state.versions.nodes
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
         match node_conditions::standing(&self) {
             Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
             None => state.node_conditions.remove(key),
         };
-        let view = node::view(&self);
-        if let Some(known) = state.snapshot.nodes.get_mut(key) {
-            let kubelet = state.snapshot.reports.get(key).map(|report| &report.kubelet);
-            let unfinished = |view: &NodeView| kubelet.and_then(|kubelet| unfinished(view, kubelet));
-            let before = unfinished(known);
-            // The time of the kubelet's last word comes from every node every five minutes: it matters only where a
-            // start is waited for.
-            known.status_at = view.status_at;
-            if *known == view {
-                return News::when(before != unfinished(known));
-            }
-        }
-        state.snapshot.nodes.insert(key.to_owned(), view);
-        News::Matters
+        let mut view = node::view(&self);
+        view.conditions = state.shared.keep(view.conditions);
+        let matters = put_view(key, view, state);
+        let noticed = state.note_conditions(key, now);
+        News::when(matters || noticed)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
         state.pods_of_nodes.remove(key);
         state.node_conditions.remove(key);
-        News::when(state.snapshot.nodes.remove(key).is_some())
+        state.notices.forget(key);
+        let gone = state.snapshot.nodes.remove(key);
+        let was_there = gone.is_some();
+        if let Some(view) = gone {
+            state.shared.give_back(view.conditions, &Arc::default());
+        }
+        News::when(was_there)
     }
+}
+
+/// Takes over what is known of a Node; whether a decision reads anything in it that has changed, beside the conditions that
+/// policies ask for.
+fn put_view(key: &str, view: NodeView, state: &mut State) -> bool {
+    if let Some(known) = state.snapshot.nodes.get_mut(key) {
+        let kubelet = state.snapshot.reports.get(key).map(|report| &report.kubelet);
+        let unfinished = |view: &NodeView| kubelet.and_then(|kubelet| unfinished(view, kubelet));
+        let before = unfinished(known);
+        // The time of the kubelet's last word comes from every node every five minutes: it matters only where a start is
+        // waited for. Conditions come with it.
+        known.status_at = view.status_at;
+        let old = std::mem::replace(&mut known.conditions, Arc::clone(&view.conditions));
+        state.shared.give_back(old, &view.conditions);
+        if *known == view {
+            return before != unfinished(known);
+        }
+    }
+    state.snapshot.nodes.insert(key.to_owned(), view);
+    true
 }
 
 impl Folds for NodeRuntimeHealth {
@@ -160,7 +179,7 @@ impl Folds for DeserializeGuard<RemediationPolicy> {
         &mut state.versions.policies
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
         let meta = self.meta();
         let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
         let (read, status) = match &self.0 {
@@ -174,20 +193,22 @@ impl Folds for DeserializeGuard<RemediationPolicy> {
         let new = state.policies.get(key).map(|row| &row.read);
         let matters = old.as_ref().map(|row| &row.read) != new;
         if matters {
-            list_policies(state);
+            list_policies(state, now);
         }
         News::when(matters)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
         state.policies.remove(key);
-        list_policies(state);
+        // What is left of the policies asks for nothing new, so nothing is counted from here.
+        list_policies(state, Instant::now());
         News::Matters
     }
 }
 
-fn list_policies(state: &mut State) {
+fn list_policies(state: &mut State, now: Instant) {
     state.snapshot.policies = state.policies.values().filter_map(|row| row.read.clone().ok()).collect();
+    state.note_all_conditions(now);
 }
 
 impl Folds for NodeRemediation {

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
+use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL};
 use crate::core::kubelet::complaint;
 use crate::core::snapshot::{NodeView, Tri};
@@ -50,6 +51,7 @@ pub fn view(node: &Node) -> NodeView {
         deleting: meta.deletion_timestamp.is_some(),
         labels,
         vetoes,
+        conditions: conditions::of(node),
     }
 }
 

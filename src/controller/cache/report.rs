@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::arrival::{Arrivals, UNDATED};
 use crate::api::condition::{standing_of, status_of};
-use crate::api::health::{NodeRuntimeHealth, RemediationStatus, Summary};
+use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
 use crate::api::{ConditionType, NodeRuntimeHealthStatus};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::observation::KubeletSettings;
-use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault};
+use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Tri};
 use crate::core::text::bounded;
 
 /// The controller's part of the object, as it stands in the API.
@@ -87,10 +87,26 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             .collect(),
         unlooked: unlooked(|kind| standing_of(&status.conditions, kind)),
         kubelet: process(status),
-        restart_safe: status_of(&status.conditions, ConditionType::RestartSafe),
+        restart: restart(status),
         agent: status.agent.clone(),
         order: status.order.clone(),
         stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
+    }
+}
+
+/// A probe of before tells only the worse of the two.
+fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
+    let both = status_of(&status.conditions, ConditionType::RestartSafe);
+    let each = status.restart_safe.unwrap_or(RestartSafeStatus { kubelet: both, runtime: both });
+    let condition = status.conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
+    let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
+    let since = condition.filter(|_| both != Tri::True).map(|condition| condition.last_transition_time.0);
+    let unsafe_for = made.zip(since).map(|(made, since)| made.duration_since(since));
+    RestartView {
+        kubelet: each.kubelet,
+        runtime: each.runtime,
+        message: condition.map_or_else(String::new, |condition| bounded(&condition.message, 256)),
+        unsafe_for: unsafe_for.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default(),
     }
 }
 
@@ -115,8 +131,7 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
 }
 
 /// Whether the kubelet can start pods: the probe's condition has the last word, its plain look the first.
-fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> crate::core::snapshot::Tri {
-    use crate::core::snapshot::Tri;
+fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> Tri {
     match (status_of(&status.conditions, ConditionType::KubeletReady), started) {
         (Tri::Unknown, Some(true)) => Tri::True,
         (Tri::Unknown, Some(false)) => Tri::False,
@@ -151,14 +166,19 @@ pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
     }
 }
 
+/// What of it a decision reads: not for how long it has stood so, which grows with every heartbeat.
+fn safe(view: &RestartView) -> (Tri, Tri, &str) {
+    (view.kubelet, view.runtime, &view.message)
+}
+
 /// Whether `new` says something else than `old`, a mere heartbeat aside.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat =
         |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.makes_pods, view.kubelet.settings);
-    (&old.node_uid, &old.suspended, &old.unlooked, old.restart_safe, &old.agent, &old.order, &old.stopped)
-        != (&new.node_uid, &new.suspended, &new.unlooked, new.restart_safe, &new.agent, &new.order, &new.stopped)
+    (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.order, &old.stopped)
+        != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.order, &new.stopped)
         || kubelet(old) != kubelet(new)
         || beat(old) != beat(new)
         || faults(old) != faults(new)
@@ -167,7 +187,6 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::snapshot::Tri;
     use serde_json::json;
 
     fn object(sequence: u64, started: bool) -> NodeRuntimeHealth {

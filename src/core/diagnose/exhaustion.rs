@@ -9,7 +9,7 @@ use crate::core::thresholds::{Confirmation, Thresholds};
 
 /// Share of a limit, in percent, from which it is about to run out. What needs a few at a time is refused some by then, and
 /// starts of containers come in dozens of threads each.
-const SICK: u8 = 90;
+pub(crate) const SICK: u8 = 90;
 /// Share below which it is well. In between nothing is said, so that a number at the edge is not told again and again.
 const WELL: u8 = 80;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Findings, STALE, Verdict, answer, describe, evidence, lists};
+use super::{Findings, STALE, Verdict, answer, describe, evidence, lists, processes};
 use crate::core::fault::{FaultType, Severity, Subject, SubjectKind};
-use crate::core::observation::{Look, Observations, Part};
+use crate::core::observation::{Look, MayBe, Observations, Part};
 use crate::core::reason::ConditionReason;
 use crate::core::text::bounded;
 use crate::core::thresholds::Thresholds;
@@ -16,6 +16,14 @@ const IN_FLIGHT: Duration = Duration::from_secs(30);
 /// Keys of the components: there is one of each on a node.
 const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
+
+/// Whether no daemon of a runtime is among the node's processes. One that could not be proven may be it.
+pub(super) fn is_gone(seen: &Observations) -> bool {
+    processes(seen).is_ok_and(|(table, _)| {
+        table.processes.iter().all(|process| process.part != Part::Runtime)
+            && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+    })
+}
 
 pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;

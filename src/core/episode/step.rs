@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::core::fault::{MAX_LINE, Target};
-use crate::core::order::{OutcomeReason, Signal};
+use crate::core::order::{OutcomeReason, Restart, Signal};
 use crate::core::policy::ActionType;
 use crate::core::text;
 
@@ -68,6 +68,9 @@ pub struct StepRecord {
     /// Signal, for `ReleaseHungProcess`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Signal>,
+    /// Which unit and with how much care, for `RestartKubelet` and `RestartRuntime`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
     /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
@@ -105,12 +108,15 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// What is done, in one word: `ReleaseHungProcess(Cont)`.
+    /// What is done, in one word: `ReleaseHungProcess(Cont)`, `RestartRuntime(k3s.service, even if unsafe)`.
     pub fn phrase(&self) -> String {
-        match self.signal {
-            Some(signal) => format!("{}({signal:?})", self.action.as_str()),
-            None => self.action.as_str().to_owned(),
-        }
+        let signal = self.signal.map(|signal| format!("{signal:?}"));
+        let unit = self.restart.as_ref().and_then(|with| with.unit.clone());
+        let careless = self.restart.as_ref().filter(|with| with.even_if_unsafe).map(|_| "even if unsafe".to_owned());
+        let stopped = self.restart.as_ref().filter(|with| with.even_if_stopped).map(|_| "even if stopped".to_owned());
+        let more: Vec<String> = signal.into_iter().chain(unit).chain(careless).chain(stopped).collect();
+        let action = self.action.as_str();
+        if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }
 
     /// Ends the attempt.

@@ -5,6 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::core::tri::Tri;
+
 /// A pod, by the three things that identify it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -51,6 +53,20 @@ pub enum SubjectKind {
     Process,
     /// The node itself.
     Host,
+    /// A condition of the Node, by its type.
+    Condition,
+}
+
+/// How a condition of a Node stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConditionStatus {
+    /// Its status: True, False or Unknown.
+    pub status: Tri,
+    /// Its reason, as whoever wrote it put it; may be empty.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub reason: String,
 }
 
 /// The object a fault is about. Identity lives here, never in a pid.
@@ -63,9 +79,9 @@ pub struct Subject {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub id: Option<String>,
-    /// Name of the container in its pod, or of the plugin, unit or runtime.
+    /// Name of the container in its pod, or of the plugin, unit or runtime; type of the condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 316))]
     pub name: Option<String>,
     /// The pod it belongs to, where it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,12 +94,15 @@ pub struct Subject {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub lock: Option<String>,
+    /// How the condition stands that `name` is the type of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<ConditionStatus>,
 }
 
 impl Subject {
     /// A subject of this kind with nothing else known yet.
     pub const fn of(kind: SubjectKind) -> Self {
-        Self { kind, id: None, name: None, pod: None, sandbox_id: None, lock: None }
+        Self { kind, id: None, name: None, pod: None, sandbox_id: None, lock: None, condition: None }
     }
 
     /// A subject of this kind that has a name.
@@ -107,6 +126,7 @@ impl fmt::Display for Subject {
             SubjectKind::Filesystem => "file system of",
             SubjectKind::Process => "process",
             SubjectKind::Host => "host",
+            SubjectKind::Condition => "condition",
         };
         f.write_str(kind)?;
         match (&self.name, &self.id) {
@@ -120,6 +140,9 @@ impl fmt::Display for Subject {
             } else {
                 write!(f, " of {pod}")?;
             }
+        }
+        if let Some(condition) = &self.condition {
+            write!(f, "={}", condition.status.as_str())?;
         }
         if let Some(lock) = &self.lock {
             write!(f, " holding {lock}")?;

@@ -15,6 +15,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         fault_id: standing.id.clone(),
         action: step.action.kind(),
         signal: ladder::signal(&step.action),
+        restart: ladder::restart_with(&step.action),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -40,7 +41,9 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
     let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
-    let is_same = step.action.kind() == record.action && ladder::signal(&step.action) == record.signal;
+    let is_same = step.action.kind() == record.action
+        && ladder::signal(&step.action) == record.signal
+        && ladder::restart_with(&step.action) == record.restart;
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 

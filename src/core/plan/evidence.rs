@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{PlanSettings, Wake};
+use super::{PlanSettings, Wake, conditions};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
+use crate::core::foreign::Noticed;
 use crate::core::kubelet;
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::{
@@ -55,6 +56,8 @@ pub(super) struct NodeFacts<'a> {
     pub pods: Vec<&'a SuspectPod>,
     /// Time since all DaemonSet pods of the node were read.
     pub pods_read: Option<Duration>,
+    /// Conditions that stand on it as some policy asks for them.
+    pub noticed: &'a [Noticed],
     /// The policies that select the node, the one that goes first before the others.
     pub policies: Vec<&'a Policy>,
     /// Open episodes, oldest first.
@@ -161,6 +164,9 @@ impl NodeFacts<'_> {
             FaultType::PlegStalled => {
                 self.view.is_some_and(|view| view.ready == Tri::True) && self.arrived().is_some_and(is_later)
             }
+            // The watch never goes back: what stands there now was seen later than what was acted upon. That a report has
+            // come since proves that the node was there to be written to.
+            FaultType::NodeCondition => conditions::is_other(self, fault) && self.arrived().is_some_and(is_later),
             // A full report may have left the fault out.
             _ => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
@@ -227,6 +233,7 @@ pub(super) fn gather<'a>(
                 seen: Vec::new(),
                 pods,
                 pods_read: snapshot.pods_read.get(name).copied(),
+                noticed: snapshot.noticed.get(name).map(Vec::as_slice).unwrap_or_default(),
                 policies: view.map_or_else(Vec::new, |view| {
                     policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
                 }),
@@ -292,6 +299,7 @@ fn cluster_faults<'a>(
         })
         .collect();
     own.extend(of_kubelet(facts, &reported, now, settings));
+    own.extend(conditions::seen(facts));
     if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
         let fault = silent_probe(facts.name, now, arrived);
         own.push(Seen { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });

@@ -5,12 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, protect, refused};
+use super::{Ctx, Hold, HoldReason, Operation, protect, refused, restart};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::kubelet;
-use crate::core::order::{NodeAction, Order, Signal};
-use crate::core::policy::{Action, ActionType, Mode, OnFailure, Policy, Rule, Step};
+use crate::core::order::{NodeAction, Order, Restart, Signal};
+use crate::core::policy::{Action, ActionType, Daemon, Mode, OnFailure, Policy, Rule, Step};
 use crate::core::snapshot::Tri;
 use crate::core::window;
 
@@ -26,6 +26,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         (Action::Notify { .. }, _)
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
+        (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (
             Action::Cordon,
@@ -87,6 +88,7 @@ pub(super) fn climb<'r>(
         }
         let useful = fault.map_or(Ok(()), |fault| {
             applies(&step.action, fault, facts)?;
+            restart::has_waited(&step.action, fault, facts, rule)?;
             cordon_helps(step, rule, fault, facts)
         });
         match useful {
@@ -189,6 +191,7 @@ pub(super) fn may_take(
     if step.heals() {
         of_node(ctx, facts, policy)?;
     }
+    still_asked_for(rule, &seen.fault)?;
     match evidence(facts, seen, ctx) {
         Err(hold) if look == Look::Any && hold.awaits_look() => {}
         looked => looked?,
@@ -208,7 +211,19 @@ pub(super) fn may_take(
             named_target(facts, &seen.fault)?;
             Ok(lane(facts))
         }
+        // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
+        // runtime takes down with it.
+        Action::Restart { daemon, with } => restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Lane::Agent),
     }
+}
+
+/// Whether the rule still means it: another tool may have changed its reason to one that only another rule names.
+fn still_asked_for(rule: &Rule, fault: &Fault) -> Result<(), Hold> {
+    if fault.kind != FaultType::NodeCondition || rule.matches(fault) {
+        return Ok(());
+    }
+    let message = format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+    Err(Hold::new(HoldReason::NotConfirmed, &message))
 }
 
 /// Whether the node may be acted on once more.
@@ -333,20 +348,23 @@ pub(super) fn operation(
     fault: &Fault,
     step: &Step,
 ) -> Option<Operation> {
-    let (action, allow) = match &step.action {
+    let mut allow = false;
+    let action = match &step.action {
         Action::Cordon => return Some(Operation::Cordon),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
             return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));
         }
-        Action::CleanupOrphans => (NodeAction::CleanupOrphans, false),
+        Action::CleanupOrphans => NodeAction::CleanupOrphans,
+        Action::Restart { daemon: Daemon::Kubelet, .. } => NodeAction::RestartKubelet,
+        Action::Restart { daemon: Daemon::Runtime, .. } => NodeAction::RestartRuntime,
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
-            let action = match signal {
+            allow = *allow_running_pods || protect::is_terminating(ctx, fault);
+            match signal {
                 Signal::Cont => NodeAction::ReleaseCont,
                 Signal::Kill => NodeAction::ReleaseKill,
-            };
-            (action, *allow_running_pods || protect::is_terminating(ctx, fault))
+            }
         }
     };
     let order = Order {
@@ -358,6 +376,7 @@ pub(super) fn operation(
         fault_id: record.fault_id.clone(),
         fault_type: fault.kind,
         target: record.target.clone(),
+        restart: record.restart.clone(),
         // The same in every repetition: a repeated order is the same order.
         issued_at: record.reserved_at,
         ttl_seconds: ctx.settings.order_ttl_seconds,
@@ -373,6 +392,14 @@ fn notice(node: &str, fault: &Fault, message: Option<&str>, is_fresh: bool) -> S
     let since = if is_fresh { "" } else { " (nobody could look at it since)" };
     let text = format!("node {node}: {} ({}): {}{since}{more}", fault.kind, fault.subject, fault.message);
     crate::core::text::bounded(&text, crate::core::fault::MAX_LINE * 2)
+}
+
+/// How an action restarts its daemon.
+pub(super) fn restart_with(action: &Action) -> Option<Restart> {
+    match action {
+        Action::Restart { with, .. } => Some(with.clone()),
+        _ => None,
+    }
 }
 
 /// The signal that an action sends.

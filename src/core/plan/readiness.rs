@@ -3,7 +3,7 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::Look;
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, ladder};
+use super::{Ctx, Hold, HoldReason, conditions, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
 use crate::core::policy::{Action, Mode, Policy, Rule};
@@ -63,7 +63,8 @@ pub(super) fn judge<'p>(
         return Err(Hold::new(HoldReason::NoRule, &message));
     };
     remembered(ctx, facts, fault)?;
-    if seen.lasted < rule.hold_for {
+    let lasted = conditions::lasted(facts, seen, rule);
+    if lasted < rule.hold_for {
         let message = format!(
             "{} ({}): rule {} waits until it has been there for {}s",
             fault.kind,
@@ -71,7 +72,7 @@ pub(super) fn judge<'p>(
             rule.name,
             rule.hold_for.as_secs()
         );
-        return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(seen.lasted)));
+        return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(lasted)));
     }
     ladder::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;

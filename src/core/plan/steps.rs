@@ -160,8 +160,8 @@ fn switch_lane(
 ) {
     let Some(current) = turn.episode.current_step_mut() else { return };
     current.lane = Lane::Agent;
+    // That it was begun once stays in the record: the Job may still be on its way.
     current.state = StepState::Reserved;
-    current.started_at = None;
     current.message =
         format!("no Job started within {}s, the probe is asked instead", ctx.settings.job_start.as_secs());
     repeat(ctx, facts, policy, turn, &StepRecord { lane: Lane::Agent, ..record.clone() }, payment, wake);

@@ -350,13 +350,14 @@ fn a_flood_is_bounded_and_counted() {
 #[test]
 fn a_probe_without_memory_says_nothing_of_containers_before_each_was_asked_once() {
     use crate::core::condition::{ConditionType, of_probe};
+    use crate::core::restart_safety::restart_safety;
     use crate::core::snapshot::Tri;
     let mut watch = Watch::new(Node::healthy());
     let responsive = |watch: &mut Watch, second| {
         watch.node.now = Duration::from_secs(second);
         let findings = diagnose(&watch.node.seen(), watch.tracker.known(), &watch.thresholds);
         let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
-        let judged = of_probe(&seen.faults, 0, &findings);
+        let judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, 0, &findings));
         judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)
     };
     let asked = watch.node.tasks.clone();

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::look::{Allowed, Bounds};
+use super::look::{Allowed, Bounds, Unit};
 use super::target::Held;
 use super::verdict;
 use crate::core::observation::ContainerState;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
+use crate::node::bus::units::{self, UnitError};
 use crate::node::cri::{Cri, CriError};
 use crate::node::patience::Patience;
 
@@ -28,6 +29,34 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
                 Err(said) => failed(order, &said),
             }
         }
+        Allowed::Restart { unit } => restart(order, &unit, bounds).await,
+    }
+}
+
+/// Has systemd restart the unit and waits for its end. Whether that heals, the probe's next looks tell.
+async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
+    let (name, before) = (&unit.name, unit.seen.phrase());
+    let result = match units::restart(&unit.bus, name, &unit.seen, bounds.restart).await {
+        Ok(result) => result,
+        // Whether it has helped, the next looks tell, as with any other act.
+        Err(error @ UnitError::NotSeen { .. }) => {
+            let said = format!("{error}; systemd goes on with it");
+            return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said);
+        }
+        Err(error @ UnitError::Changed { .. }) => {
+            return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
+        }
+        Err(error) => return failed(order, &format!("{name} was not restarted: {error}")),
+    };
+    let after = match units::look(&unit.bus, name, bounds.call).await {
+        Ok(seen) => seen.phrase(),
+        Err(error) => format!("in a state that nobody told ({error})"),
+    };
+    let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
+    if result == "done" {
+        verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+    } else {
+        failed(order, &said)
     }
 }
 

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use super::claims::Moment;
 use super::verdict::Refusal;
 use crate::core::fault::{FaultType, ProcessRef, Role};
-use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
+use crate::core::order::{NodeAction, Order, OutcomeReason, Restart, Signal, is_service};
+use crate::core::policy::Daemon;
 use crate::core::text::is_full_id;
 
 /// How far the node's clock may be off the leader's before an order in time is refused.
@@ -30,6 +31,8 @@ pub(in crate::node) enum Task {
     RemoveDeafShim { process: ProcessRef },
     /// Remove this container whose sandbox is gone.
     RemoveContainer { container_id: String },
+    /// Have this daemon restarted.
+    Restart { daemon: Daemon, with: Restart },
 }
 
 /// Checks the form of an order and says what it asks for.
@@ -49,10 +52,15 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
     if order.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
         return Err(malformed("a text is longer than 512 bytes"));
     }
+    if order.restart.as_ref().and_then(|with| with.unit.as_ref()).is_some_and(|unit| !is_service(unit)) {
+        return Err(malformed("restart.unit is not the name of a service, such as kubelet.service"));
+    }
     let signal = match order.action {
         NodeAction::ReleaseCont => Some(Signal::Cont),
         NodeAction::ReleaseKill => Some(Signal::Kill),
         NodeAction::CleanupOrphans => None,
+        NodeAction::RestartKubelet => return restart(order, Daemon::Kubelet),
+        NodeAction::RestartRuntime => return restart(order, Daemon::Runtime),
     };
     match (signal, order.fault_type) {
         (Some(signal), FaultType::HungContainer) => {
@@ -70,11 +78,27 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
             Some(id) if is_full_id(id) => Ok(Task::RemoveContainer { container_id: id.clone() }),
             _ => Err(malformed("an orphan container must be named by its full id of 64 hex digits")),
         },
-        (_, fault) => Err(Refusal::cannot_look(format!(
-            "{:?} for {fault}: this version has no second look for it, so it does not act",
-            order.action
-        ))),
+        _ => Err(no_second_look(order)),
     }
+}
+
+/// A restart, where this version can look again at what it is for.
+fn restart(order: &Order, daemon: Daemon) -> Result<Task, Refusal> {
+    use FaultType as F;
+    match (daemon, order.fault_type) {
+        (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
+        | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => {
+            Ok(Task::Restart { daemon, with: order.restart.clone().unwrap_or_default() })
+        }
+        _ => Err(no_second_look(order)),
+    }
+}
+
+fn no_second_look(order: &Order) -> Refusal {
+    Refusal::cannot_look(format!(
+        "{:?} for {}: this version has no second look for it, so it does not act",
+        order.action, order.fault_type
+    ))
 }
 
 /// The process the order names, where it may be named at all.

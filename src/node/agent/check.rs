@@ -7,6 +7,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
 use super::look::Looker;
 use crate::core::observation::RuntimeKind;
+use crate::node::cri::CriError;
+use crate::node::cri::endpoint::NamedBy;
 use crate::node::docker::Docker;
 use crate::node::proc::role::{Proof, Prover};
 use crate::node::proc::{self, Handle};
@@ -28,15 +30,23 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
     missing
 }
 
+/// What keeps this process from the runtime. That the runtime itself gives no answer is what it may have to heal.
 async fn runtime(looker: &Looker) -> Option<String> {
     let socket = looker.endpoint.socket.display();
-    let client = match Client::connect(&looker.endpoint).await {
-        Err(error) => return Some(format!("no runtime at {socket}: {error}")),
-        Ok(client) => client,
+    let is_sick = |error: &CriError| match error {
+        // A socket that somebody has named was there.
+        CriError::Missing(_) => looker.endpoint.named_by != NamedBy::Nobody,
+        CriError::DeadlineInside => true,
+        other => other.is_silence(),
     };
-    let seen = match client.version(looker.bounds.call).await {
-        Err(error) => return Some(format!("the runtime at {socket} does not tell its version: {error}")),
+    let seen = match Client::connect(&looker.endpoint).await {
+        Ok(client) => client.version(looker.bounds.call).await,
+        Err(error) => Err(error),
+    };
+    let seen = match seen {
         Ok(seen) => seen,
+        Err(error) if is_sick(&error) => return None,
+        Err(error) => return Some(format!("no runtime answers at {socket}: {error}")),
     };
     if RuntimeKind::of(&seen.name) != RuntimeKind::Docker {
         return None;
@@ -56,12 +66,16 @@ fn writes(folder: &Path) -> io::Result<()> {
 fn processes(prover: &Prover) -> io::Result<Vec<String>> {
     let table = proc::table(prover.root())?;
     let mut missing = Vec::new();
-    let mut runtime_seen = false;
+    // A runtime that is down is a fault to heal. What else only the node's own table shows tells that it is that.
+    let mut host_seen = false;
     let mut shim = None;
     for process in &table {
         match prover.prove(&table, process) {
-            Ok(Some(Proof::Runtime { .. })) => runtime_seen = true,
-            Ok(Some(Proof::Shim { .. })) if shim.is_none() => shim = Some(process.pid),
+            Ok(Some(Proof::Runtime { .. } | Proof::Kubelet)) => host_seen = true,
+            Ok(Some(Proof::Shim { .. })) if shim.is_none() => {
+                host_seen = true;
+                shim = Some(process.pid);
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(vec![format!(
                     "cannot see what process {} ({}) executes: {error}; CAP_SYS_PTRACE is needed",
@@ -71,9 +85,9 @@ fn processes(prover: &Prover) -> io::Result<Vec<String>> {
             _ => {}
         }
     }
-    if !runtime_seen {
+    if !host_seen {
         missing.push(
-            "no process of a container runtime is in sight: it is down, or this is not the node's process table (hostPID)"
+            "no process of a container runtime, a shim or a kubelet is in sight: this is not the node's process table (hostPID), or all of them are down"
                 .to_owned(),
         );
     }

@@ -21,11 +21,16 @@ use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::proc::role::Prover;
+use crate::node::runtime::Client;
 
 mod client;
 mod deaf;
 mod docker;
 mod leaked;
+mod restart;
+mod unit;
+
+pub(super) use unit::Unit;
 
 /// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
 const KUBELET_AT_WORK: Duration = Duration::from_mins(2);
@@ -51,6 +56,9 @@ pub struct Bounds {
     pub remove: Duration,
     /// How long the effect is waited for.
     pub verify: Duration,
+    /// The restart of a unit: systemd gives its stop and its start 90 s each, as a rule. A job that is not at its end by then
+    /// goes on. With the look before it, an order is answered within three minutes.
+    pub restart: Duration,
 }
 
 impl Default for Bounds {
@@ -64,6 +72,7 @@ impl Default for Bounds {
             stop_grace: Duration::from_secs(10),
             remove: Duration::from_secs(10),
             verify: Duration::from_secs(10),
+            restart: Duration::from_secs(90),
         }
     }
 }
@@ -75,6 +84,8 @@ pub(super) enum Allowed {
     Signal { held: Arc<Held>, signal: Signal },
     /// Removal of this container; it is stopped first unless it has ended.
     Remove { cri: Cri, container_id: String, state: ContainerState },
+    /// Restart of this unit.
+    Restart { unit: Unit },
 }
 
 /// Everything a look uses.
@@ -83,6 +94,8 @@ pub(super) struct Looker {
     pub(super) prover: Prover,
     pub(super) endpoint: Endpoint,
     pub(super) docker: PathBuf,
+    /// The system bus; where none is named it is looked for.
+    pub(super) bus: Option<PathBuf>,
     pub(super) bounds: Bounds,
     pub(super) thresholds: Thresholds,
     pub(super) reader: Reader,
@@ -129,6 +142,10 @@ impl Looker {
                 self.allow_signal(held, process, &order.target, Signal::Kill).await
             }
             Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
+            Task::Restart { daemon, with } => {
+                let unit = self.still_to_restart(order.fault_type, *daemon, with).await?;
+                Ok(Allowed::Restart { unit })
+            }
         }
     }
 
@@ -203,7 +220,7 @@ impl Looker {
     async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
-        let lists = self.lists(&cri).await?;
+        let lists = self.lists(&Client::Cri(cri.clone())).await?;
         let Some(seen) = lists.containers.iter().find(|seen| seen.id == container_id) else {
             let message = format!("the runtime does not list container {container_id}");
             return Err(Refusal::new(OutcomeReason::TargetGone, message));
@@ -284,11 +301,11 @@ impl Looker {
         Tasks::connect(&self.endpoint.socket).await.map_err(|error| asked("containerd's tasks", &error))
     }
 
-    async fn lists(&self, cri: &Cri) -> Result<Lists, Refusal> {
+    async fn lists(&self, client: &Client) -> Result<Lists, Refusal> {
         let bound = self.bounds.call;
-        let before = cri.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
-        let containers = cri.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
-        let after = cri.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let before = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let containers = client.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
+        let after = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
         Ok(Lists { before, containers, after })
     }
 }

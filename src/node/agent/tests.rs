@@ -17,6 +17,7 @@ mod docker;
 mod once;
 mod process;
 mod release;
+mod restart;
 mod runtime;
 
 use process::{Running, Stage, id};
@@ -72,6 +73,7 @@ fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
         fault_id: "fault-1".to_owned(),
         fault_type,
         target,
+        restart: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     }
@@ -210,6 +212,9 @@ async fn the_self_check_names_what_is_missing() {
     let shim = node.stage.shim(&id());
     assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
     settings.endpoint.socket = node.stage.path("none.sock");
+    // One that somebody has named, and that is not there, is a runtime that is down.
+    assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
+    settings.endpoint.named_by = NamedBy::Nobody;
     settings.allow_actions = false;
     let missing = Agent::new(settings).self_check().await;
     assert_eq!(missing.len(), 2, "{missing:?}");

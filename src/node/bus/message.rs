@@ -1,4 +1,4 @@
-//! D-Bus on the wire, as far as it takes to call something that has no arguments and to know what came of it.
+//! D-Bus on the wire, as far as it takes to call something that has texts for arguments and to know what came of it.
 
 use crate::core::text::bounded;
 
@@ -6,31 +6,57 @@ use crate::core::text::bounded;
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
 /// Longest name of an error that is kept, in bytes.
 pub(in crate::node) const MAX_NAME: usize = 128;
+/// Longest text that is kept of an answer, in bytes.
+pub(in crate::node) const MAX_TEXT: usize = 512;
 /// What precedes the fields of a header.
 const FIXED: usize = 16;
 
 const METHOD_CALL: u8 = 1;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
+const SIGNAL: u8 = 4;
+/// What a number and a path together are called here.
+const JOB: u8 = b'(';
 /// Nobody is to be started for the sake of this call.
 const NO_AUTO_START: u8 = 2;
 
-/// A call without arguments: these fields of the header (path, destination, interface, member) and nothing else.
-pub(super) fn call(serial: u32, fields: &[(u8, &str)]) -> Vec<u8> {
-    let mut body = Vec::new();
+/// A call: these fields of the header (path, destination, interface, member), and texts for arguments.
+pub(super) fn call(serial: u32, fields: &[(u8, &str)], arguments: &[&str]) -> Vec<u8> {
+    let mut header = Vec::new();
     for (code, value) in fields {
-        body.resize(body.len().next_multiple_of(8), 0);
-        body.extend([*code, 1, if *code == 1 { b'o' } else { b's' }, 0]);
-        body.extend(u32::try_from(value.len()).unwrap_or_default().to_le_bytes());
-        body.extend(value.as_bytes());
-        body.push(0);
+        header.resize(header.len().next_multiple_of(8), 0);
+        header.extend([*code, 1, if *code == 1 { b'o' } else { b's' }, 0]);
+        text(&mut header, value);
     }
-    let mut message = vec![b'l', METHOD_CALL, NO_AUTO_START, 1, 0, 0, 0, 0];
+    let mut body = Vec::new();
+    if !arguments.is_empty() {
+        header.resize(header.len().next_multiple_of(8), 0);
+        header.extend([8, 1, b'g', 0, u8::try_from(arguments.len()).unwrap_or_default()]);
+        header.extend(arguments.iter().map(|_| b's'));
+        header.push(0);
+        for argument in arguments {
+            body.resize(body.len().next_multiple_of(4), 0);
+            text(&mut body, argument);
+        }
+    }
+    let mut message = vec![b'l', METHOD_CALL, NO_AUTO_START, 1];
+    message.extend(length(&body));
     message.extend(serial.to_le_bytes());
-    message.extend(u32::try_from(body.len()).unwrap_or_default().to_le_bytes());
-    message.extend(body);
+    message.extend(length(&header));
+    message.extend(header);
     message.resize(message.len().next_multiple_of(8), 0);
+    message.extend(body);
     message
+}
+
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len()).unwrap_or_default().to_le_bytes()
+}
+
+fn text(bytes: &mut Vec<u8>, value: &str) {
+    bytes.extend(length(value.as_bytes()));
+    bytes.extend(value.as_bytes());
+    bytes.push(0);
 }
 
 /// What matters of one message.
@@ -40,6 +66,49 @@ pub(in crate::node) struct Message {
     pub(in crate::node) answers: Option<u32>,
     /// Name of the error that it is.
     pub(in crate::node) error: Option<String>,
+    /// Name of the signal that it is.
+    pub(in crate::node) signal: Option<String>,
+    /// Who has sent it, as the bus says.
+    pub(in crate::node) sender: Option<String>,
+    /// The texts and numbers at the beginning of its body: up to the first value of another kind.
+    pub(in crate::node) values: Vec<Value>,
+}
+
+/// A value of a message's body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) enum Value {
+    /// A text or the path of an object, the beginning of it where it is long.
+    Text(String),
+    /// A number without a sign.
+    Number(u32),
+}
+
+impl Value {
+    /// The text, where it is one.
+    pub(in crate::node) fn text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Number(_) => None,
+        }
+    }
+
+    /// The number, where it is one.
+    pub(in crate::node) const fn number(&self) -> Option<u32> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Text(_) => None,
+        }
+    }
+}
+
+/// The fields of a header that matter.
+#[derive(Default)]
+struct Fields<'a> {
+    answers: Option<u32>,
+    error: Option<String>,
+    member: Option<String>,
+    sender: Option<String>,
+    signature: &'a [u8],
 }
 
 impl Message {
@@ -63,16 +132,19 @@ impl Message {
         }
         let Some(message) = bytes.get(..whole) else { return Ok(None) };
         let kind = fixed.get(1).copied().unwrap_or_default();
-        let (answers, error) =
-            Reader { bytes: message, ..header }.fields(end).ok_or("a header that cannot be understood")?;
-        let said = match kind {
-            METHOD_RETURN => Self { answers: Some(answers.ok_or("an answer to nothing")?), error: None },
-            ERROR => Self {
-                answers: Some(answers.ok_or("an error about nothing")?),
-                error: Some(error.ok_or("an error without a name")?),
-            },
-            _ => Self { answers: None, error: None },
-        };
+        let fields = Reader { bytes: message, ..header }.fields(end).ok_or("a header that cannot be understood")?;
+        let rest = message.get(end.next_multiple_of(8)..).unwrap_or_default();
+        let mut said = Self { answers: None, error: None, signal: None, sender: fields.sender, values: Vec::new() };
+        match kind {
+            METHOD_RETURN => said.answers = Some(fields.answers.ok_or("an answer to nothing")?),
+            ERROR => {
+                said.answers = Some(fields.answers.ok_or("an error about nothing")?);
+                said.error = Some(fields.error.ok_or("an error without a name")?);
+            }
+            SIGNAL => said.signal = fields.member,
+            _ => return Ok(Some((said, whole))),
+        }
+        said.values = Reader { bytes: rest, at: 0, little }.values(fields.signature);
         Ok(Some((said, whole)))
     }
 }
@@ -104,9 +176,49 @@ impl<'a> Reader<'a> {
         (self.take(1)? == [0]).then_some(text)
     }
 
-    /// Of the fields that end at `end`: serial of the call that is answered, and name of the error.
-    fn fields(mut self, end: usize) -> Option<(Option<u32>, Option<String>)> {
-        let (mut answers, mut error) = (None, None);
+    /// A text as it stands in a body, or in a field that is one.
+    fn long_text(&mut self) -> Option<&'a str> {
+        let length = usize::try_from(self.number()?).ok()?;
+        std::str::from_utf8(self.text(length)?).ok()
+    }
+
+    /// The values of a body with this signature, up to the first that is no text and no number, or does not end.
+    fn values(mut self, signature: &[u8]) -> Vec<Value> {
+        let mut values = Vec::new();
+        for kind in signature {
+            let kind = match kind {
+                b'v' => self.kind_of_variant(),
+                kind => Some(*kind),
+            };
+            let value = match kind {
+                Some(b's' | b'o') => self.long_text().map(|text| Value::Text(bounded(text, MAX_TEXT))),
+                Some(b'u') => self.number().map(Value::Number),
+                // A job: its number, and its path, which is not kept.
+                Some(JOB) => {
+                    self.at = self.at.next_multiple_of(8);
+                    self.number().map(Value::Number)
+                }
+                _ => None,
+            };
+            let Some(value) = value else { break };
+            values.push(value);
+        }
+        values
+    }
+
+    /// What follows here, where it is one plain value.
+    fn kind_of_variant(&mut self) -> Option<u8> {
+        let length = usize::from(*self.take(1)?.first()?);
+        match self.text(length)? {
+            [kind] => Some(*kind),
+            b"(uo)" => Some(JOB),
+            _ => None,
+        }
+    }
+
+    /// The fields that end at `end`.
+    fn fields(mut self, end: usize) -> Option<Fields<'a>> {
+        let mut fields = Fields::default();
         while self.at < end {
             self.at = self.at.next_multiple_of(8);
             let code = *self.take(1)?.first()?;
@@ -114,20 +226,25 @@ impl<'a> Reader<'a> {
             match self.text(length)? {
                 b"u" => {
                     let number = self.number()?;
-                    answers = if code == 5 { Some(number) } else { answers };
+                    fields.answers = if code == 5 { Some(number) } else { fields.answers };
                 }
                 b"s" | b"o" => {
-                    let length = usize::try_from(self.number()?).ok()?;
-                    let text = self.text(length)?;
-                    error = if code == 4 { Some(bounded(std::str::from_utf8(text).ok()?, MAX_NAME)) } else { error };
+                    let text = self.long_text()?;
+                    match code {
+                        3 => fields.member = Some(bounded(text, MAX_NAME)),
+                        4 => fields.error = Some(bounded(text, MAX_NAME)),
+                        7 => fields.sender = Some(bounded(text, MAX_NAME)),
+                        _ => {}
+                    }
                 }
                 b"g" => {
                     let length = usize::from(*self.take(1)?.first()?);
-                    self.text(length)?;
+                    let text = self.text(length)?;
+                    fields.signature = if code == 8 { text } else { fields.signature };
                 }
                 _ => return None,
             }
         }
-        (self.at == end).then_some((answers, error))
+        (self.at == end).then_some(fields)
     }
 }

@@ -29,15 +29,9 @@ fn reply(serial: u32, error: Option<&str>) -> Vec<u8> {
     message(if error.is_some() { 3 } else { 2 }, &fields, &[])
 }
 
+/// A message whose header has these fields, as they stand there.
 fn message(kind: u8, fields: &[u8], body: &[u8]) -> Vec<u8> {
-    let mut message = vec![b'l', kind, 0, 1];
-    message.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
-    message.extend(7_u32.to_le_bytes());
-    message.extend(u32::try_from(fields.len()).unwrap().to_le_bytes());
-    message.extend(fields);
-    message.resize(message.len().next_multiple_of(8), 0);
-    message.extend(body);
-    message
+    fake::message(kind, &[fields.to_vec()], body)
 }
 
 /// What the fake says after the login, after Hello, and after Ping; what is missing at the end is never said.
@@ -221,7 +215,7 @@ fn client(socket: &Path) -> Blocking {
     stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes()).unwrap();
     assert!(stream.read(&mut [0; 256]).unwrap() > 0);
     let hello = [(1, "/org/freedesktop/DBus"), (6, "org.freedesktop.DBus"), (2, "org.freedesktop.DBus"), (3, "Hello")];
-    stream.write_all(&[&b"BEGIN\r\n"[..], &call(1, &hello)].concat()).unwrap();
+    stream.write_all(&[&b"BEGIN\r\n"[..], &call(1, &hello, &[])].concat()).unwrap();
     stream
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::api::duration::HumanDuration;
 use crate::core::diagnose::Findings;
 use crate::core::fault::MAX_FAULTS;
-use crate::core::order::{NodeAction, Order};
+use crate::core::order::{NodeAction, Order, is_service};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::core::{fault, tracker};
@@ -46,6 +46,7 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::ReleaseShim { process, .. } | Task::ReleasePlugin { process, .. } => {
             assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
         }
+        Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
     }
     true
 }
@@ -61,6 +62,7 @@ pub(crate) fn claim(data: &[u8]) -> bool {
         fault_id: "hungcontainer-1".to_owned(),
         fault_type: fault::FaultType::HungContainer,
         target: fault::Target::default(),
+        restart: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

@@ -1,8 +1,7 @@
 //! The lane that asks systemd whether it is there, over the system bus. What restarts a unit, and what makes a control group
 //! for a pod, goes that way.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,14 +10,9 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use crate::core::observation::BusSeen;
-use crate::core::text::bounded;
-use crate::node::bus::{BusError, ping};
+use crate::node::bus::{BusError, ping, socket};
 use crate::node::collect::HostPaths;
 
-/// The one place of it on every distribution that has one.
-const SOCKET: &str = "/run/dbus/system_bus_socket";
-/// What systemd makes where it runs the machine, and no image brings along: see `sd_booted(3)`.
-const BOOTED: &str = "/run/systemd/system";
 /// End of a look: a bus at rest answers within a millisecond.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -40,21 +34,7 @@ enum Way {
 }
 
 fn way(paths: &HostPaths) -> Result<Way, Failure> {
-    let there = |path: &str| match paths.socket(Path::new(path)).metadata() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Failure::Blind(bounded(&format!("{path}: {error}"), 200))),
-    };
-    let booted = there(BOOTED)?;
-    if booted && there(SOCKET)? {
-        return Ok(Way::Bus(paths.socket(Path::new(SOCKET))));
-    }
-    // What is not there for us is not there on the node, where that can be seen.
-    if paths.root == Path::new("/") && paths.proc.join("1/root").metadata().is_err() {
-        let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
-        return Err(Failure::Blind(reason.to_owned()));
-    }
-    Ok(Way::Nobody)
+    socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Blind)
 }
 
 struct BusLooker {

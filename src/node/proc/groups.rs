@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::handle::Handle;
 use super::{bounded::read_file, rooted};
+use crate::core::order::is_service;
 
 /// Longest list of groups that is read.
 const MAX_GROUPS: usize = 16 << 10;
@@ -33,18 +34,29 @@ impl Groups {
     /// The folders in which files of this controller may be, version 1 before version 2. Where both are in use, that of
     /// version 2 has a place of its own.
     pub fn folders(&self, controller: &str) -> impl Iterator<Item = PathBuf> + '_ {
-        let line = |wanted: &dyn Fn(&str, &str) -> bool| {
-            self.0.lines().find_map(|line| {
-                let mut parts = line.splitn(3, ':');
-                let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-                wanted(number, controllers).then(|| below(path))
-            })
-        };
-        let old = line(&|_, controllers| controllers.split(',').any(|one| one == controller));
-        let new = line(&|number, controllers| number == "0" && controllers.is_empty());
+        let old = self.line(|_, controllers| controllers.split(',').any(|one| one == controller));
+        let new = self.line(|number, controllers| number == "0" && controllers.is_empty());
         let old = old.map(|path| Path::new(MOUNT).join(controller).join(path));
         let beside = new.as_ref().map(|path| Path::new(MOUNT).join("unified").join(path));
         old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path))).chain(beside)
+    }
+
+    /// The service of systemd that it is part of: the outermost one, where a manager of a person's own has some of its own.
+    pub fn service(&self) -> Option<String> {
+        // Where both versions are in use, systemd keeps one tree of its own.
+        let own = self.line(|_, controllers| controllers == "name=systemd");
+        let path = own.or_else(|| self.line(|number, _| number == "0"))?;
+        let mut folders = path.components().filter_map(|part| part.as_os_str().to_str());
+        folders.find(|folder| is_service(folder)).map(ToOwned::to_owned)
+    }
+
+    /// The group of the first line with such a number and controllers.
+    fn line(&self, wanted: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
+        self.0.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            wanted(number, controllers).then(|| below(path))
+        })
     }
 }
 

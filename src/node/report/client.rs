@@ -210,7 +210,24 @@ impl From<OwnObject> for Feedback {
 }
 
 /// Writes the probe's part of the status: everything it owns, by force, so that nothing stale stays behind.
+///
+/// Definitions of before, to which a version was rolled back, refuse a report with a field that they do not know: it is sent
+/// without that once more, since a report without it is worth more than none.
 pub async fn apply(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
+    match apply_all(client, name, status).await {
+        Err(CallError::Refused { message, .. }) if status.restart_safe.is_some() && is_unknown(&message) => {
+            apply_all(client, name, &NodeRuntimeHealthStatus { restart_safe: None, ..status.clone() }).await
+        }
+        answer => answer,
+    }
+}
+
+/// Whether the API server says that it does not know `status.restartSafe`.
+fn is_unknown(message: &str) -> bool {
+    message.contains("restartSafe") && message.contains("not declared in schema")
+}
+
+async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
     let body = json!({
         "apiVersion": NodeRuntimeHealth::api_version(&()),
         "kind": NodeRuntimeHealth::kind(&()),

@@ -24,6 +24,8 @@ enum Mood {
     Answers(u16),
     /// Takes the request and never answers.
     Silent,
+    /// Has definitions that do not know this field of the status.
+    Before(&'static str),
 }
 
 #[derive(Default)]
@@ -98,7 +100,15 @@ impl Api {
                     "reason": "X", "message": "scripted"});
                 (code, status)
             }
-            Mood::Well => {
+            Mood::Before(field) if !body["status"][field].is_null() => {
+                let message =
+                    format!("failed to create typed patch object (/n1): .status.{field}: field not declared in schema");
+                (
+                    500,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": message}),
+                )
+            }
+            Mood::Well | Mood::Before(_) => {
                 let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid"}]);
                 (200, json!({"metadata": {"name": "n1", "ownerReferences": owners}, "status": controller}))
             }
@@ -322,6 +332,7 @@ async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_
         fault_id: "f".into(),
         fault_type: FaultType::HungContainer,
         target: crate::core::fault::Target::default(),
+        restart: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };
@@ -369,4 +380,22 @@ async fn a_burst_of_changes_is_written_once_a_second_at_most() {
         sleep(Duration::from_millis(50)).await;
     }
     assert!(bench.api.writes().len() <= 11, "{}", bench.api.writes().len());
+}
+
+#[tokio::test]
+async fn definitions_of_before_get_a_report_without_what_they_do_not_know() {
+    let api = Api::new();
+    let safe = crate::api::health::RestartSafeStatus::default();
+    let status = NodeRuntimeHealthStatus { restart_safe: Some(safe), ..NodeRuntimeHealthStatus::default() };
+    client::apply(&api.client(), "n1", &status).await.unwrap();
+    assert_eq!(api.writes().len(), 1);
+    api.mood(Mood::Before("restartSafe"));
+    client::apply(&api.client(), "n1", &status).await.unwrap();
+    let writes = api.writes();
+    assert_eq!(writes.len(), 3);
+    assert!(writes[1].1["restartSafe"].is_object() && writes[2].1["restartSafe"].is_null(), "{writes:?}");
+    // Any other refusal is told as it is, and once.
+    api.mood(Mood::Answers(500));
+    client::apply(&api.client(), "n1", &status).await.unwrap_err();
+    assert_eq!(api.writes().len(), 4);
 }

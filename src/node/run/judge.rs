@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use super::status::{self, About};
 use crate::api::NodeRuntimeHealthStatus;
 use crate::api::condition::condition;
-use crate::api::health::{KubeletStatus, RuntimeStatus};
+use crate::api::health::{KubeletStatus, RestartSafeStatus, RuntimeStatus};
 use crate::core::condition::of_probe;
 use crate::core::diagnose::{Findings, diagnose};
 use crate::core::fault::{Fault, FaultState, FaultType, SubjectKind};
 use crate::core::observation::{ContainerState, KubeletSettings, Observations};
+use crate::core::restart_safety::{RestartSafety, restart_safety};
 use crate::core::thresholds::Thresholds;
 use crate::core::tracker::{Tracked, Tracker};
 use crate::node::state::{KubeletProcess, Saved};
@@ -78,7 +79,8 @@ impl Judge {
         let findings = diagnose(seen, self.tracker.known(), &thresholds);
         let tracked = self.tracker.step(seen.now, wall, &findings, &thresholds);
         self.tell_changes(&tracked.faults, at);
-        self.conditions = of_probe(&tracked.faults, tracked.left_out, &findings)
+        let safety = restart_safety(&tracked.faults, tracked.left_out, &findings);
+        self.conditions = of_probe(&tracked.faults, &findings, &safety)
             .into_iter()
             .map(|one| condition(&self.conditions, one.kind, one.status, one.reason, &one.message, wall))
             .collect();
@@ -87,12 +89,19 @@ impl Judge {
         Judged {
             suspects: suspects(&tracked.faults, seen, &findings),
             urgent: tracked.faults.iter().any(|fault| !fault.kind.is_lasting()),
-            status: self.status(seen, about, tracked),
+            status: self.status(seen, about, tracked, &safety),
         }
     }
 
-    fn status(&self, seen: &Observations, about: &About, tracked: Tracked) -> NodeRuntimeHealthStatus {
+    fn status(
+        &self,
+        seen: &Observations,
+        about: &About,
+        tracked: Tracked,
+        safety: &RestartSafety,
+    ) -> NodeRuntimeHealthStatus {
         NodeRuntimeHealthStatus {
+            restart_safe: Some(RestartSafeStatus { kubelet: safety.kubelet.safe, runtime: safety.runtime.safe }),
             probe: Some(status::probe(seen, about)),
             runtime: self.runtime.clone(),
             kubelet: Some(self.kubelet.clone()),

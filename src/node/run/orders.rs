@@ -77,6 +77,7 @@ mod tests {
             fault_id: "f".into(),
             fault_type: FaultType::HungContainer,
             target: Target::default(),
+            restart: None,
             issued_at: jiff::Timestamp::UNIX_EPOCH,
             ttl_seconds: 60,
         }

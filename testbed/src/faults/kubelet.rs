@@ -64,7 +64,7 @@ pub(super) fn bring_mount_down(node: &Node, victim: &Victim) -> Result<()> {
     victim.process.map_or(Ok(()), |process| process.signal(Signal::KILL).map(drop))
 }
 
-/// Kills the kubelet; its supervisor starts the next one 5 s later.
+/// Kills the kubelet; its supervisor starts the next one 5 s later (systemd: 10 s).
 pub fn kill_kubelet(node: &Node) -> Result<()> {
     let process = kubelet(node)?;
     process.signal(Signal::KILL)?;
@@ -75,6 +75,9 @@ pub fn kill_kubelet(node: &Node) -> Result<()> {
 /// The process below its supervisor.
 fn kubelet(node: &Node) -> Result<Identity> {
     let supervisor = node.daemon("kubelet").with_context(|| format!("no kubelet of {} is supervised", node.name))?;
+    if node.has_units() {
+        return Ok(supervisor);
+    }
     match process::children(supervisor.pid).as_slice() {
         [pid] => Identity::of(*pid),
         pids => bail!("expected one kubelet below process {}, found {pids:?}", supervisor.pid),

@@ -41,6 +41,7 @@ impl Node {
             testbed: parts.testbed.to_owned(),
             name,
             stand_in: true,
+            units: false,
         };
         let subnet = network::pod_subnet(parts.number);
         let folder = node.dir.display().to_string();

@@ -41,6 +41,91 @@ fn a_heartbeat_alone_is_no_news_and_its_time_is_kept() {
     assert_eq!(state.snapshot.nodes["w1"].status_at, "2025-01-01T00:05:00Z".parse().ok());
 }
 
+fn conditions(version: u64, all: &Value) -> Node {
+    serde_json::from_value(json!({"metadata": {"name": "w1", "uid": "u", "resourceVersion": version.to_string()},
+        "status": {"conditions": all}}))
+    .unwrap()
+}
+
+fn deadlock(status: &str, reason: &str, message: &str, beat: &str) -> Value {
+    json!([{"type": "KernelDeadlock", "status": status, "reason": reason, "message": message, "lastHeartbeatTime": beat},
+           {"type": "Ready", "status": "True", "lastHeartbeatTime": beat}])
+}
+
+/// A policy that asks for a deadlock with one of these reasons, or with any.
+fn asks(version: u64, reasons: &[&str]) -> DeserializeGuard<RemediationPolicy> {
+    let mut condition = json!({"type": "KernelDeadlock", "status": "True"});
+    if !reasons.is_empty() {
+        condition["reasons"] = json!(reasons);
+    }
+    let object = serde_json::from_value(json!({
+        "apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+        "metadata": {"name": "p", "uid": "p", "resourceVersion": version.to_string(), "generation": version},
+        "spec": {"rules": [{"name": "r", "match": {"nodeConditions": [condition]}, "steps": [{"action": "Notify"}]}]}}));
+    DeserializeGuard(Ok(object.unwrap()))
+}
+
+#[test]
+fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
+    let (mut state, now) = (state(), Instant::now());
+    let beat = |minute: u64| format!("2025-01-01T00:{minute:02}:00Z");
+    conditions(1, &deadlock("False", "Fine", "well", &beat(0))).fold(&mut state, now);
+    let bad = |minute: u64| deadlock("True", "DockerHung", &format!("hung at {minute}"), &beat(minute));
+    let news = conditions(2, &bad(1)).fold(&mut state, now);
+    assert_eq!(news, News::Nothing, "nobody asks for it");
+    state.refresh(now, Timestamp::UNIX_EPOCH);
+    assert_eq!(state.snapshot.noticed.len(), 0);
+    // It stands there when the policy comes, and counts from then on.
+    let later = now + Duration::from_mins(1);
+    assert_eq!(asks(3, &[]).fold(&mut state, later), News::Matters);
+    for minute in 2..5 {
+        let news = conditions(2 + minute, &bad(minute)).fold(&mut state, later + Duration::from_mins(minute));
+        assert_eq!(news, News::Nothing, "a heartbeat with another message");
+    }
+    let noticed = |state: &mut State, seconds: u64| {
+        let wall = Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
+        state.refresh(now + Duration::from_secs(seconds), wall);
+        state.snapshot.noticed.get("w1").map(|all| all[0].clone())
+    };
+    let first = noticed(&mut state, 400).unwrap();
+    assert_eq!((first.longest().as_secs(), first.first_seen.as_second()), (340, 60));
+    assert_eq!(first.condition.message, "hung at 1", "as it was when the policy found it");
+    let again = noticed(&mut state, 401).unwrap();
+    assert_eq!(again.first_seen, first.first_seen, "the same from pass to pass");
+    let news = conditions(9, &deadlock("True", "TaskHung", "m", &beat(9))).fold(&mut state, later);
+    assert_eq!(news, News::Matters, "another reason");
+    assert_eq!(noticed(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
+    // Gone for a moment, and no pass has seen it so.
+    let flip = now + Duration::from_secs(510);
+    assert_eq!(conditions(10, &deadlock("False", "Fine", "well", &beat(9))).fold(&mut state, flip), News::Matters);
+    assert_eq!(conditions(11, &bad(9)).fold(&mut state, flip), News::Matters);
+    assert_eq!(noticed(&mut state, 600).unwrap().longest().as_secs(), 90);
+    assert_eq!(asks(12, &["TaskHung"]).fold(&mut state, flip), News::Matters);
+    assert_eq!(noticed(&mut state, 601), None, "not for this reason");
+}
+
+#[test]
+fn nodes_that_stand_alike_share_their_conditions_and_none_is_kept_for_nobody() {
+    let (mut state, now) = (state(), Instant::now());
+    let node = |name: &str, version: u64, reason: &str| -> Node {
+        let mut node = conditions(version, &deadlock("False", reason, "m", "2025-01-01T00:00:00Z"));
+        node.metadata.name = Some(name.to_owned());
+        node
+    };
+    for name in ["w1", "w2", "w3"] {
+        node(name, 1, "Fine").fold(&mut state, now);
+    }
+    assert_eq!(state.shared.len(), 1);
+    node("w1", 2, "Other").fold(&mut state, now);
+    assert_eq!(state.shared.len(), 2);
+    node("w1", 3, "Fine").fold(&mut state, now);
+    assert_eq!(state.shared.len(), 1, "nobody stands so any more");
+    for name in ["w1", "w2", "w3"] {
+        Node::forget(name, &mut state);
+    }
+    assert!(state.shared.is_empty());
+}
+
 #[test]
 fn a_start_is_unfinished_for_as_long_as_it_is_seen_so_and_its_end_is_news() {
     let (mut state, now) = (state(), Instant::now());

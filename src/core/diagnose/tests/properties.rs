@@ -1,5 +1,7 @@
 //! What holds for whatever the collectors have seen, also for what no node was ever seen to show.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -126,7 +128,13 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
         },
     );
     (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2))
-        .prop_map(|(processes, unproven)| ProcessTable { processes, unproven, inits: Vec::new(), round: 1 })
+        .prop_map(|(mut processes, mut unproven)| {
+            // A pid is one process's at a time: no table lists it twice.
+            let mut pids = BTreeSet::new();
+            processes.retain(|process| pids.insert(process.pid));
+            unproven.retain(|process| pids.insert(process.pid));
+            ProcessTable { processes, unproven, inits: Vec::new(), round: 1 }
+        })
 }
 
 /// The kernel's limits: how much of each is used, and what could not be looked at.

@@ -39,7 +39,9 @@ fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
     use crate::core::condition::{ConditionType, of_probe};
     let mut node = Node::healthy();
     waits(node.shim(SANDBOX), 3);
-    let host = of_probe(&[], 0, &node.findings()).into_iter().find(|one| one.kind == ConditionType::HostHealthy);
+    let findings = node.findings();
+    let safety = crate::core::restart_safety::restart_safety(&[], 0, &findings);
+    let host = of_probe(&[], &findings, &safety).into_iter().find(|one| one.kind == ConditionType::HostHealthy);
     assert_eq!(host.unwrap().status, crate::core::snapshot::Tri::True);
 }
 

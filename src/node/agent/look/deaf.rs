@@ -7,7 +7,7 @@ use super::{Looker, asked, recovered};
 use crate::core::order::OutcomeReason;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
-use crate::node::cri::{Cri, CriError};
+use crate::node::cri::Cri;
 
 impl Looker {
     /// The runtime gives no answer, and the shim is stopped, has nothing alive below it and no parent but process 1: whatever
@@ -30,7 +30,7 @@ impl Looker {
         };
         match answer {
             Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
-            Err(CriError::Deadline(_) | CriError::Unreachable(_) | CriError::Missing(_) | CriError::Cut(_)) => {}
+            Err(error) if error.is_silence() => {}
             // That may be for what this process lacks.
             Err(error) => return Err(asked("its version", &error)),
         }

@@ -11,6 +11,7 @@ use crate::node::agent::verdict::Refusal;
 use crate::node::collect;
 use crate::node::proc;
 use crate::node::proc::role::Proof;
+use crate::node::runtime::Client;
 
 impl Looker {
     /// No ready sandbox and no container that may run has its id, and nothing lives below it.
@@ -18,7 +19,7 @@ impl Looker {
         let id = of_the_kubelets(held)?;
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
-        let lists = self.lists(&cri).await?;
+        let lists = self.lists(&Client::Cri(cri.clone())).await?;
         let ready = |seen: &&SandboxSeen| seen.id == id && seen.ready;
         if lists.before.iter().chain(&lists.after).any(|seen| ready(&seen)) {
             return Err(recovered(format!("sandbox {id} of shim {} is ready", held.process.pid)));

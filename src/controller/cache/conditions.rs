@@ -1,0 +1,56 @@
+//! Conditions of Nodes: one copy for all Nodes that stand alike.
+//!
+//! A fleet has thousands of Nodes and a handful of ways in which their conditions stand: beside the few that are sick they
+//! differ in times only, which are not kept. So a Node costs a pointer, and all types can be kept: a policy that names a new
+//! one need not wait for the next heartbeat of each Node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::core::foreign::{Foreign, sorted};
+
+/// Reads all that a policy may ask for off a Node.
+pub fn of(node: &Node) -> Arc<[Foreign]> {
+    let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    sorted(all.iter().filter_map(|one| Foreign::new(&one.type_, &one.status, &word(&one.reason), &word(&one.message))))
+}
+
+/// All ways in which the conditions of some Node stand.
+#[derive(Debug, Default)]
+pub struct Shared(BTreeSet<Arc<[Foreign]>>);
+
+impl Shared {
+    /// The one copy of these.
+    pub fn keep(&mut self, conditions: Arc<[Foreign]>) -> Arc<[Foreign]> {
+        if let Some(known) = self.0.get(&conditions) {
+            return Arc::clone(known);
+        }
+        self.0.insert(Arc::clone(&conditions));
+        conditions
+    }
+
+    /// Takes back what a Node held that stands as `now` from now on, and forgets it where no other Node stands so.
+    pub fn give_back(&mut self, held: Arc<[Foreign]>, now: &Arc<[Foreign]>) {
+        if Arc::ptr_eq(&held, now) {
+            return;
+        }
+        let Some(known) = self.0.take(&held) else { return };
+        drop(held);
+        if Arc::strong_count(&known) > 1 {
+            self.0.insert(known);
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,195 @@
+//! Conditions that other tools (or the kubelet) write on a Node, as far as policies ask for them.
+//!
+//! What such a condition means is that tool's to say, and so is its polarity: the True of node-problem-detector is a
+//! problem, the True of the kubelet and of the EKS node monitoring agent is none. So a rule names type and status, and it is
+//! a fault only where some policy that selects the node asks for it.
+//!
+//! For how long it has been there is counted by the controller from when it first saw it so. The times in a condition prove
+//! little: a tool that changes the reason back and forth moves `lastTransitionTime` each time, one that is started again may
+//! write it anew, and `lastHeartbeatTime` is years old where nothing ever changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::fault::{ConditionStatus, Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::node_condition::NodeCondition;
+use super::text::bounded;
+use super::tri::Tri;
+
+/// Longest type of a condition, in bytes: a longer one cannot be asked for.
+pub const MAX_TYPE: usize = 316;
+/// Longest reason that is kept, in bytes, as in a policy.
+pub const MAX_REASON: usize = 256;
+/// Longest message that is kept, in bytes.
+const MAX_MESSAGE: usize = 256;
+/// Most conditions of one Node that are kept.
+const MAX_CONDITIONS: usize = 64;
+/// Most conditions of one node that are faults at the same time.
+pub const MAX_NOTICED: usize = 16;
+
+/// A condition as it stands on a Node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Foreign {
+    /// Its type.
+    pub kind: String,
+    /// How it stands.
+    pub status: Tri,
+    /// The tool's word for why; may be empty.
+    pub reason: String,
+    /// The tool's sentence; may be empty.
+    pub message: String,
+}
+
+impl Foreign {
+    /// A condition with these words, bounded; `None` where nobody can ask for it: its type is empty, too long or one that
+    /// this controller writes itself, or its status is none that Kubernetes knows.
+    pub fn new(kind: &str, status: &str, reason: &str, message: &str) -> Option<Self> {
+        if !can_be_asked_for(kind) {
+            return None;
+        }
+        let status = [Tri::True, Tri::False, Tri::Unknown].into_iter().find(|known| known.as_str() == status)?;
+        let (reason, message) = (bounded(reason, MAX_REASON), bounded(message, MAX_MESSAGE));
+        Some(Self { kind: kind.to_owned(), status, reason, message })
+    }
+
+    /// What a fault of it is about.
+    fn subject(&self) -> Subject {
+        let standing = ConditionStatus { status: self.status, reason: self.reason.clone() };
+        Subject { condition: Some(standing), ..Subject::named(SubjectKind::Condition, bounded(&self.kind, MAX_TYPE)) }
+    }
+}
+
+/// Whether a policy may ask for conditions of this type.
+pub fn can_be_asked_for(kind: &str) -> bool {
+    !kind.is_empty() && kind.len() <= MAX_TYPE && NodeCondition::named(kind).is_none()
+}
+
+/// All that is kept of a Node's conditions, in order of their types.
+pub fn sorted(conditions: impl IntoIterator<Item = Foreign>) -> Arc<[Foreign]> {
+    let mut all: Vec<Foreign> = conditions.into_iter().take(MAX_CONDITIONS).collect();
+    all.sort();
+    all.dedup();
+    all.into()
+}
+
+/// How a condition stands on a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing<'a> {
+    /// The Node has none of this type.
+    Absent,
+    /// It stands so.
+    As(&'a Foreign),
+    /// There are two of this type, which no API server should let be: nobody knows which of them holds.
+    Contradictory,
+}
+
+/// How the condition of this type stands among those of a Node.
+pub fn standing<'a>(conditions: &'a [Foreign], kind: &str) -> Standing<'a> {
+    let mut of_type = conditions.iter().filter(|one| one.kind == kind);
+    match (of_type.next(), of_type.next()) {
+        (None, _) => Standing::Absent,
+        (Some(one), None) => Standing::As(one),
+        (Some(_), Some(_)) => Standing::Contradictory,
+    }
+}
+
+/// What a rule asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// Type of the condition.
+    pub kind: String,
+    /// The status that is the fault.
+    pub status: Tri,
+    /// The reasons that are meant; empty = any.
+    pub reasons: BTreeSet<String>,
+}
+
+impl Asked {
+    fn matches(&self, kind: &str, status: Tri, reason: &str) -> bool {
+        self.kind == kind && self.status == status && (self.reasons.is_empty() || self.reasons.contains(reason))
+    }
+
+    /// Whether the condition stands as asked for.
+    pub fn is_met_by(&self, condition: &Foreign) -> bool {
+        self.matches(&condition.kind, condition.status, &condition.reason)
+    }
+
+    /// Whether it is met among the conditions of a Node.
+    pub fn is_met_among(&self, conditions: &[Foreign]) -> bool {
+        matches!(standing(conditions, &self.kind), Standing::As(one) if self.is_met_by(one))
+    }
+
+    /// Whether a fault is about such a condition.
+    pub fn is_for(&self, fault: &Fault) -> bool {
+        let named = fault.subject.name.as_deref().zip(fault.subject.condition.as_ref());
+        fault.kind == FaultType::NodeCondition
+            && named.is_some_and(|(kind, standing)| self.matches(kind, standing.status, &standing.reason))
+    }
+}
+
+/// A condition that stands on a node as some policy asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noticed {
+    /// The condition. Its message is the one that it had when it was first seen with this reason: some tools write a time
+    /// or a count into it with every heartbeat.
+    pub condition: Foreign,
+    /// When the controller first saw it with this status, by its wall clock.
+    pub first_seen: Timestamp,
+    /// For how long each of those that ask for it would have seen it, without a gap.
+    pub lasted: BTreeMap<Asked, Duration>,
+}
+
+impl Noticed {
+    /// Identity of the fault: the same for as long as type and status are, whatever the reason.
+    pub fn id(&self, node: &str) -> String {
+        let Foreign { kind, status, .. } = &self.condition;
+        Fault::identity(FaultType::NodeCondition, &format!("{node}/{kind}/{}", status.as_str()))
+    }
+
+    /// For how long it has been there, for whoever has seen it for longest.
+    pub fn longest(&self) -> Duration {
+        self.lasted.values().max().copied().unwrap_or_default()
+    }
+
+    /// The fault that it is. Confirmed as it is found: the tool that wrote it has looked, and a rule that wants it to last
+    /// says so. `is_heard`: whether the node's kubelet still writes on the Node.
+    pub fn fault(&self, node: &str, is_heard: bool) -> Fault {
+        let Foreign { kind, status, reason, message } = &self.condition;
+        let line = |text: &str| bounded(text, MAX_LINE);
+        let stands = match reason.as_str() {
+            "" => format!("condition {kind} of the Node is {}", status.as_str()),
+            reason => format!("condition {kind} of the Node is {} ({reason})", status.as_str()),
+        };
+        let mut evidence = vec![line(&stands)];
+        if !message.is_empty() {
+            evidence.push(line(&format!("its message: {message}")));
+        }
+        if !is_heard {
+            evidence.push("nothing is heard of the node's kubelet: the condition is what was said last".to_owned());
+        }
+        let told = if message.is_empty() { stands } else { format!("{stands}: {message}") };
+        Fault {
+            id: self.id(node),
+            kind: FaultType::NodeCondition,
+            severity: Severity::Medium,
+            state: FaultState::Confirmed,
+            subject: self.condition.subject(),
+            target: Target::default(),
+            message: line(&told),
+            impact: "what it means is for the tool to say that has written it: the probe has not looked at it"
+                .to_owned(),
+            first_seen: self.first_seen,
+            for_seconds: self.longest().as_secs(),
+            confirmations: 1,
+            look_age_seconds: 0,
+            evidence,
+            evidence_bundle: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+use super::*;
+
+fn condition(kind: &str, status: Tri, reason: &str) -> Foreign {
+    Foreign::new(kind, status.as_str(), reason, "what it says").unwrap()
+}
+
+fn asking(kind: &str, status: Tri, reasons: &[&str]) -> Asked {
+    Asked { kind: kind.to_owned(), status, reasons: reasons.iter().map(|one| (*one).to_owned()).collect() }
+}
+
+#[test]
+fn what_nobody_can_ask_for_is_not_kept() {
+    for (kind, status) in [
+        ("", "True"),
+        ("KernelDeadlock", "true"),
+        ("KernelDeadlock", ""),
+        ("HostUnhealthy", "True"),
+        ("KubeletUnhealthy", "False"),
+        (&*"x".repeat(MAX_TYPE + 1), "True"),
+    ] {
+        assert_eq!(Foreign::new(kind, status, "r", "m"), None, "{kind} {status}");
+    }
+    let long = Foreign::new("A", "Unknown", &"r".repeat(9_999), "a\nb\u{1b}[31m").unwrap();
+    assert_eq!((long.reason.len(), long.message.as_str()), (MAX_REASON, "a b [31m"));
+    let many = (0..9_999).map(|number| condition(&format!("C{number}"), Tri::True, "r"));
+    assert_eq!(sorted(many).len(), MAX_CONDITIONS);
+}
+
+#[test]
+fn it_is_met_by_type_status_and_reason() {
+    let hung = condition("KernelDeadlock", Tri::True, "DockerHung");
+    for (asked, is_met) in [
+        (asking("KernelDeadlock", Tri::True, &[]), true),
+        (asking("KernelDeadlock", Tri::True, &["TaskHung", "DockerHung"]), true),
+        (asking("KernelDeadlock", Tri::True, &["TaskHung"]), false),
+        (asking("KernelDeadlock", Tri::False, &[]), false),
+        (asking("Kernel", Tri::True, &[]), false),
+    ] {
+        assert_eq!(asked.is_met_by(&hung), is_met, "{asked:?}");
+        assert_eq!(asked.is_met_among(std::slice::from_ref(&hung)), is_met, "{asked:?}");
+        let noticed = Noticed { condition: hung.clone(), first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() };
+        let fault = noticed.fault("w1", false);
+        assert_eq!(asked.is_for(&fault), is_met, "{asked:?}");
+        // A fault of another kind is none of it, whatever its subject says.
+        assert!(!asked.is_for(&Fault { kind: FaultType::HungContainer, ..fault }));
+    }
+}
+
+#[test]
+fn two_of_one_type_say_nothing() {
+    let both =
+        sorted([condition("A", Tri::True, "r"), condition("A", Tri::False, "r"), condition("B", Tri::True, "r")]);
+    assert_eq!(standing(&both, "A"), Standing::Contradictory);
+    assert!(!asking("A", Tri::True, &[]).is_met_among(&both) && !asking("A", Tri::False, &[]).is_met_among(&both));
+    assert!(asking("B", Tri::True, &[]).is_met_among(&both));
+    assert_eq!(standing(&both, "C"), Standing::Absent);
+    let twice = sorted([condition("A", Tri::True, "r"), condition("A", Tri::True, "r")]);
+    assert!(asking("A", Tri::True, &[]).is_met_among(&twice), "the same twice is no contradiction");
+}
+
+#[test]
+fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
+    let of = |status, reason: &str| {
+        let condition = condition("KernelDeadlock", status, reason);
+        let noticed = Noticed { condition, first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() };
+        noticed.fault("w1", true)
+    };
+    let hung = of(Tri::True, "DockerHung");
+    assert_eq!(hung.message, "condition KernelDeadlock of the Node is True (DockerHung): what it says");
+    assert_eq!(hung.subject.to_string(), "condition KernelDeadlock=True");
+    assert_eq!(hung.id, of(Tri::True, "TaskHung").id);
+    assert_ne!(hung.id, of(Tri::Unknown, "DockerHung").id);
+    assert_eq!(hung.evidence.len(), 2);
+    let longest = "x".repeat(MAX_TYPE);
+    let condition = Foreign::new(&longest, "True", &"r".repeat(500), &"m".repeat(5_000)).unwrap();
+    let fault = Noticed { condition, first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() }.fault("w1", false);
+    assert!(fault.message.len() <= MAX_LINE && fault.evidence.iter().all(|line| line.len() <= MAX_LINE));
+    assert_eq!(fault.evidence.len(), 3, "that nobody hears of the kubelet is told");
+}

@@ -1,0 +1,53 @@
+//! Conditions that other tools write on a Node: which of them are faults there, for how long, and when they are gone.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Seen};
+use crate::core::episode::EpisodeFault;
+use crate::core::fault::FaultType;
+use crate::core::foreign::{Noticed, Standing, standing};
+use crate::core::notices::asked;
+use crate::core::policy::Rule;
+use crate::core::tri::Tri;
+
+/// Those for which a policy that selects the node asks. The Node is watched, so they are as they were last written, whether or
+/// not anything is heard of its kubelet.
+pub(super) fn seen<'a>(facts: &NodeFacts<'_>) -> impl Iterator<Item = Seen<'a>> {
+    let is_asked =
+        |noticed: &&Noticed| asked(facts.policies.iter().copied()).any(|asked| asked.is_met_by(&noticed.condition));
+    let view = facts.view.into_iter();
+    view.flat_map(move |view| {
+        facts.noticed.iter().filter(is_asked).map(move |noticed| Seen {
+            looked: Duration::ZERO,
+            lasted: noticed.longest(),
+            fault: Cow::Owned(noticed.fault(facts.name, view.ready != Tri::Unknown)),
+        })
+    })
+}
+
+/// For how long the fault has been there as the rule sees it: one that asks for some reasons of a condition has not seen it
+/// while it had another one.
+pub(super) fn lasted(facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Duration {
+    if seen.fault.kind != FaultType::NodeCondition {
+        return seen.lasted;
+    }
+    let same = facts.noticed.iter().filter(|noticed| noticed.id(facts.name) == seen.fault.id);
+    let of_rule = same.flat_map(|noticed| &noticed.lasted).filter(|(asked, _)| rule.conditions.contains(asked));
+    of_rule.map(|(_, lasted)| *lasted).max().unwrap_or_default()
+}
+
+/// Whether the condition of an episode's fault stands otherwise now, or with a reason that nobody asks for. One that nobody
+/// asks for at all any more, or that is there twice, proves nothing.
+pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &EpisodeFault) -> bool {
+    let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
+        return false;
+    };
+    match standing(&view.conditions, kind) {
+        Standing::Absent => true,
+        Standing::Contradictory => false,
+        Standing::As(now) if now.status != was.status => true,
+        Standing::As(now) => asked(facts.policies.iter().copied())
+            .any(|asked| asked.kind == *kind && asked.status == now.status && !asked.is_met_by(now)),
+    }
+}

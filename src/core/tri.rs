@@ -1,0 +1,27 @@
+//! An answer that may be that nobody knows.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// True, False, or nobody knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Tri {
+    /// Yes, on a clean look.
+    True,
+    /// No, on confirmed evidence.
+    False,
+    /// Nobody could look.
+    #[default]
+    Unknown,
+}
+
+impl Tri {
+    /// The status of a condition, as Kubernetes spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Which unit of systemd a daemon is, and whether it may be restarted: one that is named in the policy or plainly this daemon's,
+//! that no person has taken out of service or stopped, and that systemd itself is not at work on.
+
+use std::path::{Path, PathBuf};
+
+use super::Looker;
+use crate::core::order::{OutcomeReason, Restart};
+use crate::core::policy::Daemon;
+use crate::node::agent::verdict::Refusal;
+use crate::node::bus;
+use crate::node::bus::units::{self, UnitSeen};
+use crate::node::collect::HostPaths;
+use crate::node::cri::endpoint::{Api, Endpoint};
+use crate::node::proc::Handle;
+
+/// Where a runtime's socket is that distributions run as a unit of its own, and that unit.
+const RUNTIMES: [(&str, &str); 2] =
+    [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
+const KUBELET: &str = "kubelet.service";
+/// Folders of sockets whose runtime and kubelet are inside something larger.
+const INSIDE: [&str; 2] = ["k3s", "microk8s"];
+/// How a unit's file stands that somebody wants to be started. What else there is to start (`systemd-poweroff.service` is
+/// `static`) is no daemon of a node.
+const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runtime"];
+
+/// What is restarted, and by which way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node::agent) struct Unit {
+    /// The node's system bus.
+    pub(in crate::node::agent) bus: PathBuf,
+    /// Name of the unit.
+    pub(in crate::node::agent) name: String,
+    /// As it stood.
+    pub(in crate::node::agent) seen: UnitSeen,
+}
+
+/// A process of a daemon.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    /// Name of its executable.
+    pub(super) command: String,
+    /// The service it is part of, where it is part of one.
+    pub(super) unit: Option<String>,
+}
+
+impl Process {
+    /// As it is now.
+    pub(super) fn read(root: &Path, pid: i32, command: &str) -> std::io::Result<Self> {
+        Ok(Self { pid, command: command.to_owned(), unit: Handle::open(root, pid)?.groups()?.service() })
+    }
+
+    /// Whether it is the unit's; if not, why nothing is restarted.
+    pub(super) fn is_of(&self, unit: &str, what: &str) -> Result<(), Refusal> {
+        let pid = self.pid;
+        match &self.unit {
+            Some(own) if own == unit => Ok(()),
+            Some(own) => Err(Refusal::new(
+                OutcomeReason::Protected,
+                format!(
+                    "the {what} (process {pid}) is part of {own}, not of {unit}: to have all of {own} restarted, name it in \
+                     the step (restart.unit)"
+                ),
+            )),
+            None => Err(Refusal::new(
+                OutcomeReason::Protected,
+                format!("the {what} (process {pid}) runs in no unit of systemd: a restart would start a second one"),
+            )),
+        }
+    }
+}
+
+/// The unit that the daemon is meant to be: the named one, else the usual one, where the runtime's socket is at the usual place.
+pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
+    if let Some(named) = &with.unit {
+        return Ok(named.clone());
+    }
+    let no = |why: String| {
+        Err(Refusal::new(OutcomeReason::Protected, format!("{why}: name its unit in the step (restart.unit)")))
+    };
+    let socket = endpoint.socket.as_path();
+    match daemon {
+        Daemon::Kubelet if socket.iter().any(|part| INSIDE.iter().any(|inside| part == *inside)) => {
+            no(format!("by its runtime's socket ({}) the kubelet is inside something larger", socket.display()))
+        }
+        Daemon::Kubelet => Ok(KUBELET.to_owned()),
+        Daemon::Runtime if is_docker(endpoint) => {
+            no("the runtime is Docker, whose restart may end every container".to_owned())
+        }
+        Daemon::Runtime => match RUNTIMES.iter().find(|(usual, _)| socket.ends_with(usual)) {
+            Some((_, unit)) => Ok((*unit).to_owned()),
+            None => no(format!("the runtime's socket ({}) is at no usual place", socket.display())),
+        },
+    }
+}
+
+/// Whether the kubelet's runtime is Docker, by what is known without an answer of it.
+fn is_docker(endpoint: &Endpoint) -> bool {
+    let name = endpoint.socket.file_name().and_then(|name| name.to_str());
+    endpoint.api == Api::Docker || name.is_some_and(|name| name.starts_with("cri-dockerd"))
+}
+
+impl Looker {
+    /// The node's system bus.
+    pub(super) async fn system_bus(&self) -> Result<PathBuf, Refusal> {
+        if let Some(bus) = &self.bus {
+            return Ok(bus.clone());
+        }
+        let paths = HostPaths { proc: self.prover.root().to_owned(), ..HostPaths::default() };
+        let found = self.reader.run(self.bounds.processes, move || bus::socket(&paths)).await?;
+        match found {
+            Ok(Some(bus)) => Ok(bus),
+            Ok(None) => Err(Refusal::cannot_look(
+                "systemd does not run this node, or has no system bus: nothing can be restarted",
+            )),
+            Err(why) => Err(Refusal::cannot_look(why)),
+        }
+    }
+
+    /// The unit as it stands, where it may be restarted. `process` is the daemon's, which is the unit's.
+    pub(super) async fn unit_in_service(
+        &self,
+        name: String,
+        daemon: Daemon,
+        process: Option<&Process>,
+        with: &Restart,
+    ) -> Result<Unit, Refusal> {
+        let bus = self.system_bus().await?;
+        let seen = units::look(&bus, &name, self.bounds.call).await;
+        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
+        in_service(&seen)
+            .and_then(|()| stands_as_seen(&seen, daemon, process, with))
+            .map_err(|(reason, why)| Refusal::new(reason, format!("{name} {why}")))?;
+        Ok(Unit { bus, name, seen })
+    }
+}
+
+/// Why a unit is left alone.
+type No = (OutcomeReason, String);
+
+fn no(reason: OutcomeReason, why: &str) -> Result<(), No> {
+    Err((reason, why.to_owned()))
+}
+
+/// A unit that a person has masked or disabled is out of service; one that is on its way is systemd's own business.
+fn in_service(seen: &UnitSeen) -> Result<(), No> {
+    use OutcomeReason as R;
+    match (seen.load.as_str(), seen.file.as_str()) {
+        ("masked", _) | (_, "masked" | "masked-runtime") => {
+            return no(R::Protected, "is masked: a person has taken it out of service");
+        }
+        ("loaded", "disabled") if seen.active != "active" => {
+            return no(R::Protected, "is disabled and does not run: a person has taken it out of service");
+        }
+        ("loaded", _) => {}
+        ("not-found", _) => return no(R::CannotLook, "is not known to systemd"),
+        (load, _) => return no(R::CannotLook, &format!("cannot be loaded by systemd: {load}")),
+    }
+    if seen.active == "activating" && seen.sub == "auto-restart" {
+        return no(R::Protected, "is restarted by systemd again and again already");
+    }
+    if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
+        return no(R::KubeletBusy, &format!("is {}: systemd is at work on it", seen.phrase()));
+    }
+    Ok(())
+}
+
+/// What systemd says has to be what the processes say; and what somebody has stopped is his.
+fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, with: &Restart) -> Result<(), No> {
+    use OutcomeReason as R;
+    let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
+    let Some(Process { pid, .. }) = process else {
+        if runs {
+            return no(R::CannotLook, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
+        }
+        return may_be_started(seen, with);
+    };
+    if !runs {
+        return no(R::CannotLook, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
+    }
+    if daemon == Daemon::Runtime && seen.kill != "process" && !with.even_if_unsafe {
+        let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
+        return no(R::Protected, &why);
+    }
+    Ok(())
+}
+
+/// What does not run is started where it has failed, and not just anything that the node has.
+fn may_be_started(seen: &UnitSeen, with: &Restart) -> Result<(), No> {
+    if seen.active == "inactive" && !with.even_if_stopped {
+        return no(
+            OutcomeReason::Protected,
+            "was stopped by somebody; to start it all the same, set restart.evenIfStopped in the step",
+        );
+    }
+    if with.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
+        let why = format!("is no unit that is to be started with the node: its file is {:?}", seen.file);
+        return no(OutcomeReason::Protected, &why);
+    }
+    Ok(())
+}

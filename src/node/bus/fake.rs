@@ -1,0 +1,237 @@
+//! A bus with a systemd on it, played by the test: it knows units, restarts them as it is told to, and remembers its calls.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::units::UnitSeen;
+
+const JOB: &str = "/org/freedesktop/systemd1/job/42";
+
+/// What comes of a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) enum Restarts {
+    /// Its job ends with this word, and the unit stands so after it.
+    End(&'static str, UnitSeen),
+    /// Its job does not end.
+    Never,
+    /// The call is refused with this error.
+    Refuse(&'static str),
+    /// The connection ends after the call.
+    Cut,
+}
+
+/// Its units, what comes of a restart, and what it was asked.
+#[derive(Debug)]
+struct World {
+    units: BTreeMap<String, UnitSeen>,
+    restarts: Restarts,
+    calls: Vec<String>,
+}
+
+/// The server; it ends with the runtime of the test.
+#[derive(Clone, Debug)]
+pub(in crate::node) struct Systemd {
+    pub(in crate::node) socket: PathBuf,
+    world: Arc<Mutex<World>>,
+}
+
+/// A unit that is loaded, enabled, and stands so.
+pub(in crate::node) fn unit(active: &str, sub: &str) -> UnitSeen {
+    let text = str::to_owned;
+    let kill = text("process");
+    UnitSeen {
+        load: text("loaded"),
+        active: text(active),
+        sub: text(sub),
+        file: text("enabled"),
+        kill,
+        main_pid: 0,
+        job: 0,
+    }
+}
+
+impl Systemd {
+    pub(in crate::node) fn start(socket: &Path, units: &[(&str, UnitSeen)], restarts: Restarts) -> Self {
+        let units = units.iter().map(|(name, seen)| ((*name).to_owned(), seen.clone())).collect();
+        let world = Arc::new(Mutex::new(World { units, restarts, calls: Vec::new() }));
+        let listener = UnixListener::bind(socket).unwrap();
+        let served = Arc::clone(&world);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let world = Arc::clone(&served);
+                tokio::spawn(async move { serve(stream, &world).await });
+            }
+        });
+        Self { socket: socket.to_owned(), world }
+    }
+
+    /// The calls that change something, in order.
+    pub(in crate::node) fn acts(&self) -> Vec<String> {
+        let calls = self.world.lock().unwrap().calls.clone();
+        calls.into_iter().filter(|call| call.starts_with("ResetFailed") || call.starts_with("Restart")).collect()
+    }
+}
+
+async fn serve(mut stream: UnixStream, world: &Mutex<World>) {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        line.push(stream.read_u8().await.unwrap_or(b'\n'));
+    }
+    stream.write_all(b"OK 1234deadbeef\r\n").await.unwrap();
+    let mut begin = [0; 7];
+    stream.read_exact(&mut begin).await.unwrap();
+    while let Some((serial, member, arguments)) = next_call(&mut stream).await {
+        for answer in world.lock().unwrap().answers(serial, &member, &arguments) {
+            let Some(answer) = answer else { return };
+            // What cannot be written any more is not waited for.
+            let _ = stream.try_write(&answer);
+        }
+    }
+}
+
+/// Serial, member and texts of the next call.
+async fn next_call(stream: &mut UnixStream) -> Option<(u32, String, Vec<String>)> {
+    let mut fixed = [0; 16];
+    stream.read_exact(&mut fixed).await.ok()?;
+    let number = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().unwrap());
+    let (body, serial, fields) = (number(4) as usize, number(8), number(12) as usize);
+    let mut rest = vec![0; fields.next_multiple_of(8) + body];
+    stream.read_exact(&mut rest).await.ok()?;
+    let (header, body) = rest.split_at(fields.next_multiple_of(8));
+    // Of each field its code, and its text where it is one.
+    let (mut at, mut member) = (0, String::new());
+    while at < fields {
+        at = at.next_multiple_of(8);
+        let (code, kind) = (header[at], header[at + 2]);
+        if kind == b'g' {
+            at += 6 + usize::from(header[at + 4]);
+            continue;
+        }
+        let length = u32::from_le_bytes(header[at + 4..at + 8].try_into().unwrap()) as usize;
+        let text = String::from_utf8(header[at + 8..at + 8 + length].to_vec()).unwrap();
+        member = if code == 3 { text } else { member };
+        at += 9 + length;
+    }
+    let (mut at, mut arguments) = (0, Vec::new());
+    while at < body.len() {
+        at = at.next_multiple_of(4);
+        let length = u32::from_le_bytes(body[at..at + 4].try_into().unwrap()) as usize;
+        arguments.push(String::from_utf8(body[at + 4..at + 4 + length].to_vec()).unwrap());
+        at += 5 + length;
+    }
+    Some((serial, member, arguments))
+}
+
+impl World {
+    /// What is said to a call, in order; the end of the connection is `None`.
+    fn answers(&mut self, serial: u32, member: &str, arguments: &[String]) -> Vec<Option<Vec<u8>>> {
+        self.calls.push(format!("{member} {}", arguments.join(" ")));
+        let first = arguments.first().cloned().unwrap_or_default();
+        match member {
+            // The path of a unit's object is its name here.
+            "LoadUnit" => {
+                self.calls.push(format!("at {first}"));
+                vec![Some(reply(serial, "o", &text(&format!("/{first}"))))]
+            }
+            "Get" => {
+                let name = self.calls.iter().rev().find_map(|call| call.strip_prefix("at ")).unwrap_or_default();
+                let missing = UnitSeen { load: "not-found".into(), active: "inactive".into(), ..UnitSeen::default() };
+                let seen = self.units.get(name).unwrap_or(&missing);
+                let value = match arguments[1].as_str() {
+                    "LoadState" => &seen.load,
+                    "ActiveState" => &seen.active,
+                    "SubState" => &seen.sub,
+                    "UnitFileState" => &seen.file,
+                    "KillMode" => &seen.kill,
+                    "MainPID" => {
+                        let value = [&[1, b'u', 0, 0][..], &seen.main_pid.to_le_bytes()].concat();
+                        return vec![Some(reply(serial, "v", &value))];
+                    }
+                    "Job" => {
+                        let value = [&b"\x04(uo)\0\0\0"[..], &seen.job.to_le_bytes(), &text("/")].concat();
+                        return vec![Some(reply(serial, "v", &value))];
+                    }
+                    other => panic!("nobody asks for {other}"),
+                };
+                vec![Some(reply(serial, "v", &[&[1, b's', 0, 0][..], &text(value)].concat()))]
+            }
+            "RestartUnit" => self.restart(serial, &first),
+            _ => vec![Some(reply(serial, "", &[]))],
+        }
+    }
+
+    fn restart(&mut self, serial: u32, unit: &str) -> Vec<Option<Vec<u8>>> {
+        let begun = reply(serial, "o", &text(JOB));
+        let ended = |job: &str, result: &str| {
+            let mut body = 42_u32.to_le_bytes().to_vec();
+            for one in [job, unit, result] {
+                body.resize(body.len().next_multiple_of(4), 0);
+                body.extend(text(one));
+            }
+            message(4, &[field(3, b's', "JobRemoved"), signature("uoss")], &body)
+        };
+        match self.restarts.clone() {
+            Restarts::Refuse(error) => {
+                let fields = [number_field(5, serial), field(4, b's', error), signature("s")];
+                vec![Some(message(3, &fields, &text("because of a test")))]
+            }
+            Restarts::Never => vec![Some(begun), Some(ended("/org/freedesktop/systemd1/job/7", "done"))],
+            Restarts::Cut => vec![Some(begun), None],
+            Restarts::End(result, after) => {
+                self.units.insert(unit.to_owned(), after);
+                // The end of another job, and ours before the answer that names it.
+                vec![Some(ended("/org/freedesktop/systemd1/job/7", "failed")), Some(ended(JOB, result)), Some(begun)]
+            }
+        }
+    }
+}
+
+fn text(value: &str) -> Vec<u8> {
+    let mut bytes = u32::try_from(value.len()).unwrap().to_le_bytes().to_vec();
+    bytes.extend(value.as_bytes());
+    bytes.push(0);
+    bytes
+}
+
+fn field(code: u8, kind: u8, value: &str) -> Vec<u8> {
+    [vec![code, 1, kind, 0], text(value)].concat()
+}
+
+fn number_field(code: u8, value: u32) -> Vec<u8> {
+    [vec![code, 1, b'u', 0], value.to_le_bytes().to_vec()].concat()
+}
+
+fn signature(kinds: &str) -> Vec<u8> {
+    let mut bytes = vec![8, 1, b'g', 0, u8::try_from(kinds.len()).unwrap()];
+    bytes.extend(kinds.as_bytes());
+    bytes.push(0);
+    bytes
+}
+
+fn reply(serial: u32, kinds: &str, body: &[u8]) -> Vec<u8> {
+    let mut fields = vec![number_field(5, serial)];
+    if !kinds.is_empty() {
+        fields.push(signature(kinds));
+    }
+    message(2, &fields, body)
+}
+
+pub(super) fn message(kind: u8, fields: &[Vec<u8>], body: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    for field in fields {
+        header.resize(header.len().next_multiple_of(8), 0);
+        header.extend(field);
+    }
+    let mut message = vec![b'l', kind, 0, 1];
+    message.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
+    message.extend(7_u32.to_le_bytes());
+    message.extend(u32::try_from(header.len()).unwrap().to_le_bytes());
+    message.extend(header);
+    message.resize(message.len().next_multiple_of(8), 0);
+    message.extend(body);
+    message
+}

@@ -1,0 +1,318 @@
+//! Units of systemd: how one stands, and its restart, waited for.
+//!
+//! ```text
+//! LoadUnit, Get … ─► how it stands
+//! AddMatch JobRemoved, Subscribe ─► as it stood? ─► ResetFailedUnit ─► RestartUnit (fail) ─► its job's JobRemoved ─► done …
+//! ```
+//!
+//! The mode is `fail`: a job that contradicts it, such as the stop of a machine that goes down, is never replaced. One that someone
+//! else has queued to start it would be joined, so a unit with any job is left alone.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::message::{Message, Value};
+use super::{BUS, BusError, Conversation, SYSTEMD, Stop};
+use crate::core::observation::BusStep;
+use crate::core::text::bounded;
+use crate::node::patience::within;
+
+const MANAGER: &str = "/org/freedesktop/systemd1";
+const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE_INTERFACE: &str = "org.freedesktop.systemd1.Service";
+/// What is asked of a unit, in the order of [`UnitSeen`].
+const PROPERTIES: [(&str, &str); 7] = [
+    (UNIT_INTERFACE, "LoadState"),
+    (UNIT_INTERFACE, "ActiveState"),
+    (UNIT_INTERFACE, "SubState"),
+    (UNIT_INTERFACE, "UnitFileState"),
+    (SERVICE_INTERFACE, "KillMode"),
+    (SERVICE_INTERFACE, "MainPID"),
+    (UNIT_INTERFACE, "Job"),
+];
+/// Longest sentence of systemd's that is kept, in bytes.
+const MAX_SAID: usize = 200;
+/// Most jobs whose end may come before the answer that names ours.
+const MAX_ENDED: usize = 256;
+
+/// How a unit stands, in systemd's own words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::node) struct UnitSeen {
+    /// `loaded`, `not-found`, `masked`, `error` …
+    pub load: String,
+    /// `active`, `activating`, `deactivating`, `inactive`, `failed` …
+    pub active: String,
+    /// `running`, `dead`, `auto-restart` …
+    pub sub: String,
+    /// `enabled`, `disabled`, `masked`, `static` …; empty for one without a file.
+    pub file: String,
+    /// What its stop ends: `process` (the main one), `control-group` (all), `mixed` …
+    pub kill: String,
+    /// Its main process; 0 = none.
+    pub main_pid: u32,
+    /// The job that is queued or under way for it; 0 = none.
+    pub job: u32,
+}
+
+impl UnitSeen {
+    /// As `systemctl` shows it: `active (running)`.
+    pub(in crate::node) fn phrase(&self) -> String {
+        format!("{} ({})", self.active, self.sub)
+    }
+}
+
+/// Why a conversation about a unit did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::node) enum UnitError {
+    /// There is no bus, it does not let us ask, or what answers is none.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The connection broke, or could not be made.
+    #[error("the way to systemd over the system bus broke: {0}")]
+    Broken(String),
+    /// No answer in time.
+    #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
+    Silent(Duration),
+    /// systemd, or the bus, said no.
+    #[error("{what}: {said}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// The error, with its sentence.
+        said: String,
+    },
+    /// It does not stand as it did when it was looked at: nothing was asked for.
+    #[error("{unit} is {now} by now, it was {before} a moment ago")]
+    Changed {
+        /// The unit.
+        unit: String,
+        /// How it stood.
+        before: String,
+        /// How it stands.
+        now: String,
+    },
+    /// The restart was asked for, and what came of it is not known.
+    #[error("{unit} was told to restart, and its end was not seen: {why}")]
+    NotSeen {
+        /// The unit.
+        unit: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// How the unit of this name stands, within `limit`. One that systemd does not know is `not-found`.
+///
+/// # Errors
+/// Whatever keeps systemd from being asked, or from answering in time.
+pub(in crate::node) async fn look(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
+    let ask = async { standing(&mut open(socket).await?, unit).await };
+    within(limit, ask).await.unwrap_or(Err(UnitError::Silent(limit)))
+}
+
+/// Restarts the unit, or starts it where it does not run, as long as it stands as it was seen, and waits for the end of that
+/// within `limit`: systemd's word on it (`done`, `failed`, `timeout`, `canceled`, `dependency` …). That it has failed, and how often,
+/// is forgotten before.
+///
+/// # Errors
+/// [`UnitError::NotSeen`] where it was asked for and the end was not seen; with any other error nothing was asked for.
+pub(in crate::node) async fn restart(
+    socket: &Path,
+    unit: &str,
+    seen: &UnitSeen,
+    limit: Duration,
+) -> Result<String, UnitError> {
+    let mut asked = false;
+    let result = within(limit, restart_of(socket, unit, seen, &mut asked)).await;
+    match result.unwrap_or(Err(UnitError::Silent(limit))) {
+        Err(error @ (UnitError::Broken(_) | UnitError::Silent(_) | UnitError::Bus(_))) if asked => {
+            Err(UnitError::NotSeen { unit: unit.to_owned(), why: error.to_string() })
+        }
+        result => result,
+    }
+}
+
+impl From<Stop> for UnitError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Because(error) => error.into(),
+            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
+        }
+    }
+}
+
+async fn open(socket: &Path) -> Result<Conversation, UnitError> {
+    let bus = Conversation::open(socket, &mut BusStep::Connect).await?;
+    bus.map_err(|said| UnitError::Refused { what: "the bus greets nobody", said })
+}
+
+async fn standing(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {
+    let loaded = bus.ask(MANAGER, MANAGER_INTERFACE, "LoadUnit", &[unit]).await?;
+    let path = text(loaded, "asked for the unit")?;
+    let mut values = Vec::new();
+    for (interface, name) in PROPERTIES {
+        let said = bus.ask(&path, "org.freedesktop.DBus.Properties", "Get", &[interface, name]).await?;
+        values.push(good(said, "asked how the unit stands")?.into_iter().next());
+    }
+    let mut values = values.into_iter();
+    let mut next = || values.next().flatten();
+    let seen = (|| {
+        Some(UnitSeen {
+            load: next()?.text()?,
+            active: next()?.text()?,
+            sub: next()?.text()?,
+            file: next()?.text()?,
+            kill: next()?.text()?,
+            main_pid: next()?.number()?,
+            job: next()?.number()?,
+        })
+    })();
+    let odd = || UnitError::Bus(BusError::Odd("asked how the unit stands: an answer of another kind".to_owned()));
+    seen.ok_or_else(odd)
+}
+
+/// `asked` is set once the restart may have been asked for.
+async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool) -> Result<String, UnitError> {
+    let mut bus = open(socket).await?;
+    // Before the job begins: its end may come at once.
+    let rule = "type='signal',sender='org.freedesktop.systemd1',interface='org.freedesktop.systemd1.Manager',\
+                member='JobRemoved'";
+    let heard = bus.ask_at(BUS, "/org/freedesktop/DBus", BUS, "AddMatch", &[rule]).await?;
+    good(heard, "asked for the ends of jobs")?;
+    let subscribed = bus.ask(MANAGER, MANAGER_INTERFACE, "Subscribe", &[]).await?;
+    good(subscribed, "asked for the ends of jobs")?;
+    let now = standing(&mut bus, unit).await?;
+    if now != *seen {
+        return Err(UnitError::Changed { unit: unit.to_owned(), before: seen.phrase(), now: now.phrase() });
+    }
+    *asked = true;
+    if seen.active == "failed" {
+        // One that has failed too often is started no more (start-limit-hit) until that is forgotten.
+        bus.ask(MANAGER, MANAGER_INTERFACE, "ResetFailedUnit", &[unit]).await?;
+    }
+    let fields = [(1, MANAGER), (6, SYSTEMD), (2, MANAGER_INTERFACE), (3, "RestartUnit")];
+    let call = bus.send(&fields, &[unit, "fail"]).await?;
+    // Everybody may send signals: only those of whoever answers the call count.
+    let (mut job, mut ends) = (None, Vec::new());
+    loop {
+        let message = bus.next().await?;
+        let sender = message.sender.clone();
+        if message.answers == Some(call) {
+            job = Some((sender, text(message, "asked for the restart")?));
+        } else if let Some((ended, result)) = job_ended(&message) {
+            ends.push(((sender, ended), result));
+            if ends.len() > MAX_ENDED {
+                ends.remove(0);
+            }
+        }
+        if let Some((_, result)) = ends.iter().find(|(ended, _)| Some(ended) == job.as_ref()) {
+            return Ok(result.clone());
+        }
+    }
+}
+
+/// The job and its result, where the message is about the end of one: `JobRemoved(id, job, unit, result)`.
+fn job_ended(message: &Message) -> Option<(String, String)> {
+    if message.signal.as_deref() != Some("JobRemoved") {
+        return None;
+    }
+    match message.values.as_slice() {
+        [Value::Number(_), Value::Text(job), Value::Text(_), Value::Text(result), ..] => {
+            Some((job.clone(), result.clone()))
+        }
+        _ => None,
+    }
+}
+
+fn good(message: Message, what: &'static str) -> Result<Vec<Value>, UnitError> {
+    let Some(error) = message.error else { return Ok(message.values) };
+    let sentence = match message.values.first() {
+        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
+        _ => String::new(),
+    };
+    Err(UnitError::Refused { what, said: format!("{error}{sentence}") })
+}
+
+/// The one text of a good answer.
+fn text(message: Message, what: &'static str) -> Result<String, UnitError> {
+    match good(message, what)?.into_iter().next().and_then(Value::text) {
+        Some(text) => Ok(text),
+        None => Err(UnitError::Bus(BusError::Odd(format!("{what}: an answer without a text")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::bus::fake::{Restarts, Systemd, unit};
+
+    const LIMIT: Duration = Duration::from_millis(500);
+    const KUBELET: &str = "kubelet.service";
+
+    fn systemd(folder: &tempfile::TempDir, restarts: Restarts) -> Systemd {
+        Systemd::start(&folder.path().join("bus"), &[(KUBELET, unit("failed", "failed"))], restarts)
+    }
+
+    #[tokio::test]
+    async fn a_unit_is_seen_in_systemds_own_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let systemd = systemd(&folder, Restarts::Never);
+        let seen = look(&systemd.socket, KUBELET, LIMIT).await.unwrap();
+        assert_eq!((seen.phrase().as_str(), seen.file.as_str()), ("failed (failed)", "enabled"));
+        assert_eq!(look(&systemd.socket, "other.service", LIMIT).await.unwrap().load, "not-found");
+        assert!(systemd.acts().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_restart_is_waited_for_until_its_own_job_ends() {
+        for result in ["done", "failed", "timeout", "dependency"] {
+            let folder = tempfile::tempdir().unwrap();
+            let systemd = systemd(&folder, Restarts::End(result, unit("active", "running")));
+            assert_eq!(
+                restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.as_deref(),
+                Ok(result)
+            );
+            assert_eq!(systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_and_not_seen_to_end_is_told_from_what_was_never_asked_for() {
+        for restarts in [Restarts::Never, Restarts::Cut] {
+            let folder = tempfile::tempdir().unwrap();
+            let systemd = systemd(&folder, restarts.clone());
+            let said = restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await;
+            assert!(matches!(said, Err(UnitError::NotSeen { .. })), "{restarts:?}: {said:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let refusing = systemd(&folder, Restarts::Refuse("org.freedesktop.systemd1.TransactionIsDestructive"));
+        let said = restart(&refusing.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap_err();
+        assert!(matches!(said, UnitError::Refused { .. }), "{said:?}");
+        assert!(said.to_string().ends_with("TransactionIsDestructive: because of a test"), "{said}");
+        let none = folder.path().join("none");
+        assert!(matches!(restart(&none, KUBELET, &unit("failed", "failed"), LIMIT).await, Err(UnitError::Broken(_))));
+        let silent = folder.path().join("silent");
+        let _listener = tokio::net::UnixListener::bind(&silent).unwrap();
+        assert_eq!(restart(&silent, KUBELET, &unit("failed", "failed"), LIMIT).await, Err(UnitError::Silent(LIMIT)));
+    }
+
+    #[tokio::test]
+    async fn what_does_not_stand_as_it_did_is_left_alone_and_what_runs_has_nothing_to_be_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let systemd = systemd(&folder, Restarts::End("done", unit("active", "running")));
+        for seen in [
+            unit("active", "running"),
+            UnitSeen { main_pid: 7, ..unit("failed", "failed") },
+            UnitSeen { job: 7, ..unit("failed", "failed") },
+        ] {
+            let said = restart(&systemd.socket, KUBELET, &seen, LIMIT).await;
+            assert!(matches!(said, Err(UnitError::Changed { .. })), "{said:?}");
+        }
+        assert!(systemd.acts().is_empty());
+        restart(&systemd.socket, KUBELET, &unit("failed", "failed"), LIMIT).await.unwrap();
+        restart(&systemd.socket, KUBELET, &unit("active", "running"), LIMIT).await.unwrap();
+        let again = "RestartUnit kubelet.service fail";
+        assert_eq!(systemd.acts(), ["ResetFailedUnit kubelet.service", again, again]);
+    }
+}
