@@ -14,6 +14,8 @@ mod conditions;
 mod endings;
 #[path = "plan/healing.rs"]
 mod healing;
+#[path = "plan/kept.rs"]
+mod kept;
 #[path = "plan/kubelet.rs"]
 mod kubelet;
 #[path = "plan/pods.rs"]

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::policy::{
-    IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
+    Cordon, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
     RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
@@ -14,7 +14,7 @@ use crate::core::foreign::{self, Asked};
 use crate::core::node_condition::NodeCondition;
 use crate::core::order::is_service;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, History, Limits, Mode, Namespaces, NodeLimit, Policy,
+    Action, ActionType, Amount, ApprovalMode, Daemon, History, Keep, Limits, Mode, Namespaces, NodeLimit, Policy,
     Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
@@ -22,6 +22,9 @@ use std::time::Duration;
 
 /// For how long an approval is waited for, unless the policy says.
 const APPROVED_WITHIN: Duration = Duration::from_hours(1);
+
+/// For how long a fault that no step has healed must stay away before its node is uncordoned, unless the policy says.
+const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,9 +128,10 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
         ));
     }
-    if !rule.steps.is_empty() && rule.steps.iter().all(|step| step.action == ActionType::Cordon) {
+    let is_bare = |step: &PolicyStep| step.action == ActionType::Cordon && step.cordon.is_none();
+    if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
-            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which alone does nothing"
+            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.keepFor does nothing alone"
         ));
     }
     let before_last = rule.steps.iter().rev().skip(1);
@@ -232,6 +236,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     if step.notify.is_some() && step.action != ActionType::Notify {
         errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
     }
+    if step.cordon.is_some() && step.action != ActionType::Cordon {
+        errors.push(format!("{at}.cordon: goes with action Cordon, found {}", step.action.as_str()));
+    }
     if step.restart.is_some() && step.action.restarts().is_none() {
         errors.push(format!(
             "{at}.restart: goes with actions RestartKubelet and RestartRuntime, found {}",
@@ -260,7 +267,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             ));
             return None;
         }
-        (ActionType::Cordon, None) => Action::Cordon,
+        (ActionType::Cordon, None) => Action::Cordon(step.cordon.as_ref().map(keep)),
         (ActionType::DeletePod, None) => Action::DeletePod,
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
         (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
@@ -278,6 +285,11 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         approval_timeout: step.approval_timeout.map_or(APPROVED_WITHIN, super::HumanDuration::get),
         mode: step.mode,
     })
+}
+
+fn keep(cordon: &Cordon) -> Keep {
+    let healthy_delay = cordon.healthy_delay.map_or(HEALTHY_DELAY, super::HumanDuration::get);
+    Keep { keep_for: cordon.keep_for.get(), healthy_delay }
 }
 
 fn read_selector(selector: &NodeSelector, errors: &mut Vec<String>) -> Selector {

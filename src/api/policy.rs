@@ -173,7 +173,7 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
-#[x_kube(validation = Rule::new("self.steps.exists(s, s.action != 'Cordon')").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, s.action != 'Cordon' || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
@@ -244,12 +244,13 @@ pub struct PolicyNodeCondition {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.restart) || self.action in ['RestartKubelet', 'RestartRuntime']").message("restart goes with actions RestartKubelet and RestartRuntime"))]
+#[x_kube(validation = Rule::new("!has(self.cordon) || self.action == 'Cordon'").message("cordon goes with action Cordon"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
 #[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// What is done. Cordon marks the node unschedulable until the episode ends; DeletePod deletes the stuck
+    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
     /// a unit; Notify tells people and ends the ladder.
@@ -260,6 +261,9 @@ pub struct PolicyStep {
     /// Parameters of RestartKubelet and RestartRuntime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+    /// Parameters of Cordon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordon: Option<Cordon>,
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
@@ -322,6 +326,20 @@ pub struct ReleaseHungProcess {
     /// Whether a shim may be killed under a pod that is not being deleted. Default false.
     #[serde(default)]
     pub allow_running_pods: bool,
+}
+
+/// Parameters of Cordon.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cordon {
+    /// How long the node stays cordoned at most, from the cordon on, where no step has healed it: a duration from 1s to 24h. It
+    /// holds no slot meanwhile (`limits.maxUnhealthy` bounds how many there are), other faults are healed, and after an hour
+    /// the ladder is tried anew, which begins the time anew.
+    pub keep_for: HumanDuration,
+    /// For how long the fault must have stayed away, by clean looks, before such a node is uncordoned sooner: a duration from 1s
+    /// to 24h. Default 5m. (One that a step heals is uncordoned at once.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub healthy_delay: Option<HumanDuration>,
 }
 
 /// Parameters of Notify.

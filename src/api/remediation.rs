@@ -57,7 +57,7 @@ pub struct NodeRemediationSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationStatus {
-    /// Pending, AwaitingApproval, Running, Verifying, Succeeded, Failed, Cancelled or Simulated.
+    /// Pending, AwaitingApproval, Running, Verifying, Contained, Succeeded, Failed, Cancelled or Simulated.
     #[serde(default)]
     pub phase: Phase,
     /// Why, in one sentence.

@@ -284,7 +284,7 @@ impl State {
         let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && f.fault.subject.pod.is_some())
         });
-        let with_episode = self.snapshot.episodes.values().filter(|e| e.is_open()).map(|e| &e.node);
+        let with_episode = self.snapshot.episodes.values().filter(|e| e.is_live()).map(|e| &e.node);
         let mut suspects: Vec<&SuspectPod> = self.pods_of_sets.values().flat_map(|read| &read.suspects).collect();
         suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
         suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));

@@ -55,6 +55,10 @@ impl Slots {
         for (name, episode) in episodes {
             if episode.mode == Mode::Enforce && episode.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
+                if stored.is_some() && slot.is_none() && episode.phase.is_final() {
+                    // It only puts back what it did, a good while after its end.
+                    continue;
+                }
                 if stored.is_some() && slot.is_none() && !episode.was_begun() {
                     unpaid.push((episode.opened_at, name.clone()));
                     continue;

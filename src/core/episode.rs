@@ -57,6 +57,8 @@ pub enum Phase {
     Running,
     /// A step is done; the probe's clean look is awaited.
     Verifying,
+    /// Its ladder is at an end and a fault is still there: the node is kept cordoned, for a bounded time.
+    Contained,
     /// All its faults are gone, and its undo is done.
     Succeeded,
     /// Its ladder is at an end and a fault is still there.
@@ -68,9 +70,9 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether nothing more will happen in it.
+    /// Whether no further step will be taken in it.
     pub const fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::Simulated)
+        matches!(self, Self::Contained | Self::Succeeded | Self::Failed | Self::Cancelled | Self::Simulated)
     }
 
     /// The name as it stands in objects and metrics.
@@ -80,6 +82,7 @@ impl Phase {
             Self::AwaitingApproval => "AwaitingApproval",
             Self::Running => "Running",
             Self::Verifying => "Verifying",
+            Self::Contained => "Contained",
             Self::Succeeded => "Succeeded",
             Self::Failed => "Failed",
             Self::Cancelled => "Cancelled",
@@ -121,6 +124,9 @@ pub struct EpisodeFault {
     pub rung: u32,
     /// How it stands: Open, Healed (gone, by a clean look) or `GivenUp` (its ladder is at an end).
     pub state: HealState,
+    /// Since when it has not shown any more, while its node is kept cordoned after the end of its ladder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_since: Option<Timestamp>,
 }
 
 /// What was there before we touched the node, and whether it has been put back.
@@ -202,9 +208,30 @@ impl Episode {
         Some(Stopped { episode: self.name.clone(), message: self.message.clone(), at })
     }
 
-    /// Whether it still holds a slot or owes an undo.
+    /// Whether it has the node: a step may follow in it, or its undo is being done.
     pub const fn is_open(&self) -> bool {
-        !self.phase.is_final() || self.undo.is_owed()
+        !self.phase.is_final() || (self.undo.is_owed() && !self.is_contained())
+    }
+
+    /// Whether no step has healed its node, which is kept cordoned for a while: it owes an undo and does nothing else, so
+    /// another episode may have the node.
+    pub const fn is_contained(&self) -> bool {
+        matches!(self.phase, Phase::Contained)
+    }
+
+    /// Whether something is still to be done in its name.
+    pub const fn is_live(&self) -> bool {
+        self.is_open() || self.is_contained()
+    }
+
+    /// Whether its cordon takes the place of the one that `other` has left on the node: it is about all faults for which that
+    /// is kept.
+    pub fn succeeds(&self, other: &Self) -> bool {
+        let mut standing = other.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
+        other.is_contained()
+            && self.name != other.name
+            && (&self.node, &self.node_uid, &self.policy) == (&other.node, &other.node_uid, &other.policy)
+            && standing.all(|fault| self.fault(&fault.id).is_some())
     }
 
     /// Whether anything may have been done in it, by its own record.
@@ -292,10 +319,10 @@ impl Episode {
 
     /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no undo owed.
     pub fn conclude(&mut self, now: Timestamp) {
-        if self.undo.is_owed() || self.finished_at.is_some() {
+        if self.undo.is_owed() || (self.finished_at.is_some() && !self.is_contained()) {
             return;
         }
-        if self.phase.is_final() {
+        if self.phase.is_final() && !self.is_contained() {
             self.finished_at = Some(now);
             return;
         }

@@ -10,6 +10,7 @@ mod ending;
 mod evidence;
 mod history;
 mod hold;
+mod kept;
 mod ladder;
 mod leftovers;
 mod opening;

@@ -25,7 +25,7 @@ pub enum Mode {
 /// The kinds of step, as they stand in policies and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ActionType {
-    /// Marks the node unschedulable; undone when the episode ends.
+    /// Marks the node unschedulable; undone when the episode ends, or by its own rule where no step has healed.
     Cordon,
     /// Deletes the stuck DaemonSet pod.
     DeletePod,
@@ -49,6 +49,11 @@ impl ActionType {
             Self::RestartRuntime => Some(Daemon::Runtime),
             _ => None,
         }
+    }
+
+    /// Whether it may heal: it does more than tell people or keep pods away.
+    pub const fn heals(self) -> bool {
+        !matches!(self, Self::Cordon | Self::Notify)
     }
 
     /// The name as it stands in objects and metrics.
@@ -87,8 +92,9 @@ impl Daemon {
 /// A step's action with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once.
-    Cordon,
+    /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
+    /// it lasts after the end of the ladder; none = it ends with it.
+    Cordon(Option<Keep>),
     /// See [`ActionType::DeletePod`].
     DeletePod,
     /// See [`ActionType::CleanupOrphans`].
@@ -118,7 +124,7 @@ impl Action {
     /// Its kind.
     pub const fn kind(&self) -> ActionType {
         match self {
-            Self::Cordon => ActionType::Cordon,
+            Self::Cordon(_) => ActionType::Cordon,
             Self::DeletePod => ActionType::DeletePod,
             Self::CleanupOrphans => ActionType::CleanupOrphans,
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
@@ -127,6 +133,15 @@ impl Action {
             Self::Notify { .. } => ActionType::Notify,
         }
     }
+}
+
+/// How long a node stays cordoned whose fault no step of the ladder has healed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// At most for this time after the cordon.
+    pub keep_for: Duration,
+    /// No longer than until the fault has stayed away for this time, by clean looks.
+    pub healthy_delay: Duration,
 }
 
 /// What follows a step that has failed as often as it may be tried.
@@ -185,7 +200,7 @@ impl Step {
 
     /// Whether it may heal: it does more than tell people or keep pods away.
     pub fn heals(&self) -> bool {
-        self.acts() && self.action.kind() != ActionType::Cordon
+        self.acts() && self.action.kind().heals()
     }
 }
 

@@ -44,7 +44,8 @@ fn is(expected: &Expectation, what: What) -> bool {
         What::Would(action) => expected.would == Some(action),
         What::Held(reason) | What::Blocked(reason) => expected.held == Some(reason),
         What::Ends(phase) => expected.ends == Some(phase),
-        What::Happens | What::Step(_) | What::Unblocked | What::Uncordons => false,
+        What::Uncordons => expected.uncordons,
+        What::Happens | What::Step(_) | What::Unblocked => false,
     }
 }
 
@@ -53,7 +54,8 @@ fn name(expected: &Expectation) -> String {
     let held = expected.held.map(|reason| format!("held {reason:?}"));
     let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
     let would = expected.would.map(|action| format!("would {}", action.as_str()));
-    does.or(would).or(held).or(ends).unwrap_or_default()
+    let uncordons = expected.uncordons.then(|| "uncordons".to_owned());
+    does.or(would).or(held).or(ends).or(uncordons).unwrap_or_default()
 }
 
 fn span(after: Offset, by: Option<Offset>) -> String {

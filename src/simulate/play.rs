@@ -185,7 +185,7 @@ impl<'t> Play<'t> {
 
     /// A person deletes the episode: the object is there until its finalizer has let it go.
     fn cancel(&mut self, name: &str) -> String {
-        let open = self.world.episodes.values_mut().find(|episode| episode.node == name && episode.is_open());
+        let open = self.world.episodes.values_mut().find(|episode| episode.node == name && episode.is_live());
         match open {
             Some(episode) => {
                 episode.deleting = true;

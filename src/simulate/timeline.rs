@@ -281,6 +281,9 @@ pub struct Expectation {
     /// An episode ends so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Phase>,
+    /// A cordon of ours is taken back.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub uncordons: bool,
     /// Not before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Offset>,
@@ -431,10 +434,11 @@ impl Expectation {
             self.would.is_some(),
             self.held.is_some(),
             self.ends.is_some(),
+            self.uncordons,
             self.open_at_most.is_some(),
         ];
         let count = kinds.into_iter().filter(|is| *is).count();
-        ensure!(count == 1, "expected one of does, would, held, ends and openAtMost, found {count} of them");
+        ensure!(count == 1, "expected one of does, would, held, ends, uncordons and openAtMost, found {count} of them");
         let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(end));
         ensure!(after <= by && by <= end, "expected after <= by <= the end at {end}, found {after} and {by}");
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
@@ -486,7 +490,11 @@ mod tests {
             ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
             ("{at: 1m, nodes: [w-1], first: 0, cordoned: true}", "", "first: expected at least 1, found 0"),
             ("{at: 1m, nodes: [w-1], approved: ''}", "", "approved: expected a person's name"),
-            ("", "{node: w-1}", "expectation 1: expected one of does, would, held, ends and openAtMost, found 0"),
+            (
+                "",
+                "{node: w-1}",
+                "expectation 1: expected one of does, would, held, ends, uncordons and openAtMost, found 0",
+            ),
             ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
             ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
             ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),

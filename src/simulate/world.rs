@@ -194,7 +194,7 @@ impl World {
             let is_noted = node.is_none_or(|node| {
                 node.view.uid != episode.node_uid || episode.stopped().is_none() || node.report.stopped.is_some()
             });
-            !episode.deleting || episode.is_open() || !is_noted
+            !episode.deleting || episode.is_live() || !is_noted
         });
     }
 
@@ -279,7 +279,13 @@ impl World {
         let done = || Some(ActResult::Done { message: "done".to_owned() });
         match operation {
             Operation::Cordon => {
-                let mine = world_node.view.cordoned_by.as_deref() == Some(episode);
+                let mark = world_node.view.cordoned_by.as_deref();
+                let this = self.episodes.get(episode);
+                let is_left = mark
+                    .and_then(|mark| self.episodes.get(mark))
+                    .zip(this)
+                    .is_some_and(|(kept, this)| this.succeeds(kept));
+                let mine = mark == Some(episode) || is_left;
                 if world_node.view.unschedulable && !mine {
                     return Some(ActResult::AlreadyCordoned);
                 }

@@ -119,6 +119,7 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     cases.denied(by, "delete a node", delete(NODE, Value::Null), "cannot delete resource").await;
     cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("episode")), true))).await;
+    cases.allowed(by, "hand its cordon on to another episode", merge(NODE, mark(json!("another")))).await;
     cases.allowed(by, "take back its own cordon", merge(NODE, with(mark(Value::Null), false))).await;
 
     all.admin

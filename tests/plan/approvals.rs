@@ -21,7 +21,7 @@ fn approve(world: &mut World, by: &str) {
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), asked(cont()), notify()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), asked(cont()), notify()]);
     world.pass();
     world.pass();
     for _ in 0..60 {

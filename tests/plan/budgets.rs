@@ -178,7 +178,7 @@ fn unhealthy_counts_what_the_design_says() {
 
 #[test]
 fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.policies[0].mode = Mode::DryRun;
     let plan = world.pass();
     assert!(acts(&plan).is_empty());

@@ -57,7 +57,7 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
 
 #[test]
 fn the_node_is_cordoned_until_the_condition_is_gone() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon), notify()])]);
+    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()])]);
     write(&mut world, "n1", "False", "NoDeadlock");
     world.run(secs(30));
     assert_eq!(world.did(), Vec::<&str>::new());
@@ -78,7 +78,7 @@ fn the_node_is_cordoned_until_the_condition_is_gone() {
 
 #[test]
 fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
-    let mut world = world(&[asks("r", &[], &[step(Action::Cordon), notify()])]);
+    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     let plans = world.run(secs(600));
     assert_eq!((world.did(), world.only_episode().phase), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
@@ -132,7 +132,7 @@ fn gone_for_a_moment_it_is_counted_from_anew() {
 #[test]
 fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
     let fresh = || {
-        let mut world = world(&[asks("r", &[], &[step(Action::Cordon), notify()])]);
+        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
         write(&mut world, "n1", "True", "r");
         world
     };
@@ -155,7 +155,7 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
 
 #[test]
 fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
-    let mut world = world(&[asks("r", &[], &[step(Action::Cordon), notify()])]);
+    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
     let twice = |world: &mut World| {
         let one = |status| Foreign::new(DEADLOCK, status, "r", "m").unwrap();
         world.node("n1").view.conditions = nrh::core::foreign::sorted([one("True"), one("False")]);
@@ -175,14 +175,15 @@ fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
 
 #[test]
 fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stops_this_one() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon), notify()])]);
+    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
     write(&mut world, "n1", "True", "Other");
     world.run(secs(60));
     assert_eq!(world.only_episode().faults[0].state, HealState::Healed, "{:?}", world.only_episode());
     // A second rule keeps the fault there: the first one's next step is not taken for its reason.
-    let rules = [asks("r", &["DockerHung"], &[step(Action::Cordon), notify()]), asks("s", &["Other"], &[notify()])];
+    let rules =
+        [asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()]), asks("s", &["Other"], &[notify()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
@@ -220,7 +221,7 @@ fn fleet(rules: &[Rule], sick: usize) -> World {
 
 #[test]
 fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
-    let rules = [asks("r", &[], &[step(Action::Cordon), notify()])];
+    let rules = [asks("r", &[], &[step(Action::Cordon(None)), notify()])];
     let mut few = fleet(&rules, 4);
     few.policies[0].limits.max_unhealthy = Amount::Count(3);
     let plan = few.plan();
@@ -236,7 +237,7 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
 
 #[test]
 fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them() {
-    let steps = [step(Action::Cordon), cont(), step(Action::DeletePod), step(Action::CleanupOrphans), notify()];
+    let steps = [step(Action::Cordon(None)), cont(), step(Action::DeletePod), step(Action::CleanupOrphans), notify()];
     let mut world = world(&[asks("r", &[], &steps)]);
     write(&mut world, "n1", "True", "r");
     world.run(secs(30));

@@ -10,7 +10,7 @@ use crate::world::{Cure, World, acts, reasons, secs};
 
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
     assert_eq!(world.only_episode().phase, Phase::Succeeded);
@@ -20,7 +20,7 @@ fn someone_elses_cordon_is_not_adopted() {
 
 #[test]
 fn a_persons_uncordon_cancels() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
     world.pass();
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -36,7 +36,7 @@ fn a_persons_uncordon_cancels() {
 
 #[test]
 fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     let mut snapshot = world.snapshot();
     let view = snapshot.nodes.get_mut("n1").unwrap();
@@ -69,7 +69,7 @@ fn episodes_are_cancelled_and_put_back() {
         ),
     ];
     for (name, end, is_put_back) in ends {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
         world.pass();
         end(&mut world);
         for _ in 0..5 {
@@ -91,7 +91,7 @@ fn episodes_are_cancelled_and_put_back() {
 
 #[test]
 fn a_node_that_is_gone_ends_its_episode() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.nodes.clear();
     world.pass();
@@ -102,7 +102,7 @@ fn a_node_that_is_gone_ends_its_episode() {
 
 #[test]
 fn somebody_elses_mark_is_left_alone() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.node("n1").view.cordoned_by = Some("another-episode".into());
     let mut snapshot = world.snapshot();
@@ -122,7 +122,7 @@ fn somebody_elses_mark_is_left_alone() {
 
 #[test]
 fn a_mark_left_by_a_removed_episode_is_taken_off() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.episodes.clear();
     world.node("n1").sick.clear();
@@ -139,7 +139,7 @@ fn a_mark_left_by_a_removed_episode_is_taken_off() {
 
 #[test]
 fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.pass();
     let first = world.only_episode().clone();
@@ -165,7 +165,7 @@ fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour(
 
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     while world.episodes.values().next().is_none_or(Episode::has_work) {
         world.pass();
         world.tick(secs(5));

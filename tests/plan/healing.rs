@@ -135,7 +135,7 @@ fn the_ladder_is_climbed_when_a_step_does_not_heal() {
 fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     let mut twice = cont();
     twice.attempts = 2;
-    let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon), twice, notify()]);
+    let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon(None)), twice, notify()]);
     world.run(secs(1_200));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
     let episode = world.only_episode();
@@ -262,7 +262,7 @@ fn a_step_that_fails_for_good_may_end_the_ladder() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_episode().phase, Phase::Succeeded);
-    let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon) };
+    let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon(None)) };
     let mut world = World::sick(hung("log"), Cure::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_episode().phase, Phase::Succeeded, "a cordon that was made has not failed");
@@ -289,10 +289,11 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
 #[test]
 fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
     let shadow = Step { mode: Mode::DryRun, ..cont() };
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), shadow.clone(), notify()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), shadow.clone(), notify()]);
     world.run(secs(600));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"], "who writes a cordon alone wants it for itself");
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), shadow, step(Action::CleanupOrphans)]);
+    let mut world =
+        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), shadow, step(Action::CleanupOrphans)]);
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }

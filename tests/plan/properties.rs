@@ -8,7 +8,7 @@ use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::order::{NodeAction, Restart};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
-use nrh::core::policy::{Action, ActionType, Amount, Daemon, Mode, NodeLimit, Policy, Step, TopologyLimit};
+use nrh::core::policy::{Action, ActionType, Amount, Daemon, Keep, Mode, NodeLimit, Policy, Step, TopologyLimit};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::window::{self, WindowType};
 use proptest::prelude::*;
@@ -205,13 +205,20 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
     let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
     prop::sample::select(vec![
-        vec![shadow(step(Action::Cordon)), cont(), shadow(kill(true)), step(Action::CleanupOrphans), shadow(notify())],
+        vec![
+            shadow(step(Action::Cordon(None))),
+            cont(),
+            shadow(kill(true)),
+            step(Action::CleanupOrphans),
+            shadow(notify()),
+        ],
         vec![cont()],
+        vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), cont(), notify()],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
-        vec![step(Action::Cordon), cont(), kill(true), step(Action::CleanupOrphans), notify()],
-        vec![step(Action::Cordon), twice.clone(), step(Action::DeletePod), notify()],
+        vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
+        vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
-        vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon), kill(false)],
+        vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
     ])
 }
 
@@ -302,7 +309,7 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                     assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
                 }
             }
-            Effect::DeleteEpisode { name } => assert!(!snapshot.episodes[name].is_open()),
+            Effect::DeleteEpisode { name } => assert!(!snapshot.episodes[name].is_live()),
             Effect::WithdrawOrder { .. } | Effect::DeleteJob { .. } => {}
         }
     }
@@ -315,6 +322,7 @@ fn check_episode(episode: &Episode) {
     assert!(episode.mode == Mode::Enforce || episode.phase.is_final(), "a dry run is over at once");
     assert!(!episode.phase.is_final() || under_way == 0, "{episode:?}");
     assert!(episode.phase != Phase::Succeeded || !episode.undo.is_owed(), "{episode:?}");
+    assert!(!episode.is_contained() || episode.undo.is_owed(), "{episode:?}");
     assert!(episode.name.len() <= 58 && episode.message.len() <= 512);
 }
 
@@ -378,7 +386,9 @@ fn check_world(world: &World) {
         assert!(open <= 1, "two steps on {node}");
     }
     assert!(world.acts.values().all(|count| *count == 1), "an operation was done twice: {:?}", world.acts);
-    let open: Vec<&Episode> = world.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).collect();
+    // What is at its end and only puts back a cordon that it has kept holds no slot.
+    let in_flight = |e: &&Episode| !e.phase.is_final() && e.mode == Mode::Enforce;
+    let open: Vec<&Episode> = world.episodes.values().filter(in_flight).collect();
     let most = world.policies[0].limits.max_in_flight.of(4).min(world.ceiling);
     assert!(open.len() <= usize::try_from(most).unwrap(), "{} in flight, {most} allowed", open.len());
     for limit in &world.policies[0].limits.per_topology {
@@ -437,12 +447,12 @@ fn calm_down(world: &mut World) {
         let plan = world.pass();
         check_world(world);
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-        if plan.effects.is_empty() && slots == 0 && !world.episodes.values().any(Episode::is_open) {
+        if plan.effects.is_empty() && slots == 0 && !world.episodes.values().any(Episode::is_live) {
             break;
         }
         world.tick(secs(15));
     }
-    let open: Vec<&Episode> = world.episodes.values().filter(|episode| episode.is_open()).collect();
+    let open: Vec<&Episode> = world.episodes.values().filter(|episode| episode.is_live()).collect();
     assert!(open.is_empty(), "never ended: {open:#?}");
     for (name, node) in &world.nodes {
         assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");

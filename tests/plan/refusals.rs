@@ -55,7 +55,9 @@ fn every_doubt_holds() {
         ("nothing that applies", HoldReason::NoRule, |s| {
             s.policies[0].rules[0].steps = vec![step(Action::DeletePod), step(Action::CleanupOrphans)];
         }),
-        ("nothing but a cordon", HoldReason::NoRule, |s| s.policies[0].rules[0].steps = vec![step(Action::Cordon)]),
+        ("nothing but a cordon", HoldReason::NoRule, |s| {
+            s.policies[0].rules[0].steps = vec![step(Action::Cordon(None))];
+        }),
     ];
     let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     for (name, reason, spoil) in doubts {
@@ -123,7 +125,7 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
 #[test]
 fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
     let mut world =
-        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont(), step(Action::DeletePod), notify()]);
+        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), step(Action::DeletePod), notify()]);
     world.node("n1").probe_runs = false;
     world.tick(secs(60));
     let plan = world.plan();
@@ -172,14 +174,14 @@ fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     // About a container, so that deleting a pod is no answer to it.
     let ladder = |steps: &[_]| World::sick(hung("log"), Cure::Nothing, steps).plan();
     let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
-    assert_eq!(did(&ladder(&[step(Action::Cordon), step(Action::DeletePod), notify()])), ["notify"]);
-    assert_eq!(did(&ladder(&[step(Action::Cordon), cont(), notify()])), ["cordon"]);
-    assert_eq!(did(&ladder(&[step(Action::Cordon), notify()])), ["cordon"], "wanted for itself");
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), step(Action::DeletePod), notify()])), ["notify"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), notify()])), ["cordon"], "wanted for itself");
 }
 
 #[test]
 fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
-    let steps = [step(Action::Cordon), notify()];
+    let steps = [step(Action::Cordon(None)), notify()];
     for kind in FaultType::ALL.into_iter().filter(|kind| kind.is_lasting() && !kind.is_cluster_fault()) {
         let plan = World::sick(fault(kind, "key"), Cure::Nothing, &steps).plan();
         let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
@@ -200,7 +202,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 #[test]
 fn where_the_probe_may_not_act_nobody_does() {
     for kubelet in [Tri::True, Tri::False] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont(), notify()]);
+        let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.can_act) = (kubelet, false);
         let plan = world.plan();

@@ -35,7 +35,7 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
 
 #[test]
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon), cont()]);
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.run(secs(5));
     assert!(world.nodes["n1"].view.unschedulable && world.only_episode().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
@@ -85,7 +85,7 @@ fn people_are_told_at_any_time() {
 fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     let mut first = cont();
     first.timeout = secs(30);
-    let steps = [step(Action::Cordon), first, kill(true), step(Action::DeletePod), notify()];
+    let steps = [step(Action::Cordon(None)), first, kill(true), step(Action::DeletePod), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
     world.infect("n1", hung("log"), Cure::Nothing);

@@ -64,9 +64,22 @@ impl Applier {
 
     async fn cordon(&self, name: &str, live: &Live) -> Result<ActResult, ApplyError> {
         if nodes::view(&live.node).unschedulable {
-            let ours = nodes::cordoned_by(&live.node).as_deref() == Some(name);
+            let Some(mark) = nodes::cordoned_by(&live.node) else { return Ok(ActResult::AlreadyCordoned) };
             let message = "the node is unschedulable with this episode's mark".to_owned();
-            return Ok(if ours { ActResult::Done { message } } else { ActResult::AlreadyCordoned });
+            if mark == name {
+                return Ok(ActResult::Done { message });
+            }
+            // What an earlier episode about the same faults has left cordoned is this one's to keep and to put back.
+            if !self.cache.lock().snapshot.episodes.get(&mark).is_some_and(|kept| live.episode.succeeds(kept)) {
+                return Ok(ActResult::AlreadyCordoned);
+            }
+            let annotations = json!({CORDON_ANNOTATION: name});
+            let patch =
+                json!({"metadata": {"resourceVersion": live.node.resource_version(), "annotations": annotations}});
+            self.patch_node(&live.node.name_any(), &patch).await?;
+            return Ok(ActResult::Done {
+                message: format!("the node is unschedulable, as episode {mark} has left it"),
+            });
         }
         let patch = json!({
             "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},

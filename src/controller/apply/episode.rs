@@ -52,6 +52,8 @@ fn object(episode: &Episode) -> NodeRemediation {
 fn status(episode: &Episode, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
     let (processing, succeeded) = match episode.phase {
         Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
+        // No step follows; what is done for the node's neighbours goes on.
+        Phase::Contained => (Tri::True, Tri::False),
         Phase::Succeeded => (Tri::False, Tri::True),
         Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
     };
@@ -185,7 +187,7 @@ impl Applier {
             let state = self.cache.lock();
             let rows = state.episodes.iter().filter(|(_, row)| row.finalizer);
             rows.filter_map(|(name, _)| state.snapshot.episodes.get(name))
-                .filter(|episode| !episode.is_open() && !is_awaited(&state.snapshot, episode, self.clock.now()))
+                .filter(|episode| !episode.is_live() && !is_awaited(&state.snapshot, episode, self.clock.now()))
                 .filter_map(|episode| Some((episode.name.clone(), episode.identity.clone()?.1)))
                 .take(16)
                 .collect()

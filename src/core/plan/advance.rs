@@ -21,9 +21,8 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payme
             (None, _, None) => {}
         }
     }
-    if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode) {
+    if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
         turn.effect = Some(undo);
-        wake.at(ctx.settings.retry);
     }
     turn
 }

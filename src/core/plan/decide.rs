@@ -8,7 +8,7 @@ use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
 use super::{
-    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, leftovers, opening, outlook, payment, scope,
+    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment, scope,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
@@ -63,8 +63,14 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             let turn = advance::take(ctx, facts, episode, payment, &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
+        for episode in facts.finished.iter().filter(|episode| episode.is_contained()) {
+            turns.entry(facts.name).or_default().push(kept::watch(ctx, facts, episode, &mut wake));
+        }
     }
-    let opened = opening::open(ctx, &nodes, &mut slots, &mut wake);
+    // What it comes to is seen by the next pass.
+    let is_ending = |turn: &Turn| !turn.episode.is_contained() || turn.effect.is_some();
+    let ending = turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
+    let opened = opening::open(ctx, &nodes, &ending, &mut slots, &mut wake);
     let mut held = opened.held;
     for turn in opened.turns {
         if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {

@@ -1,7 +1,7 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, readiness};
+use super::{Ctx, Effect, Wake, kept, readiness};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::policy::{ActionType, Mode, Policy};
 
@@ -25,7 +25,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
     if policy_of(ctx, episode).is_none() {
         return Some(format!("policy {} is gone or not valid any more", episode.policy));
     }
-    if facts.open.first().is_some_and(|first| first.name != episode.name) {
+    let first = facts.open.iter().find(|open| !open.phase.is_final());
+    if !episode.phase.is_final() && first.is_some_and(|first| first.name != episode.name) {
         return Some(format!("another episode of node {} is open", episode.node));
     }
     was_uncordoned(ctx, facts, episode)
@@ -37,7 +38,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
-    if !episode.undo.is_owed() || view.unschedulable || !episode.has_work() {
+    let is_wanted = episode.has_work() || episode.is_contained();
+    if !episode.undo.is_owed() || view.unschedulable || !is_wanted {
         return false;
     }
     let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);
@@ -82,22 +84,35 @@ pub(super) fn cancel(ctx: Ctx<'_>, episode: &mut Episode, why: &str) {
     episode.say(why);
 }
 
-/// Puts back what the episode did to the node, where nothing else is left to do in it.
-pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
-    let now = ctx.snapshot.now;
-    let is_over = episode.phase.is_final() || !episode.has_work();
+/// Puts back what the episode did to the node, where nothing else is left to do in it and the policy does not want it kept.
+pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: &mut Wake) -> Option<Effect> {
+    if !episode.phase.is_final() {
+        if episode.has_work() {
+            return None;
+        }
+        kept::contain(ctx, episode, wake);
+        if episode.is_contained() {
+            return None;
+        }
+    }
+    undo(ctx, facts, episode, wake)
+}
+
+/// The undo itself, and the end of the episode once nothing is owed.
+pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: &mut Wake) -> Option<Effect> {
     let mut effect = None;
-    if is_over && episode.undo.is_owed() {
+    if episode.undo.is_owed() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
                 effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone() });
+                wake.at(ctx.settings.retry);
             }
             // Another node, or somebody else's mark: nothing of ours is left there.
-            _ => episode.undo.uncordoned_at = Some(now),
+            _ => episode.undo.uncordoned_at = Some(ctx.snapshot.now),
         }
     }
-    episode.conclude(now);
+    episode.conclude(ctx.snapshot.now);
     effect
 }
 
@@ -106,7 +121,7 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&
     let view = facts.view?;
     let mark = view.cordoned_by.as_deref()?;
     let is_stray = match ctx.snapshot.episodes.get(mark) {
-        Some(episode) => !episode.is_open() && episode.node_uid == view.uid,
+        Some(episode) => !episode.is_live() && episode.node_uid == view.uid,
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     };

@@ -210,9 +210,9 @@ pub(super) fn gather<'a>(
     for episode in snapshot.episodes.values() {
         episodes.entry(&episode.node).or_default().push(episode);
     }
-    let open_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_open())).map(|(node, _)| *node);
+    let live_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
     let names: BTreeSet<&str> =
-        snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(open_nodes).collect();
+        snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
     names
         .into_iter()
         .map(|name| {

@@ -16,7 +16,7 @@ use crate::core::policy::{Mode, Policy};
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
-    for episode in ctx.snapshot.episodes.values().filter(|episode| !episode.is_open() && !episode.deleting) {
+    for episode in ctx.snapshot.episodes.values().filter(|episode| !episode.is_live() && !episode.deleting) {
         by_policy.entry(&episode.policy).or_default().push(episode);
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();

@@ -29,7 +29,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (
-            Action::Cordon,
+            Action::Cordon(_),
             F::FrozenCgroup
             | F::ExitedContainerPileUp
             | F::ClientCertificateExpiring
@@ -38,7 +38,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
             | F::UnknownKubepodsProcess
             | F::ProbeBlind,
         ) => Err("new pods do not make it worse"),
-        (Action::Cordon, _) => Ok(()),
+        (Action::Cordon(_), _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
@@ -55,7 +55,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
 /// any is another matter: who writes one wants the cordon for itself.
 fn cordon_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
-    if step.action != Action::Cordon || healing.peek().is_none() {
+    if step.action.kind() != ActionType::Cordon || healing.peek().is_none() {
         return Ok(());
     }
     let helps = healing.any(|action| applies(action, fault, facts).is_ok());
@@ -75,7 +75,10 @@ pub(super) fn climb<'r>(
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
         if is_used_up(standing, step, episode) {
             standing.rung += 1;
-            if step.on_failure == OnFailure::Stop && step.mode == Mode::Enforce && step.action != Action::Cordon {
+            if step.on_failure == OnFailure::Stop
+                && step.mode == Mode::Enforce
+                && step.action.kind() != ActionType::Cordon
+            {
                 let number = standing.rung;
                 standing.rung = rule.telling_rung(standing.rung);
                 notes.push(format!(
@@ -109,7 +112,7 @@ pub(super) fn climb<'r>(
 
 fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
     let Some(episode) = episode else { return false };
-    let is_cordon = matches!(step.action, Action::Cordon);
+    let is_cordon = matches!(step.action, Action::Cordon(_));
     if is_cordon && episode.steps.iter().any(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded) {
         return true;
     }
@@ -200,7 +203,7 @@ pub(super) fn may_take(
         may_be_touched(facts, &seen.fault)?;
     }
     match &step.action {
-        Action::Cordon | Action::Notify { .. } => Ok(Lane::Api),
+        Action::Cordon(_) | Action::Notify { .. } => Ok(Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
@@ -230,7 +233,7 @@ fn still_asked_for(rule: &Rule, fault: &Fault) -> Result<(), Hold> {
 fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
     let steps = facts.episodes_of(policy).flat_map(|episode| &episode.steps);
-    let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
+    let healing = steps.filter(|step| step.action.heals());
     // An act that failed, or that gave no answer, may have touched something too.
     let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
@@ -350,7 +353,7 @@ pub(super) fn operation(
 ) -> Option<Operation> {
     let mut allow = false;
     let action = match &step.action {
-        Action::Cordon => return Some(Operation::Cordon),
+        Action::Cordon(_) => return Some(Operation::Cordon),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());

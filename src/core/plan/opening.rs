@@ -1,6 +1,6 @@
 //! New episodes: the most severe node first, as long as the budgets last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
@@ -35,16 +35,17 @@ pub(super) struct Opened {
     pub held: Vec<Held>,
 }
 
-/// Opens episodes on nodes that have none.
+/// Opens episodes on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
 pub(super) fn open<'a>(
     ctx: Ctx<'a>,
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    ending: &BTreeSet<&str>,
     slots: &mut Slots,
     wake: &mut Wake,
 ) -> Opened {
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
-    for facts in nodes.values().filter(|facts| facts.open.is_empty()) {
+    for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
         candidates.extend(on_node(ctx, facts, &mut opened.held, wake));
     }
     for facts in nodes.values() {

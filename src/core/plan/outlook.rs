@@ -6,7 +6,7 @@ use super::turn::Turn;
 use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, readiness};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
-use crate::core::policy::{ActionType, Mode};
+use crate::core::policy::Mode;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
@@ -101,6 +101,9 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
             return format!("putting back the cordon of episode {}", episode.name);
         }
     }
+    if let Some(kept) = facts.finished.iter().find(|episode| episode.is_contained()) {
+        return format!("kept cordoned, episode {}: {}", kept.name, kept.message);
+    }
     let place = |held: &Held| {
         let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == held.fault_id.as_ref());
         place.unwrap_or(usize::MAX)
@@ -139,9 +142,8 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
     let at = clock(at);
     match episode.phase {
         Phase::Succeeded => {
-            let step = episode.steps.iter().rev().find(|step| {
-                step.state == StepState::Succeeded && !matches!(step.action, ActionType::Cordon | ActionType::Notify)
-            });
+            let step =
+                episode.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
             step.map_or_else(|| format!("recovered {at}"), |step| format!("healed {at} by {}", step.phrase()))
         }
         Phase::Failed => format!("not healed, given up {at}"),

@@ -111,7 +111,7 @@ fn last_act(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault_id: &str) -> Option<Durat
         .iter()
         .chain(&facts.finished)
         .flat_map(|episode| &episode.steps)
-        .filter(|step| step.fault_id != fault_id && !matches!(step.action, ActionType::Cordon | ActionType::Notify))
+        .filter(|step| step.fault_id != fault_id && step.action.heals())
         .filter_map(|step| step.acted_at)
         .map(|at| since(ctx.snapshot.now, at))
         .min()

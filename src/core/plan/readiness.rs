@@ -35,6 +35,7 @@ pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> EpisodeFau
         rule: rule.name.clone(),
         rung: 0,
         state: HealState::Open,
+        clean_since: None,
     }
 }
 
@@ -99,8 +100,13 @@ fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result
 fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
     let mut standing = standing(ctx, seen, rule);
     let mut notes = Vec::new();
+    let mut keeps = false;
     loop {
         let Some(step) = ladder::climb(&mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
+            // Nothing follows the cordon, and it is there to stay: that is what is asked for.
+            if keeps {
+                return Ok(());
+            }
             let why =
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
@@ -110,9 +116,8 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             continue;
         }
         ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
-        if step.action != Action::Cordon {
-            return Ok(());
-        }
+        let Action::Cordon(keep) = step.action else { return Ok(()) };
+        keeps |= keep.is_some();
         standing.rung += 1;
     }
 }
@@ -146,8 +151,10 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         let message = format!("{message}; not tried again before {}", clock(until));
         Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
     };
-    let gave_up =
-        |e: &Episode| e.phase == Phase::Failed && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp);
+    let gave_up = |e: &Episode| {
+        matches!(e.phase, Phase::Failed | Phase::Contained)
+            && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp)
+    };
     if let Some((episode, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
         let message = format!("{} ({}) was not healed by episode {}", fault.kind, fault.subject, episode.name);
         return hold(message, at);

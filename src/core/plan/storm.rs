@@ -162,7 +162,7 @@ impl<'a> Weather<'a> {
 /// new may have been healed before anybody saw that there are many: it speaks for nothing.
 fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>, now: Timestamp) -> u32 {
     let is_mine = |episode: &&Episode| {
-        let is_over = matches!(episode.phase, Phase::Succeeded | Phase::Failed);
+        let is_over = matches!(episode.phase, Phase::Succeeded | Phase::Failed | Phase::Contained);
         is_over && episode.policy == policy.name && episode.finished_at.is_some_and(|at| since(now, at) < MEMORY)
     };
     let ended: Vec<&Episode> = episodes.values().filter(is_mine).collect();
@@ -174,7 +174,8 @@ fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>
     let later = ended.iter().filter(|episode| last.is_none_or(|last| episode.opened_at >= last));
     let healed = later.filter(|episode| {
         has(episode, &|fault| {
-            let was_acted_on = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
+            let mut steps = episode.steps.iter().filter(|step| step.fault_id == fault.id && step.action.heals());
+            let was_acted_on = steps.any(|step| step.acted_at.is_some());
             let lasted = fault.since.map(|at| since(episode.opened_at, at));
             let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
             fault.state == HealState::Healed && was_acted_on && was_old

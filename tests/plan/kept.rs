@@ -1,0 +1,203 @@
+//! Nodes that stay cordoned after the ladder is at its end: for how long, and what ends it sooner.
+
+use std::time::Duration;
+
+use nrh::core::episode::{Episode, HealState, Phase};
+use nrh::core::plan::{Effect, HoldReason, plan};
+use nrh::core::policy::{Action, Keep, Policy, Step};
+
+use crate::samples::{cont, hung, notify, plugin, step};
+use crate::world::{Cure, Sickness, World, reasons, secs};
+
+const HOURS_4: Duration = Duration::from_hours(4);
+
+fn kept(keep_for: Duration) -> Step {
+    step(Action::Cordon(Some(Keep { keep_for, healthy_delay: Duration::from_mins(5) })))
+}
+
+/// One node with a hung container that nothing heals, until its ladder is at its end.
+fn contained(steps: &[Step]) -> World {
+    let mut world = World::sick(hung("log"), Cure::Nothing, steps);
+    for _ in 0..400 {
+        if world.episodes.values().any(Episode::is_contained) {
+            return world;
+        }
+        world.pass();
+        world.tick(secs(5));
+    }
+    panic!("{:?}", world.episodes);
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+/// Its fault goes, as if somebody had mended the node.
+fn mend(world: &mut World) {
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+}
+
+/// All of this time, however quiet it is.
+fn pass_time(world: &mut World, time: Duration) {
+    for _ in 0..time.as_secs() / 5 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    world.pass();
+}
+
+fn uncordons(world: &World) -> usize {
+    world.did().iter().filter(|did| **did == "uncordon").count()
+}
+
+#[test]
+fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify"]);
+    let plan = world.pass();
+    assert!(is_cordoned(&world));
+    let episode = world.only_episode();
+    assert!(episode.message.contains("the node stays cordoned until"), "{}", episode.message);
+    assert!(episode.undo.is_owed() && episode.finished_at.is_some());
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty(), "the slot is for others: {:?}", world.ledger);
+    assert_eq!(reasons(&plan), [HoldReason::RecentlyFailed]);
+    let doing = &plan.nodes["n1"].doing;
+    assert!(doing.starts_with("kept cordoned, episode "), "{doing}");
+    assert_eq!(world.plan().effects, [], "at rest nothing is written");
+}
+
+#[test]
+fn cordon_alone_keeps_pods_away() {
+    let world = contained(&[kept(HOURS_4)]);
+    assert_eq!((world.did(), is_cordoned(&world)), (vec!["cordon"], true));
+}
+
+#[test]
+fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    mend(&mut world);
+    pass_time(&mut world, secs(200));
+    assert!(is_cordoned(&world), "200 of 300 s");
+    // It comes back, so the time begins anew.
+    world.node("n1").sick.push(Sickness { fault: hung("log"), cures: [Cure::Nothing].into() });
+    world.node("n1").send();
+    pass_time(&mut world, secs(15));
+    mend(&mut world);
+    pass_time(&mut world, secs(290));
+    assert!(is_cordoned(&world), "290 of 300 s: {:?}", world.only_episode());
+    pass_time(&mut world, secs(60));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Succeeded, HealState::Healed), "{}", episode.message);
+    assert!(!is_cordoned(&world) && !episode.is_live() && episode.undo.uncordoned_at.is_some());
+    assert_eq!(uncordons(&world), 1);
+}
+
+#[test]
+fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
+    let mut world = contained(&[kept(Duration::from_mins(40)), notify()]);
+    let first = world.only_episode().name.clone();
+    world.node("n1").sick.clear();
+    world.node("n1").probe_runs = false;
+    pass_time(&mut world, secs(1_800));
+    assert!(is_cordoned(&world), "{:?}", world.episodes[&first]);
+    pass_time(&mut world, secs(900));
+    assert!(!is_cordoned(&world));
+    let episode = &world.episodes[&first];
+    assert_eq!(episode.phase, Phase::Failed);
+    assert!(episode.message.contains("kept cordoned until"), "{}", episode.message);
+}
+
+#[test]
+fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
+    let mut world = contained(&[kept(Duration::from_mins(90)), notify()]);
+    let first = world.only_episode().name.clone();
+    pass_time(&mut world, secs(3_700));
+    let second = world.episodes.values().find(|episode| episode.name != first).unwrap().clone();
+    assert_eq!(second.phase, Phase::Contained, "tried again after an hour: {}", second.message);
+    assert_eq!(world.episodes[&first].phase, Phase::Failed, "{}", world.episodes[&first].message);
+    assert!(world.episodes[&first].message.contains("taken over"), "{}", world.episodes[&first].message);
+    assert!(is_cordoned(&world) && uncordons(&world) == 0, "not for a moment can pods come: {:?}", world.log);
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(second.name.as_str()));
+    // As long as something holds the next try, it ends by itself.
+    world.policies[0].pause_requests.push("change freeze".into());
+    pass_time(&mut world, secs(5_500));
+    assert!(!is_cordoned(&world), "{:?}", world.episodes);
+    assert!(world.episodes.values().all(|episode| !episode.is_live()));
+}
+
+#[test]
+fn another_policys_faults_are_healed_meanwhile_and_leave_the_cordon_as_it_is() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    let first = world.only_episode().name.clone();
+    let mut other: Policy = world.policies[0].clone();
+    other.name = "other".into();
+    other.rules[0].faults = [plugin().kind].into();
+    other.rules[0].steps = vec![step(Action::Cordon(None)), crate::samples::kill(false)];
+    world.policies[0].rules[0].faults = [hung("log").kind].into();
+    world.policies.push(other);
+    world.node("n1").sick.push(Sickness { fault: plugin(), cures: [Cure::Kill].into() });
+    world.node("n1").send();
+    pass_time(&mut world, secs(120));
+    let healed = world.episodes.values().find(|episode| episode.policy == "other").unwrap();
+    assert_eq!(healed.phase, Phase::Succeeded, "{}", healed.message);
+    assert!(!healed.undo.cordoned, "what it did not do it does not put back");
+    assert!(world.episodes[&first].is_contained() && is_cordoned(&world), "{:?}", world.log);
+}
+
+/// What ends it at once, and whether the node is put back.
+#[test]
+fn it_ends_with_the_policy_the_node_or_a_persons_word() {
+    type End = (&'static str, fn(&mut World), bool, Phase);
+    let ends: [End; 8] = [
+        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
+        ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
+        ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
+        ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
+        ("keepFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("mine".into()), true, Phase::Cancelled),
+        ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
+        ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
+    ];
+    for (name, end, is_put_back, phase) in ends {
+        let mut world = contained(&[kept(HOURS_4), notify()]);
+        let first = world.only_episode().name.clone();
+        end(&mut world);
+        for _ in 0..4 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        let did = world.log.iter().any(|(_, did)| did == "uncordon");
+        assert_eq!(did, is_put_back, "{name}: {:?}", world.log);
+        let Some(episode) = world.episodes.get(&first) else {
+            assert_eq!(name, "deleted");
+            continue;
+        };
+        assert_eq!((episode.phase, episode.is_live()), (phase, false), "{name}: {}", episode.message);
+    }
+}
+
+#[test]
+fn a_person_who_uncordons_it_is_heard_for_an_hour() {
+    let mut world = contained(&[kept(Duration::from_hours(9)), notify()]);
+    world.policies[0].pause_requests.push("nothing new".into());
+    pass_time(&mut world, secs(4_000));
+    world.policies[0].pause_requests.clear();
+    world.node("n1").view.unschedulable = false;
+    pass_time(&mut world, secs(3_000));
+    assert!(!is_cordoned(&world), "{:?}", world.episodes);
+    pass_time(&mut world, secs(900));
+    assert!(is_cordoned(&world), "after that it is tried anew");
+}
+
+#[test]
+fn its_episode_is_not_swept_away_before_its_time() {
+    let mut world = contained(&[kept(Duration::from_hours(24)), notify()]);
+    world.policies[0].pause_requests.push("nothing new".into());
+    (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
+    let mut snapshot = world.snapshot();
+    snapshot.now += Duration::from_hours(8);
+    let decided = plan(&snapshot, &world.settings);
+    let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteEpisode { .. }));
+    assert!(!swept && is_cordoned(&world), "{:?}", decided.effects);
+}
