@@ -125,8 +125,10 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
     let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
     let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
-    let now =
-        now.filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()));
+    let hand_off = |now: &PolicyStep| now.hand_off.clone();
+    let now = now
+        .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
+        .filter(|now| hand_off(now) == step.hand_off);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {

@@ -1,7 +1,7 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, readiness};
+use super::{Ctx, Effect, hand_off, readiness};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::policy::{ActionType, Mode, Policy};
 
@@ -12,9 +12,12 @@ pub(super) fn policy_of<'a>(ctx: Ctx<'a>, episode: &Episode) -> Option<&'a Polic
 
 /// Why the episode ends at once, whatever is under way.
 pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
-    let Some(view) = facts.view else { return Some(format!("node {} is gone", episode.node)) };
+    let Some(view) = facts.view else {
+        return Some(format!("node {} is gone{}", episode.node, hand_off::on_the_way(ctx, episode)));
+    };
     if view.uid != episode.node_uid {
-        return Some(format!("node {} was replaced by another one of the same name", episode.node));
+        let how = hand_off::on_the_way(ctx, episode);
+        return Some(format!("node {} was replaced by another one of the same name{how}", episode.node));
     }
     if episode.deleting {
         return Some(format!("{STOPPED_BY_A_PERSON}the episode was deleted"));
@@ -37,7 +40,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
-    if !episode.undo.is_owed() || view.unschedulable || !episode.has_work() {
+    if !episode.undo.owes_cordon() || view.unschedulable || !episode.has_work() || hand_off::was_handed(episode) {
         return false;
     }
     let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);
@@ -87,7 +90,7 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
     let now = ctx.snapshot.now;
     let is_over = episode.phase.is_final() || !episode.has_work();
     let mut effect = None;
-    if is_over && episode.undo.is_owed() {
+    if is_over && episode.undo.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
@@ -98,7 +101,7 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
         }
     }
     episode.conclude(now);
-    effect
+    effect.or_else(|| if is_over { hand_off::take_back(episode) } else { None })
 }
 
 /// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.
