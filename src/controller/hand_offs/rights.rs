@@ -35,7 +35,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
         let due = due(&cache.lock(), &mut tried, now);
         for template in due {
             tried.insert(template.clone(), now);
-            match ask(&calls, &template).await {
+            match lacking(&calls, &template).await {
                 Ok(lacks) => {
                     if cache.lock().note_rights(template, lacks, Instant::now()) {
                         cache.wake();
@@ -67,7 +67,7 @@ fn due(state: &State, tried: &mut BTreeMap<TemplateRef, Instant>, now: Instant) 
 }
 
 /// What is lacking; an error where that cannot be known now.
-async fn ask(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
+pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
     let served = served(calls, &template.api_version).await?;
     let find = |kind: &str| among(&served, &template.api_version, kind).ok_or_else(|| no_kind(template, kind));
     let (kinds, mut lacks): (Vec<_>, Vec<_>) =
