@@ -287,7 +287,8 @@ fn the_controller_has_no_right_to_hand_a_node_off_but_what_others_give_it() {
     let role = one(&objects, "ClusterRole/nrh:hand-off");
     assert!(role["rules"].is_null(), "{role}");
     let labels: Vec<&Value> = role["aggregationRule"]["clusterRoleSelectors"].as_array().unwrap().iter().collect();
-    let selects = |key: &str| labels.iter().any(|selector| selector["matchLabels"] == serde_json::json!({ key: "true" }));
+    let selects =
+        |key: &str| labels.iter().any(|selector| selector["matchLabels"] == serde_json::json!({ key: "true" }));
     assert!(labels.len() == 2 && selects(nrh::api::HAND_OFF_LABEL), "{labels:?}");
     assert!(selects("rbac.ext-remediation/aggregate-to-ext-remediation"), "{labels:?}");
     let subjects = serde_json::json!([{"kind": "ServiceAccount", "name": "nrh-controller", "namespace": "nrh-system"}]);

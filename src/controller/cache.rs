@@ -240,7 +240,8 @@ impl State {
         let named = self.templates();
         self.rights.retain(|template, _| named.contains(template));
         for row in self.policies.values_mut() {
-            let asked: BTreeSet<TemplateRef> = row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
+            let asked: BTreeSet<TemplateRef> =
+                row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
             row.lacks = asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().collect();
         }
         self.snapshot.policies = self.policies.values().filter_map(|row| row.valid().ok()).cloned().collect();

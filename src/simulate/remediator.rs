@@ -110,7 +110,8 @@ impl Remediators {
             });
             let view = HandOffView {
                 exists: object.is_some(),
-                processing: object.map_or(Tri::Unknown, |o| if o.succeeded == Tri::Unknown { Tri::True } else { Tri::False }),
+                processing: object
+                    .map_or(Tri::Unknown, |o| if o.succeeded == Tri::Unknown { Tri::True } else { Tri::False }),
                 succeeded: object.map_or(Tri::Unknown, |object| object.succeeded),
                 message: message.to_owned(),
                 node_goes: false,

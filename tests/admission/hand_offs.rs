@@ -56,7 +56,8 @@ fn definitions(group: &str, version: &str, kind: &str) -> String {
 pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let olga = &all.operator;
     let own = [template(SELF_NODE, "SelfNodeRemediationTemplate")];
-    let right = "needs the right himself to create selfnoderemediations.self-node-remediation.medik8s.io in namespace medik8s";
+    let right =
+        "needs the right himself to create selfnoderemediations.self-node-remediation.medik8s.io in namespace medik8s";
     cases.denied(olga, "hand off without the right", create(POLICIES, policy("reboots", &own)), right).await;
     for (kind, resource) in [
         ("Metal3RemediationTemplate", "create metal3remediations.infrastructure.cluster.x-k8s.io"),
@@ -72,20 +73,43 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let split = "to three kinds of objects at most";
     cases.denied(&all.admin, "four kinds at once", create(POLICIES, policy("many", &many)), split).await;
     cases.allowed(&all.admin, "three, whoever may all", create(POLICIES, policy("many", &many[..3]))).await;
-    cases.denied(olga, "a second one beside", create(POLICIES, policy("two", &[own[0].clone(), many[0].clone()])), "needs the right himself").await;
+    cases
+        .denied(
+            olga,
+            "a second one beside",
+            create(POLICIES, policy("two", &[own[0].clone(), many[0].clone()])),
+            "needs the right himself",
+        )
+        .await;
 
     bed.kubectl(&["create", "namespace", "medik8s"])?;
     let verb = ["--verb=create", "--resource=selfnoderemediations.self-node-remediation.medik8s.io"];
-    bed.kubectl_input(&["apply", "-f", "-"], &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"))?;
-    bed.kubectl_input(&["apply", "-f", "-"], &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"))?;
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
+    )?;
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
+    )?;
     bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
     bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
-    bed.kubectl(&["create", "rolebinding", "reboots", "-n", "medik8s", "--role=reboots", "--serviceaccount=default:olga"])?;
+    bed.kubectl(&[
+        "create",
+        "rolebinding",
+        "reboots",
+        "-n",
+        "medik8s",
+        "--role=reboots",
+        "--serviceaccount=default:olga",
+    ])?;
     olga.until_allowed(&create(POLICIES, policy("reboots", &own))).await?;
     cases.note("hand off with the right", true, "");
     let mut elsewhere = own.clone();
     elsewhere[0].namespace = "elsewhere".into();
-    cases.denied(olga, "in another namespace", create(POLICIES, policy("far", &elsewhere)), "in namespace elsewhere").await;
+    cases
+        .denied(olga, "in another namespace", create(POLICIES, policy("far", &elsewhere)), "in namespace elsewhere")
+        .await;
 
     // Without the right again: what stands may stand.
     bed.kubectl(&["delete", "rolebinding", "reboots", "-n", "medik8s"])?;
@@ -135,13 +159,15 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     let calls = all.controller.calls();
     let own = template(SELF_NODE, "SelfNodeRemediationTemplate");
     let metal = template(METAL, "Metal3RemediationTemplate");
-    let object = json!({"apiVersion": SELF_NODE, "kind": "SelfNodeRemediation", "metadata": {"name": "worker-1"}, "spec": {}});
+    let object =
+        json!({"apiVersion": SELF_NODE, "kind": "SelfNodeRemediation", "metadata": {"name": "worker-1"}, "spec": {}});
     let objects = format!("/apis/{SELF_NODE}/namespaces/medik8s/selfnoderemediations");
     cases.denied(&all.controller, "hand a node off", create(&objects, object.clone()), "cannot create resource").await;
     let lacks = lacking(&calls, &own).await?;
     let says = |lacks: &[String], part: &str| lacks.iter().any(|lack| lack.contains(part));
-    let names = says(&lacks, "may not get selfnoderemediationtemplates.self-node-remediation.medik8s.io in namespace medik8s")
-        && says(&lacks, "may not create, get, patch, delete selfnoderemediations.self-node-remediation.medik8s.io");
+    let names =
+        says(&lacks, "may not get selfnoderemediationtemplates.self-node-remediation.medik8s.io in namespace medik8s")
+            && says(&lacks, "may not create, get, patch, delete selfnoderemediations.self-node-remediation.medik8s.io");
     cases.note("what the controller lacks is named", names, &format!("{lacks:?}"));
     let none = lacking(&calls, &template("none.example/v1", "NoneTemplate")).await?;
     let names = says(&none, "expected a kind NoneTemplate") && says(&none, "expected a kind None with");

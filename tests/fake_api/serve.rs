@@ -137,7 +137,8 @@ impl Store {
         if resources.is_empty() || self.down {
             return Some(status(if self.down { 503 } else { 404 }, "NotFound", "no such group"));
         }
-        let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
+        let list =
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
         Some(json_answer(200, &list))
     }
 

@@ -17,7 +17,8 @@ use nrh::simulate::remediator::Remediator;
 use proptest::prelude::*;
 
 use crate::samples::{
-    backing_off, cont, creating, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today, tomorrow,
+    backing_off, cont, creating, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today,
+    tomorrow,
 };
 use crate::world::{Chaos, Cure, World, secs};
 
@@ -327,7 +328,9 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let step = snapshot.episodes[episode].current_step();
                 assert!(
                     step.is_none_or(|step| step.operation_id != handed.operation_id)
-                        || plan.effects[..place].iter().any(|e| matches!(e, Effect::WriteEpisode(w) if w.name == *episode)),
+                        || plan.effects[..place]
+                            .iter()
+                            .any(|e| matches!(e, Effect::WriteEpisode(w) if w.name == *episode)),
                     "taken back under way"
                 );
             }

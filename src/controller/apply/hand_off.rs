@@ -22,12 +22,7 @@ use kube::Resource;
 
 impl Applier {
     /// Makes the object of a reserved step. One of this very operation is there already: from before a crash.
-    pub(super) async fn hand_off(
-        &self,
-        operation: &str,
-        with: &HandOff,
-        live: &Live,
-    ) -> Result<ActResult, ApplyError> {
+    pub(super) async fn hand_off(&self, operation: &str, with: &HandOff, live: &Live) -> Result<ActResult, ApplyError> {
         let template = &with.remediation_template;
         let handed = HandedOff::new(template, &live.episode.node, operation);
         let missing = |kind: &str| {
@@ -76,7 +71,8 @@ impl Applier {
             Err(error) if error.is_refusal() => Some(format!("its remediator could not be told: {}", error.line())),
             Err(error) => return Err(error.into()),
         };
-        let message = untold.map_or_else(|| format!("{why}; {handed} was told so"), |untold| format!("{why}; {untold}"));
+        let message =
+            untold.map_or_else(|| format!("{why}; {handed} was told so"), |untold| format!("{why}; {untold}"));
         tracing::info!(episode = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
         let known = self.cache.lock().snapshot.episodes.get(name).cloned();
         match known {
@@ -173,14 +169,15 @@ fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &Dynamic
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
     // It goes with the episode, should that be removed by force.
-    let owner = episode.identity.as_ref().map(|(uid, _)| k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
-        api_version: NodeRemediation::api_version(&()).into_owned(),
-        kind: NodeRemediation::kind(&()).into_owned(),
-        name: episode.name.clone(),
-        uid: uid.clone(),
-        controller: None,
-        block_owner_deletion: None,
-    });
+    let owner =
+        episode.identity.as_ref().map(|(uid, _)| k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+            api_version: NodeRemediation::api_version(&()).into_owned(),
+            kind: NodeRemediation::kind(&()).into_owned(),
+            name: episode.name.clone(),
+            uid: uid.clone(),
+            controller: None,
+            block_owner_deletion: None,
+        });
     object.metadata.owner_references = owner.map(|owner| vec![owner]);
     object.data = json!({"spec": spec.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()))});
     object
@@ -202,7 +199,8 @@ mod tests {
     }
 
     fn standing(metadata: Value) -> DynamicObject {
-        let mut object = json!({"apiVersion": "r.example/v1", "kind": "Fix", "metadata": {"name": "w1", "namespace": "m"}});
+        let mut object =
+            json!({"apiVersion": "r.example/v1", "kind": "Fix", "metadata": {"name": "w1", "namespace": "m"}});
         object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
         serde_json::from_value(object).unwrap()
     }
@@ -216,7 +214,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(told(of("e-1-1")).contains("of episode e-1:"));
-        let owner = json!({"ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "nhc", "uid": "u"}]});
+        let owner =
+            json!({"ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "nhc", "uid": "u"}]});
         assert!(told(owner).contains("of NodeHealthCheck nhc:"));
         assert!(told(json!({"managedFields": [{"manager": "kubectl"}]})).contains("made by kubectl:"));
         assert!(told(json!({})).contains("without an owner:"));

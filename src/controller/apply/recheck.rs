@@ -266,9 +266,7 @@ mod tests {
 
     #[test]
     fn a_hand_off_to_another_remediator_is_another_step() {
-        let to = |name: &str| {
-            json!({"remediationTemplate": {"apiVersion": "r.example/v1", "kind": "FixTemplate", "name": name, "namespace": "m"}})
-        };
+        let to = |name: &str| json!({"remediationTemplate": {"apiVersion": "r.example/v1", "kind": "FixTemplate", "name": name, "namespace": "m"}});
         let with = |name: &'static str| {
             verdict(move |v| {
                 let step = &mut v["episode"]["status"]["steps"][0];

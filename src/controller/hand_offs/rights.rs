@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use tokio::time::Instant;
 
@@ -92,13 +90,7 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, Cal
     Ok(lacks)
 }
 
-async fn may(
-    calls: &Calls,
-    kind: &Kind,
-    verb: &str,
-    namespace: &str,
-    name: Option<&str>,
-) -> Result<bool, CallError> {
+async fn may(calls: &Calls, kind: &Kind, verb: &str, namespace: &str, name: Option<&str>) -> Result<bool, CallError> {
     let attributes = ResourceAttributes {
         group: Some(kind.resource.group.clone()),
         resource: Some(kind.resource.plural.clone()),
@@ -107,10 +99,8 @@ async fn may(
         name: name.map(ToOwned::to_owned),
         ..ResourceAttributes::default()
     };
-    let spec = SelfSubjectAccessReviewSpec {
-        resource_attributes: Some(attributes),
-        ..SelfSubjectAccessReviewSpec::default()
-    };
+    let spec =
+        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let api = calls.act::<SelfSubjectAccessReview>();
     let what = || format!("asking whether {} may be done to {}", verb, kind.resource.plural);
