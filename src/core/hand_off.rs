@@ -109,10 +109,10 @@ pub struct HandedOff {
     /// Group and version of its kind.
     #[schemars(length(max = 253))]
     pub api_version: String,
-    /// Its kind.
+    /// Its kind, that of the template without `Template`.
     #[schemars(length(max = 63))]
     pub kind: String,
-    /// Its namespace.
+    /// Its namespace, that of the template.
     #[schemars(length(max = 63))]
     pub namespace: String,
     /// Its name: that of the node.

@@ -59,6 +59,7 @@ async fn a_node_is_handed_off_and_comes_back_well() {
     assert_eq!((&object["kind"], &object["metadata"]["namespace"]), (&json!("SelfNodeRemediation"), &json!("medik8s")));
     let owner = &object["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["uid"], &owner["controller"]), (&episode["metadata"]["uid"], &Value::Null));
+    assert_eq!(object["metadata"]["annotations"]["remediation.medik8s.io/node-name"], "w1");
     let operation = &object["metadata"]["annotations"]["runtimehealth.io/operation"];
     world.until("recorded", || step(&world)["state"] == "Started").await;
     assert_eq!(*operation, step(&world)["operationId"]);

@@ -223,7 +223,11 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![step(Action::Cordon), twice.clone(), step(Action::DeletePod), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
         vec![cont(), step(Action::Cordon), short("Fix"), notify()],
-        vec![short("Fix"), short("Other"), Step { approval: ApprovalMode::Manual, ..short("Third") }],
+        vec![
+            short("Fix"),
+            short("Other"),
+            Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
+        ],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon), kill(false)],
     ])
 }

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::{
-    CONTROLLER_MANAGER, EPISODE_ANNOTATION, NODE_LABEL, NodeRemediation, OPERATION_LABEL, TIMED_OUT_ANNOTATION,
+    CONTROLLER_MANAGER, EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL,
+    TIMED_OUT_ANNOTATION,
 };
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::hand_offs::{Kind, operation_of};
@@ -166,6 +167,7 @@ fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &Dynamic
     ]));
     object.metadata.annotations = Some(BTreeMap::from([
         (EPISODE_ANNOTATION.to_owned(), episode.name.clone()),
+        (NODE_NAME_ANNOTATION.to_owned(), handed.name.clone()),
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
     // It goes with the episode, should that be removed by force.
