@@ -38,7 +38,7 @@ pub const NODE_LABEL: &str = "runtimehealth.io/node";
 pub const POLICY_LABEL: &str = "runtimehealth.io/policy";
 /// Annotation on a remediator's object that we made: the name of the episode. The label of operations stands there too.
 pub const EPISODE_ANNOTATION: &str = "runtimehealth.io/episode";
-/// Label of a ClusterRole whose rules become those of the controller, for hand-offs.
+/// Label of a `ClusterRole` whose rules become those of the controller, for hand-offs.
 pub const HAND_OFF_LABEL: &str = "runtimehealth.io/aggregate-to-hand-off";
 /// Annotation by which the medik8s contract tells a remediator that its time is over: when that was.
 pub const TIMED_OUT_ANNOTATION: &str = "remediation.medik8s.io/nhc-timed-out";

@@ -281,8 +281,11 @@ impl Applier {
     fn chain_of(&self, effect: &Effect) -> String {
         match effect {
             Effect::WriteEpisode(episode) => episode.node.clone(),
-            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
-            Effect::TimeOutHandOff { node, .. } | Effect::TakeBackHandOff { node, .. } => node.clone(),
+            Effect::Act { node, .. }
+            | Effect::Uncordon { node, .. }
+            | Effect::TimeOutHandOff { node, .. }
+            | Effect::TakeBackHandOff { node, .. }
+            | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
                 let of = |e: &&crate::core::episode::Episode| e.steps.iter().any(|s| s.operation_id == *operation_id);

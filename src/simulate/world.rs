@@ -220,8 +220,11 @@ impl World {
         match effect {
             Effect::StoreLedger(_) => "-ledger".into(),
             Effect::WriteEpisode(episode) => episode.node.clone(),
-            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
-            Effect::TimeOutHandOff { node, .. } | Effect::TakeBackHandOff { node, .. } => node.clone(),
+            Effect::Act { node, .. }
+            | Effect::Uncordon { node, .. }
+            | Effect::TimeOutHandOff { node, .. }
+            | Effect::TakeBackHandOff { node, .. }
+            | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
             }
