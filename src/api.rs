@@ -36,6 +36,14 @@ pub const OPERATION_LABEL: &str = "runtimehealth.io/operation";
 pub const NODE_LABEL: &str = "runtimehealth.io/node";
 /// Label on episodes: the policy.
 pub const POLICY_LABEL: &str = "runtimehealth.io/policy";
+/// Annotation on a remediator's object that we made: the name of the episode. The label of operations stands there too.
+pub const EPISODE_ANNOTATION: &str = "runtimehealth.io/episode";
+/// Label of a `ClusterRole` whose rules become those of the controller, for hand-offs.
+pub const HAND_OFF_LABEL: &str = "runtimehealth.io/aggregate-to-hand-off";
+/// Annotation by which the medik8s contract tells a remediator that its time is over: when that was.
+pub const TIMED_OUT_ANNOTATION: &str = "remediation.medik8s.io/nhc-timed-out";
+/// Annotation by which the same contract names the node of an object, whatever the object is called.
+pub const NODE_NAME_ANNOTATION: &str = "remediation.medik8s.io/node-name";
 /// Finalizer of an episode while it holds a slot or owes an undo.
 pub const FINALIZER: &str = "runtimehealth.io/episode";
 /// Label by which medik8s users leave a node out of remediation.

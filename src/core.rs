@@ -15,6 +15,7 @@ pub mod episode;
 pub mod fault;
 pub mod foreign;
 pub mod go_duration;
+pub mod hand_off;
 pub mod held;
 pub mod kubelet;
 pub mod node_condition;

@@ -11,6 +11,7 @@ pub mod account;
 pub mod expect;
 mod play;
 mod record;
+pub mod remediator;
 mod sickness;
 pub mod text;
 pub mod timeline;

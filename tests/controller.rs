@@ -2,6 +2,8 @@
 //! go wrong between two calls.
 
 mod fake_api;
+#[path = "controller/hand_offs.rs"]
+mod hand_offs;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -126,7 +126,7 @@ fn every_policy_in_the_repository_is_valid() {
     for path in ["config/policies", "config/policies/dry-run"]
         .into_iter()
         .flat_map(yaml_files)
-        .chain(["policy.yaml", "restart.yaml"].map(|name| root().join("config/samples").join(name)))
+        .chain(["policy.yaml", "restart.yaml", "hand-off.yaml"].map(|name| root().join("config/samples").join(name)))
     {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
         assert!(read.is_ok(), "{}: {read:?}", path.display());
@@ -169,6 +169,34 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
     ] {
         assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
     }
+}
+
+#[test]
+fn a_hand_off_that_slips_past_the_server_is_refused() {
+    let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
+    type Change = fn(&mut nrh::api::policy::PolicyStep);
+    let cases: [(Change, &str); 5] = [
+        (|step| step.hand_off = None, "steps[2].handOff: needed with action HandOff"),
+        (|step| step.attempts = 2, "steps[2].attempts: HandOff is tried once"),
+        (|step| step.action = nrh::core::policy::ActionType::DeletePod, "steps[2].handOff: goes with action HandOff"),
+        (
+            |step| step.hand_off.as_mut().unwrap().remediation_template.api_version = "apps/v1".into(),
+            "steps[2].handOff.remediationTemplate.apiVersion: expected",
+        ),
+        (
+            |step| step.hand_off.as_mut().unwrap().remediation_template.namespace = String::new(),
+            "steps[2].handOff.remediationTemplate.namespace: expected",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let mut slipped = policy(&text);
+        change(&mut slipped.spec.rules[0].steps[2]);
+        let errors = convert::policy(&slipped).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+    // What nobody asks for is not written, so that a controller of before can read the policy.
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert!(bare["spec"]["rules"][0]["steps"][0].get("handOff").is_none());
 }
 
 /// A policy with this `match`.
@@ -285,6 +313,7 @@ mod server {
         applies(bed, &["apply", "-k", &folder("config/policies")]);
         applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &folder("config/policies")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
     }
 
     fn bad_policies(bed: &Bed) {

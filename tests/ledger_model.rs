@@ -197,6 +197,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         action: ActionType::CleanupOrphans,
         signal: None,
         restart: None,
+        hand_off: None,
         rung: 0,
         lane: Lane::Job,
         target: Target::default(),

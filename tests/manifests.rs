@@ -56,7 +56,8 @@ fn no_role_holds_more_than_it_needs() {
     let objects = render("default");
     let mut rules = 0;
     for role in objects.iter().filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole") {
-        for rule in role["rules"].as_array().unwrap() {
+        // One that is put together of others' has none of its own.
+        for rule in role["rules"].as_array().into_iter().flatten() {
             rules += 1;
             let what = format!("{}: {rule}", name(role));
             let (groups, resources, verbs) =
@@ -278,6 +279,23 @@ fn admission_lets_the_controller_mirror_what_it_can_mirror() {
         named,
         nrh::core::node_condition::NodeCondition::ALL.map(nrh::core::node_condition::NodeCondition::as_str)
     );
+}
+
+#[test]
+fn the_controller_has_no_right_to_hand_a_node_off_but_what_others_give_it() {
+    let objects = render("default");
+    let role = one(&objects, "ClusterRole/nrh:hand-off");
+    assert!(role["rules"].is_null(), "{role}");
+    let labels: Vec<&Value> = role["aggregationRule"]["clusterRoleSelectors"].as_array().unwrap().iter().collect();
+    let selects =
+        |key: &str| labels.iter().any(|selector| selector["matchLabels"] == serde_json::json!({ key: "true" }));
+    assert!(labels.len() == 2 && selects(nrh::api::HAND_OFF_LABEL), "{labels:?}");
+    assert!(selects("rbac.ext-remediation/aggregate-to-ext-remediation"), "{labels:?}");
+    let subjects = serde_json::json!([{"kind": "ServiceAccount", "name": "nrh-controller", "namespace": "nrh-system"}]);
+    assert_eq!(one(&objects, "ClusterRoleBinding/nrh:hand-off")["subjects"], subjects);
+    for given in of_kind(&objects, "ClusterRole") {
+        assert!(given["metadata"]["labels"][nrh::api::HAND_OFF_LABEL].is_null(), "{}", name(given));
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod budgets;
 mod conditions;
 #[path = "plan/endings.rs"]
 mod endings;
+#[path = "plan/hand_offs.rs"]
+mod hand_offs;
 #[path = "plan/healing.rs"]
 mod healing;
 #[path = "plan/kept.rs"]

@@ -249,6 +249,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         errors
             .push(format!("{at}.restart.unit: expected the name of a service such as kubelet.service, found {unit:?}"));
     }
+    check_hand_off(step, at, errors);
     let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {
@@ -272,6 +273,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
         (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
         (ActionType::RestartRuntime, None) => restart(Daemon::Runtime),
+        (ActionType::HandOff, None) => Action::HandOff(step.hand_off.clone()?),
         (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
     };
     Some(Step {
@@ -290,6 +292,27 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
 fn keep(cordon: &Cordon) -> Keep {
     let healthy_delay = cordon.healthy_delay.map_or(HEALTHY_DELAY, super::HumanDuration::get);
     Keep { keep_for: cordon.keep_for.get(), healthy_delay }
+}
+
+fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
+    let is_one = step.action == ActionType::HandOff;
+    match &step.hand_off {
+        Some(with) if is_one => {
+            let problems = with.remediation_template.problems();
+            errors.extend(problems.iter().map(|problem| format!("{at}.handOff.remediationTemplate.{problem}")));
+        }
+        None if is_one => {
+            errors.push(format!("{at}.handOff: needed with action HandOff, with the template of the remediator"));
+        }
+        Some(_) => errors.push(format!("{at}.handOff: goes with action HandOff, found {}", step.action.as_str())),
+        None => {}
+    }
+    if is_one && step.attempts != 1 {
+        errors.push(format!(
+            "{at}.attempts: HandOff is tried once, since its remediator tries by itself; found {}",
+            step.attempts
+        ));
+    }
 }
 
 fn read_selector(selector: &NodeSelector, errors: &mut Vec<String>) -> Selector {

@@ -17,6 +17,7 @@ pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, Pol
 
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
+use crate::core::hand_off::HandOff;
 use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 use crate::core::snapshot::Tri;
@@ -245,6 +246,9 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.restart) || self.action in ['RestartKubelet', 'RestartRuntime']").message("restart goes with actions RestartKubelet and RestartRuntime"))]
 #[x_kube(validation = Rule::new("!has(self.cordon) || self.action == 'Cordon'").message("cordon goes with action Cordon"))]
+#[x_kube(validation = Rule::new("(self.action == 'HandOff') == has(self.handOff)").message("handOff is needed with action HandOff, and with no other"))]
+#[x_kube(validation = Rule::new("self.action != 'HandOff' || self.attempts == 1").message("attempts: HandOff is tried once, since its remediator tries by itself"))]
+#[x_kube(validation = Rule::new("!has(self.handOff) || !self.handOff.remediationTemplate.apiVersion.matches('^([^/]*[.])?(k8s|kubernetes|runtimehealth)[.]io/')").message("handOff.remediationTemplate.apiVersion: expected the group of a remediator, not one of Kubernetes or of this project"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
@@ -253,7 +257,7 @@ pub struct PolicyStep {
     /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
-    /// a unit; Notify tells people and ends the ladder.
+    /// a unit; HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -264,6 +268,9 @@ pub struct PolicyStep {
     /// Parameters of Cordon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
+    /// Parameters of HandOff.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hand_off: Option<HandOff>,
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,

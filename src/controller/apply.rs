@@ -22,6 +22,7 @@ use crate::core::snapshot::Ledger;
 
 mod act;
 mod episode;
+mod hand_off;
 mod recheck;
 
 /// Most chains that run at the same time.
@@ -262,6 +263,10 @@ impl Applier {
                 Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
             }
             Effect::Uncordon { episode, node } => self.uncordon(&episode, &node).await,
+            Effect::TimeOutHandOff { episode, handed, at, why, .. } => {
+                self.time_out_hand_off(&episode, &handed, at, &why).await
+            }
+            Effect::TakeBackHandOff { episode, handed, .. } => self.take_back_hand_off(&episode, &handed).await,
             Effect::WithdrawOrder { node } => self.withdraw_order(&node).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
             Effect::DeleteEpisode { name } => self.delete_episode(&name).await,
@@ -276,7 +281,11 @@ impl Applier {
     fn chain_of(&self, effect: &Effect) -> String {
         match effect {
             Effect::WriteEpisode(episode) => episode.node.clone(),
-            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
+            Effect::Act { node, .. }
+            | Effect::Uncordon { node, .. }
+            | Effect::TimeOutHandOff { node, .. }
+            | Effect::TakeBackHandOff { node, .. }
+            | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
                 let of = |e: &&crate::core::episode::Episode| e.steps.iter().any(|s| s.operation_id == *operation_id);

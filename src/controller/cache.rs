@@ -17,13 +17,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::hand_offs::rights::Lacks;
 use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, PodRef};
+use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
 use crate::core::notices::Notices;
-use crate::core::policy::Policy;
+use crate::core::policy::{Action, Policy};
 use crate::core::snapshot::{Snapshot, SuspectPod};
 
 pub mod arrival;
@@ -54,12 +56,25 @@ const SUSPECT_NODES: usize = 16;
 pub struct PolicyRow {
     /// The policy, or its errors.
     pub read: Result<Policy, Vec<String>>,
+    /// What the controller lacks to do what it asks for.
+    pub lacks: Lacks,
     /// Generation of its spec.
     pub generation: i64,
     /// Its status as it stands.
     pub status: RemediationPolicyStatus,
     /// Uid of the object.
     pub uid: String,
+}
+
+impl PolicyRow {
+    /// The policy, or everything that keeps it from being used.
+    pub fn valid(&self) -> Result<&Policy, &[String]> {
+        match &self.read {
+            Ok(policy) if self.lacks.is_empty() => Ok(policy),
+            Ok(_) => Err(&self.lacks),
+            Err(errors) => Err(errors),
+        }
+    }
 }
 
 /// What of an episode's object is not in the [`Episode`].
@@ -153,6 +168,10 @@ pub struct State {
     pub pods_of_sets: BTreeMap<String, PodsRead>,
     /// Pods read per node.
     pub pods_of_nodes: BTreeMap<String, PodsRead>,
+    /// Objects of hand-offs under way, by operation, and when they were read.
+    pub hand_offs: BTreeMap<String, (HandOffView, Instant)>,
+    /// What the controller lacks to use the templates that policies name; nothing known = no entry.
+    pub rights: BTreeMap<TemplateRef, Lacks>,
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
     /// The ways in which conditions of Nodes stand.
@@ -163,7 +182,8 @@ pub struct State {
 }
 
 impl State {
-    fn new(now: Instant) -> Self {
+    /// Nothing is known yet.
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             snapshot: Snapshot::default(),
             versions: AllVersions::default(),
@@ -176,6 +196,8 @@ impl State {
             jobs: BTreeMap::new(),
             pods_of_sets: BTreeMap::new(),
             pods_of_nodes: BTreeMap::new(),
+            hand_offs: BTreeMap::new(),
+            rights: BTreeMap::new(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
             notices: Notices::default(),
@@ -196,6 +218,35 @@ impl State {
     /// Kinds that have not been listed yet.
     pub fn unsynced(&self) -> Vec<&'static str> {
         self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
+    }
+
+    /// The templates that policies name.
+    pub fn templates(&self) -> BTreeSet<TemplateRef> {
+        self.policies.values().filter_map(|row| row.read.as_ref().ok()).flat_map(templates).collect()
+    }
+
+    /// Takes over what is lacking to use a template; whether that is news.
+    pub fn note_rights(&mut self, template: TemplateRef, lacks: Lacks, now: Instant) -> bool {
+        if self.rights.get(&template) == Some(&lacks) {
+            return false;
+        }
+        self.rights.insert(template, lacks);
+        self.list_policies(now);
+        true
+    }
+
+    /// Lists the policies that can be used.
+    fn list_policies(&mut self, now: Instant) {
+        let named = self.templates();
+        self.rights.retain(|template, _| named.contains(template));
+        for row in self.policies.values_mut() {
+            let asked: BTreeSet<TemplateRef> =
+                row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
+            row.lacks = asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().collect();
+        }
+        self.snapshot.policies = self.policies.values().filter_map(|row| row.valid().ok()).cloned().collect();
+        self.snapshot.unproven = named.into_iter().filter(|template| !self.rights.contains_key(template)).collect();
+        self.note_all_conditions(now);
     }
 
     /// Takes over how the conditions of a Node stand; whether anything that policies ask for has changed.
@@ -225,6 +276,11 @@ impl State {
         self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
         self.snapshot.jobs =
             self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
+        let read = |(view, at): &(HandOffView, Instant)| HandOffView {
+            read: now.saturating_duration_since(*at),
+            ..view.clone()
+        };
+        self.snapshot.hand_offs = self.hand_offs.iter().map(|(id, seen)| (id.clone(), read(seen))).collect();
         self.refresh_pods(now);
     }
 
@@ -297,6 +353,14 @@ impl State {
             .cloned()
             .collect()
     }
+}
+
+/// The templates that a policy names.
+fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
+    policy.rules.iter().flat_map(|rule| &rule.steps).filter_map(|step| match &step.action {
+        Action::HandOff(with) => Some(with.remediation_template.clone()),
+        _ => None,
+    })
 }
 
 fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {

@@ -75,6 +75,7 @@ impl Events {
         let (kind, what) = match result {
             ActResult::Done { message } if action == "Notify" => (Kind::NeedsPerson, message.clone()),
             ActResult::Done { message } => (Kind::Acted, message.clone()),
+            ActResult::Started if action == "HandOff" => (Kind::Acted, "handed off; its remediator answers".to_owned()),
             ActResult::Started => (Kind::Acted, "ordered; the node answers".to_owned()),
             ActResult::AlreadyCordoned => (Kind::NotActed, "already unschedulable, adopted nothing".to_owned()),
             ActResult::Gone { message } | ActResult::Failed { message } | ActResult::Refused { message, .. } => {

@@ -130,7 +130,7 @@ impl Metrics {
         for (health, n) in nodes {
             self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
         }
-        let bad_policies = state.policies.values().filter(|row| row.read.is_err()).count();
+        let bad_policies = state.policies.values().filter(|row| row.valid().is_err()).count();
         let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
         for (kind, n) in [("RemediationPolicy", bad_policies), ("NodeRuntimeHealth", bad_reports)] {
             self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));

@@ -43,6 +43,7 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "noderemediations", &["create", "delete"], "opened, and removed after their time"),
     right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),
     right("runtimehealth.io", "noderemediations/status", &["patch"], "the timeline, by compare-and-swap"),
+    right("authorization.k8s.io", "selfsubjectaccessreviews", &["create"], "whether it may use a remediator's kinds"),
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),
         ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")

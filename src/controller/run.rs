@@ -21,7 +21,7 @@ use super::metrics::Metrics;
 use super::node_conditions::Mirror;
 use super::status::Outlook;
 use super::status::writer::StatusWriter;
-use super::{calls, events, own_image};
+use super::{calls, events, hand_offs, own_image};
 use crate::cli::ControllerArgs;
 use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
@@ -152,6 +152,10 @@ impl Controller {
             () = mirror.run() => return Err(Ended::Part("the mirror of conditions")),
             () = writer.run() => return Err(Ended::Part("the writer of statuses")),
             () = watches::run(calls.watches(), cache.clone()) => return Err(Ended::Part("a watch")),
+            () = hand_offs::run(calls.clone(), cache.clone(), leadership.clone()) => {
+                return Err(Ended::Part("the reader of hand-offs"));
+            }
+            () = hand_offs::rights::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for rights")),
             () = suspects::run(calls.clone(), cache, clock, leadership) => {
                 return Err(Ended::Part("the reader of suspects' pods"));
             }

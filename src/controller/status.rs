@@ -242,11 +242,12 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
         made.observed_generation = Some(row.generation);
         made
     };
-    let valid = match &row.read {
+    let read = row.valid();
+    let valid = match read {
         Ok(_) => of(ConditionType::Valid, Tri::True, Why::Accepted, "the policy was read"),
         Err(errors) => of(ConditionType::Valid, Tri::False, Why::Invalid, &errors.join("; ")),
     };
-    let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
+    let allowed = match (read, outlook.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
         (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing is in the way"),
         (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Held, why),
@@ -348,6 +349,7 @@ mod tests {
     fn an_invalid_policy_names_all_its_errors() {
         let row = PolicyRow {
             read: Err(vec!["first".into(), "second".into()]),
+            lacks: Vec::new(),
             generation: 4,
             status: RemediationPolicyStatus::default(),
             uid: "u".into(),

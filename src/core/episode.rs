@@ -1,6 +1,7 @@
 //! The healing of one node, from the first step to the undo: the record and its state machine.
 
 mod acted;
+mod hand_off;
 mod naming;
 mod step;
 
@@ -11,10 +12,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultType, Subject};
+use super::hand_off::HandedOff;
 use super::policy::Mode;
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned};
+pub use hand_off::{taken_back, timed_out};
 pub use naming::{episode_name, episode_of, operation_id};
 pub use step::{Lane, StepRecord, StepState};
 
@@ -139,11 +142,20 @@ pub struct Undo {
     /// When the cordon was removed, or found to be someone else's business.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncordoned_at: Option<Timestamp>,
+    /// Objects by which the node was handed to a remediator, each to be deleted at the end. Noted before they are made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub handed_off: Vec<HandedOff>,
 }
 
 impl Undo {
     /// Whether there is something left to put back.
-    pub const fn is_owed(&self) -> bool {
+    pub fn is_owed(&self) -> bool {
+        self.owes_cordon() || self.owed_hand_off().is_some()
+    }
+
+    /// Whether the cordon is still to be taken back.
+    pub const fn owes_cordon(&self) -> bool {
         self.cordoned && self.uncordoned_at.is_none()
     }
 }
@@ -209,7 +221,7 @@ impl Episode {
     }
 
     /// Whether it has the node: a step may follow in it, or its undo is being done.
-    pub const fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         !self.phase.is_final() || (self.undo.is_owed() && !self.is_contained())
     }
 
@@ -220,7 +232,7 @@ impl Episode {
     }
 
     /// Whether something is still to be done in its name.
-    pub const fn is_live(&self) -> bool {
+    pub fn is_live(&self) -> bool {
         self.is_open() || self.is_contained()
     }
 

@@ -8,6 +8,7 @@ mod conditions;
 mod decide;
 mod ending;
 mod evidence;
+mod hand_off;
 mod history;
 mod hold;
 mod kept;
@@ -28,11 +29,13 @@ mod turn;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
+use super::hand_off::{HandOff, HandedOff};
 use super::order::Order;
 use super::policy::History;
 use super::snapshot::{Ledger, Tri};
@@ -72,6 +75,8 @@ pub enum Operation {
     RunJob(Order),
     /// Put this order into the node's own object.
     GiveOrder(Order),
+    /// Make the remediator's object for the node, of its template; refuse when somebody else's is there.
+    HandOff(HandOff),
     /// Tell people.
     Notify(String),
 }
@@ -111,6 +116,30 @@ pub enum Effect {
         episode: String,
         /// The node.
         node: String,
+    },
+    /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the episode's.
+    /// Either way it is done: pass the episode to `episode::timed_out` with `why` and write it.
+    TimeOutHandOff {
+        /// Name of the episode.
+        episode: String,
+        /// The node.
+        node: String,
+        /// The object, with its operation.
+        handed: HandedOff,
+        /// When its time was over.
+        at: Timestamp,
+        /// Why the attempt ends, in one sentence.
+        why: String,
+    },
+    /// Delete a remediator's object: re-read it, and only where it is still the episode's delete it, by its uid. Either way it
+    /// is done: pass the episode, where it exists, to `episode::taken_back` and write it.
+    TakeBackHandOff {
+        /// Name of the episode.
+        episode: String,
+        /// The node.
+        node: String,
+        /// The object, with its operation.
+        handed: HandedOff,
     },
     /// Take back the order that stands in the node's object.
     WithdrawOrder {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultType, Severity};
 use super::foreign::Asked;
+use super::hand_off::HandOff;
 use super::order::{Restart, Signal};
 use super::text;
 use super::window::Window;
@@ -37,6 +38,8 @@ pub enum ActionType {
     RestartKubelet,
     /// Has systemd restart the unit of the container runtime.
     RestartRuntime,
+    /// Hands the node to a tool that reboots or replaces it.
+    HandOff,
     /// Tells people; ends the ladder.
     Notify,
 }
@@ -65,6 +68,7 @@ impl ActionType {
             Self::ReleaseHungProcess => "ReleaseHungProcess",
             Self::RestartKubelet => "RestartKubelet",
             Self::RestartRuntime => "RestartRuntime",
+            Self::HandOff => "HandOff",
             Self::Notify => "Notify",
         }
     }
@@ -113,6 +117,8 @@ pub enum Action {
         /// Of which unit, and whether also where it may do harm.
         with: Restart,
     },
+    /// See [`ActionType::HandOff`].
+    HandOff(HandOff),
     /// See [`ActionType::Notify`].
     Notify {
         /// What to tell, beside the facts.
@@ -130,6 +136,7 @@ impl Action {
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
             Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
             Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
+            Self::HandOff(_) => ActionType::HandOff,
             Self::Notify { .. } => ActionType::Notify,
         }
     }

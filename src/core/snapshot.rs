@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
 use super::foreign::{Foreign, Noticed};
+use super::hand_off::{HandOffView, TemplateRef};
 use super::kubelet::Complaint;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
@@ -265,6 +266,10 @@ pub struct Snapshot {
     pub terminating: BTreeSet<PodRef>,
     /// Our Jobs, by operation id.
     pub jobs: BTreeMap<String, JobView>,
+    /// Objects of hand-offs as they were read last, by operation id. Nobody could look = no entry.
+    pub hand_offs: BTreeMap<String, HandOffView>,
+    /// Templates of which nobody knows yet whether the controller may use them: such a step is held.
+    pub unproven: BTreeSet<TemplateRef>,
     /// Leader term.
     pub epoch: u64,
     /// Cluster-wide ceiling of slots.

@@ -169,6 +169,7 @@ fn act(operation: &Operation) -> String {
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
         Operation::RunJob(order) => format!("{} by a Job", name(order.action)),
         Operation::GiveOrder(order) => format!("{} by the probe", name(order.action)),
+        Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
         Operation::Notify(message) => format!("Notify: {message}"),
     }
 }
@@ -187,6 +188,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
 fn ladder(rule: &Rule) -> String {
     let step = |action: &Action| match action {
         Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({signal:?})"),
+        Action::HandOff(with) => format!("HandOff ({})", with.remediation_template.object_kind()),
         other => other.kind().as_str().to_owned(),
     };
     rule.steps.iter().map(|one| step(&one.action)).collect::<Vec<_>>().join(" → ")

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::account::Account;
+use super::remediator::Remediator;
 use super::sickness;
 use super::timeline::{Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline};
 use super::world::{Cure, World, WorldNode};
@@ -369,6 +370,16 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
             ProbeState::Acts => "the probe reports, and may act",
             ProbeState::Looks => "the probe reports, and may not act",
             ProbeState::Silent => "the probe falls silent",
+        };
+        told.push(what.to_owned());
+    }
+    if let Some(remediator) = event.remediator {
+        node.remediator = remediator;
+        let what = match remediator {
+            Remediator::Works => "its remediator works",
+            Remediator::Fails => "its remediator fails",
+            Remediator::Silent => "its remediator does not answer",
+            Remediator::Taken => "somebody else has handed the node to the remediator",
         };
         told.push(what.to_owned());
     }

@@ -114,6 +114,7 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
             (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
             (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
             (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
+            (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
             (ActionType::Cordon | ActionType::Notify, _) => Some(Vec::new()),
         },
         (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),

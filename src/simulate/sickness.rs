@@ -10,6 +10,7 @@ use super::world::{Cure, Sickness};
 use crate::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
+use crate::core::hand_off;
 use crate::core::snapshot::{SuspectPod, WaitingContainer};
 use crate::core::stuck::LONGEST_BACK_OFF;
 use crate::core::text::short_hash;
@@ -68,6 +69,8 @@ const fn usual_cures(kind: FaultType) -> &'static [CuredBy] {
 /// What ends this one.
 pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
     let named = event.cured_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
+    // A reboot ends most of them.
+    let rebooted = event.cured_by.is_none() && hand_off::helps(event.kind).is_ok();
     let cure = |by: &CuredBy| match by {
         CuredBy::Cont => Cure::Cont,
         CuredBy::Kill => Cure::Kill,
@@ -75,8 +78,9 @@ pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
         CuredBy::DeletePod => Cure::Delete,
         CuredBy::RestartKubelet => Cure::RestartKubelet,
         CuredBy::RestartRuntime => Cure::RestartRuntime,
+        CuredBy::HandOff => Cure::HandOff,
     };
-    named.iter().map(cure).collect()
+    named.iter().map(cure).chain(rebooted.then_some(Cure::HandOff)).collect()
 }
 
 const fn subject_kind(kind: FaultType) -> SubjectKind {

@@ -8,6 +8,7 @@ use anyhow::{Context, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::remediator::Remediator;
 use crate::core::episode::Phase;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::plan::HoldReason;
@@ -140,6 +141,10 @@ pub struct Event {
     /// How the probe stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeState>,
+    /// How the tool behaves from now on to which the node may be handed: Works (it reboots the node, by default), Fails, Silent,
+    /// or Taken (somebody else has handed the node to it).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediator: Option<Remediator>,
     /// How the kubelet stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletState>,
@@ -215,6 +220,8 @@ pub enum CuredBy {
     RestartRuntime,
     /// The pod is deleted.
     DeletePod,
+    /// A remediator reboots the node, or replaces it.
+    HandOff,
 }
 
 /// A fault that the probe confirms, or the controller finds.
@@ -389,6 +396,7 @@ impl Event {
             self.condition.is_some(),
             self.probe.is_some(),
             self.kubelet.is_some(),
+            self.remediator.is_some(),
             self.cordoned.is_some(),
             self.veto.is_some(),
             self.suspended.is_some(),

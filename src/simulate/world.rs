@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::episode::{ActResult, Episode, acted, since, uncordoned};
+use super::remediator::{Remediator, Remediators};
+use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::foreign::{self, Foreign};
+use crate::core::hand_off::HandedOff;
 use crate::core::notices::Notices;
 use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::plan::{Effect, Operation, Plan, PlanSettings, plan};
@@ -41,6 +43,8 @@ pub enum Cure {
     RestartKubelet,
     /// The container runtime is restarted.
     RestartRuntime,
+    /// A remediator reboots the node, or replaces it.
+    HandOff,
     /// Nothing that this engine can do.
     Nothing,
 }
@@ -75,6 +79,8 @@ pub struct WorldNode {
     pub claimed: BTreeSet<String>,
     /// Age of each look when its report arrives.
     pub looked: Duration,
+    /// The tool to which it may be handed.
+    pub remediator: Remediator,
 }
 
 /// Everything there is.
@@ -109,6 +115,8 @@ pub struct World {
     pub acts: BTreeMap<String, u32>,
     /// What was asked for: `(node, what)`.
     pub log: Vec<(String, String)>,
+    /// What was made for remediators.
+    pub remediators: Remediators,
 }
 
 impl World {
@@ -131,6 +139,7 @@ impl World {
             notices: Notices::default(),
             acts: BTreeMap::new(),
             log: Vec::new(),
+            remediators: Remediators::default(),
         }
     }
 
@@ -151,9 +160,17 @@ impl World {
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
             terminating: self.terminating.clone(),
             jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
+            hand_offs: self.remediators.views(self.handed_off(), self.now),
+            unproven: BTreeSet::new(),
             epoch: self.epoch,
             ceiling: self.ceiling,
         }
+    }
+
+    /// What open episodes have still to take back.
+    fn handed_off(&self) -> impl Iterator<Item = HandedOff> {
+        let owed = self.episodes.values().flat_map(|episode| &episode.undo.handed_off);
+        owed.filter(|handed| handed.deleted_at.is_none()).cloned()
     }
 
     fn elapsed(&self) -> Duration {
@@ -203,7 +220,11 @@ impl World {
         match effect {
             Effect::StoreLedger(_) => "-ledger".into(),
             Effect::WriteEpisode(episode) => episode.node.clone(),
-            Effect::Act { node, .. } | Effect::Uncordon { node, .. } | Effect::WithdrawOrder { node } => node.clone(),
+            Effect::Act { node, .. }
+            | Effect::Uncordon { node, .. }
+            | Effect::TimeOutHandOff { node, .. }
+            | Effect::TakeBackHandOff { node, .. }
+            | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
             }
@@ -231,6 +252,18 @@ impl World {
                     return next == known || self.write(&next);
                 }
             }
+            Effect::TimeOutHandOff { episode, handed, why, .. } => {
+                self.remediators.tell(handed);
+                self.log.push((handed.name.clone(), "time out".into()));
+                let next = |known: &Episode, now| timed_out(known, &handed.operation_id, why, now);
+                return !may_record || self.record(episode, next);
+            }
+            Effect::TakeBackHandOff { episode, handed, .. } => {
+                self.remediators.delete(handed);
+                self.log.push((handed.name.clone(), "take back".into()));
+                let next = |known: &Episode, now| taken_back(known, &handed.operation_id, now);
+                return !may_record || self.record(episode, next);
+            }
             Effect::WithdrawOrder { node } => {
                 if let Some(node) = self.nodes.get_mut(node) {
                     node.report.order = None;
@@ -240,6 +273,12 @@ impl World {
             Effect::DeleteEpisode { name } => drop(self.episodes.remove(name)),
         }
         true
+    }
+
+    fn record(&mut self, episode: &str, next: impl Fn(&Episode, Timestamp) -> Episode) -> bool {
+        let Some(known) = self.episodes.get(episode).cloned() else { return true };
+        let next = next(&known, self.now);
+        next == known || self.write(&next)
     }
 
     fn uncordon(&mut self, episode: &str, node: &str) {
@@ -302,6 +341,13 @@ impl World {
                 done()
             }
             Operation::Notify(_) => done(),
+            Operation::HandOff(with) => {
+                // The last look before the act: a step that is over makes nothing.
+                let known = self.episodes.get(episode)?;
+                known.current_step().filter(|step| step.operation_id == id)?;
+                let node_now = self.nodes.get(node)?;
+                Some(self.remediators.make(node_now, node, id, with, now))
+            }
             Operation::RunJob(order) => {
                 let job = JobView { operation_id: id.to_owned(), started: false, finished: false, outcome: None };
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
@@ -328,6 +374,7 @@ impl World {
         notices.noticed(self.elapsed(), self.now);
         self.notices = notices;
         self.now = self.now.checked_add(wait).unwrap_or(self.now);
+        self.remediators.work(&mut self.nodes);
         let acts = &mut self.acts;
         for (order, job) in self.jobs.values_mut() {
             let Some(node) = self.nodes.get_mut(&order.node) else { continue };
@@ -365,6 +412,7 @@ pub fn describe(operation: &Operation) -> String {
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
         Operation::RunJob(order) => format!("job {:?}", order.action),
         Operation::GiveOrder(order) => format!("order {:?}", order.action),
+        Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
         Operation::Notify(_) => "notify".into(),
     }
 }
@@ -385,6 +433,7 @@ impl WorldNode {
             deleted: Vec::new(),
             claimed: BTreeSet::new(),
             looked: LOOKED,
+            remediator: Remediator::default(),
         };
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node

@@ -34,6 +34,8 @@ pub struct Callers {
     pub jobs: Caller,
     /// Somebody with the role that approves steps.
     pub approver: Caller,
+    /// Somebody with the role that writes policies.
+    pub operator: Caller,
     /// Somebody who may change episodes, and not approve steps.
     pub patcher: Caller,
 }
@@ -65,6 +67,7 @@ impl Callers {
             controller: with_token("controller", &["nrh-controller", "-n", "nrh-system"])?,
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
             approver: person("ann", "nrh:approver")?,
+            operator: person("olga", "nrh:operator")?,
             patcher: person("patcher", "patcher")?,
             jobs: kube_system("controller of Jobs", "job-controller")?,
             pod: bound("probe pod", "worker-1")?,

@@ -8,6 +8,7 @@ mod approvals;
 mod callers;
 mod controller;
 mod credential;
+mod hand_offs;
 mod jobs;
 mod mirror;
 mod nodes;
@@ -46,6 +47,8 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             controller::node_changes(&callers, &mut cases).await?;
             mirror::guarded(&callers, &bed, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
+            hand_offs::by_those_who_may(&callers, &bed, &mut cases).await?;
+            hand_offs::rights_of_the_controller(&callers, &bed, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             Ok(cases)

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use http::{Method, Request};
 use kube::Client;
+use nrh::controller::calls::Calls;
 use serde_json::{Value, json};
 
 use crate::callers::Callers;
@@ -81,6 +82,11 @@ impl Caller {
     /// Somebody with a client.
     pub fn new(name: &'static str, client: Client) -> Self {
         Self { name, client }
+    }
+
+    /// The way of the controller's own code, with this caller's credential.
+    pub fn calls(&self) -> Calls {
+        Calls::new(self.client.clone(), self.client.clone())
     }
 
     /// Sends a call; the error is the server's code and message.
@@ -205,6 +211,13 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
                 json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"},
                     "spec": {"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce",
                         "approval": {"by": "x", "operationId": "y"}}}),
+            ),
+        ),
+        (
+            &callers.operator,
+            create(
+                "/apis/runtimehealth.io/v1alpha1/remediationpolicies",
+                crate::hand_offs::policy("canary", &[crate::hand_offs::template("a.example/v1", "CanaryTemplate")]),
             ),
         ),
         (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),

@@ -80,6 +80,10 @@ struct Store {
     hook: Option<Hook>,
     /// Fields of a status by the manager that applied them.
     applied: BTreeMap<(Target, String), Value>,
+    /// Kinds of other projects: apiVersion, kind and plural.
+    kinds: Vec<(String, String, String)>,
+    /// What an access review says no to: verb and resource.
+    denied: Vec<(String, String)>,
     down: bool,
 }
 
@@ -120,6 +124,16 @@ impl FakeApi {
 
     pub fn unhook(&self) {
         self.lock().hook = None;
+    }
+
+    /// Serves a kind of another project, with objects in namespaces.
+    pub fn serve_kind(&self, api_version: &str, kind: &str, plural: &str) {
+        self.lock().kinds.push((api_version.to_owned(), kind.to_owned(), plural.to_owned()));
+    }
+
+    /// From now on access reviews say no to this, and to nothing else.
+    pub fn deny(&self, denied: &[(&str, &str)]) {
+        self.lock().denied = denied.iter().map(|(verb, plural)| ((*verb).to_owned(), (*plural).to_owned())).collect();
     }
 
     /// No call is answered any more, and watches end; or all is well again.

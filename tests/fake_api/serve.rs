@@ -19,6 +19,9 @@ impl FakeApi {
     pub(super) async fn serve(&self, request: Request<Body>, own_lease: Option<String>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await.unwrap_or_default();
+        if let Some(list) = self.lock().discovered(parts.uri.path()) {
+            return list;
+        }
         let target = of_path(parts.uri.path()).unwrap_or_else(|| panic!("strange path {}", parts.uri));
         let query = query(parts.uri.query().unwrap_or_default());
         let watch = query.get("watch").is_some_and(|value| value == "true" || value == "1");
@@ -119,6 +122,26 @@ impl Store {
         }
     }
 
+    /// The kinds of a group and version, where that is asked for.
+    fn discovered(&self, path: &str) -> Option<Response<Answer>> {
+        let api_version = path.strip_prefix("/apis/")?;
+        if api_version.split('/').count() != 2 {
+            return None;
+        }
+        let of_group = self.kinds.iter().filter(|(version, ..)| version == api_version);
+        let resources: Vec<Value> = of_group
+            .map(|(_, kind, plural)| {
+                json!({"name": plural, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]})
+            })
+            .collect();
+        if resources.is_empty() || self.down {
+            return Some(status(if self.down { 503 } else { 404 }, "NotFound", "no such group"));
+        }
+        let list =
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
+        Some(json_answer(200, &list))
+    }
+
     fn found(&self, target: &Target) -> Result<Value, (u16, &'static str, String)> {
         self.objects.get(target).cloned().ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
     }
@@ -135,6 +158,13 @@ impl Store {
 
     fn create(&mut self, call: &Call) -> Reply {
         let mut object = call.body.clone();
+        if call.target.plural == "selfsubjectaccessreviews" {
+            let asked = &object["spec"]["resourceAttributes"];
+            let is_asked =
+                |(verb, plural): &(String, String)| asked["verb"] == json!(verb) && asked["resource"] == json!(plural);
+            object["status"] = json!({"allowed": !self.denied.iter().any(is_asked)});
+            return Ok((201, object));
+        }
         let name = object["metadata"]["name"].as_str().unwrap_or_else(|| panic!("no name in {object}")).to_owned();
         let target = Target { name: Some(name.clone()), ..call.target.clone() };
         if self.objects.contains_key(&target) {

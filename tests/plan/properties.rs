@@ -8,13 +8,17 @@ use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::order::{NodeAction, Restart};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
-use nrh::core::policy::{Action, ActionType, Amount, Daemon, Keep, Mode, NodeLimit, Policy, Step, TopologyLimit};
+use nrh::core::policy::{
+    Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, NodeLimit, Policy, Step, TopologyLimit,
+};
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::window::{self, WindowType};
+use nrh::simulate::remediator::Remediator;
 use proptest::prelude::*;
 
 use crate::samples::{
-    backing_off, cont, creating, failed, fault, kill, notify, overdue, pod, policy, rule, step, today, tomorrow,
+    backing_off, cont, creating, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today,
+    tomorrow,
 };
 use crate::world::{Chaos, Cure, World, secs};
 
@@ -54,6 +58,7 @@ enum Event {
     Refuse(bool),
     Shadow(usize, bool),
     Condition(usize, u8),
+    Remediator(usize, Remediator),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -73,9 +78,12 @@ fn event() -> impl Strategy<Value = Event> {
         Cure::Cleanup,
         Cure::RestartKubelet,
         Cure::RestartRuntime,
+        Cure::HandOff,
         Cure::Nothing,
     ]);
     let tri = || prop::sample::select(vec![Tri::True, Tri::True, Tri::False, Tri::Unknown]);
+    let remediator =
+        prop::sample::select(vec![Remediator::Works, Remediator::Fails, Remediator::Silent, Remediator::Taken]);
     let state = prop::sample::select(vec![FaultState::Suspected, FaultState::Confirmed, FaultState::Clearing]);
     prop_oneof![
         8 => Just(Event::Nothing),
@@ -106,6 +114,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
         3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
+        2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::Remediator(n, how)),
     ]
 }
 
@@ -179,6 +188,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
             open.for_each(|episode| episode.deleting = true);
         }
+        Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
         Event::NewLeader => world.epoch += 1,
         Event::Condition(n, how) => {
             let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
@@ -203,6 +213,7 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
+    let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
     let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
     prop::sample::select(vec![
         vec![
@@ -218,7 +229,14 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
         vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
+        vec![cont(), step(Action::Cordon(None)), short("Fix"), notify()],
+        vec![
+            short("Fix"),
+            short("Other"),
+            Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
+        ],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
+        vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), short("Fix"), notify()],
     ])
 }
 
@@ -298,6 +316,10 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 assert_eq!(step.operation_id, *operation_id, "reserved before the act");
                 let rule = &snapshot.policies[0].rules[0];
                 assert_eq!(rule.steps[step.rung as usize].mode, Mode::Enforce, "a step that is a dry run");
+                if matches!(operation, Operation::HandOff(_)) {
+                    let owed = record.undo.hand_off_of(operation_id).unwrap();
+                    assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
+                }
                 if matches!(operation, Operation::Cordon) {
                     assert!(record.undo.is_owed(), "the undo is remembered before the act");
                 }
@@ -308,6 +330,21 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 if let Some(known) = snapshot.episodes.get(episode) {
                     assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
                 }
+            }
+            Effect::TimeOutHandOff { episode, handed, at, .. } => {
+                let record = &snapshot.episodes[episode];
+                assert_eq!(record.current_step().unwrap().operation_id, handed.operation_id);
+                assert!(*at <= snapshot.now, "before its time is over");
+            }
+            Effect::TakeBackHandOff { episode, handed, .. } => {
+                let step = snapshot.episodes[episode].current_step();
+                assert!(
+                    step.is_none_or(|step| step.operation_id != handed.operation_id)
+                        || plan.effects[..place]
+                            .iter()
+                            .any(|e| matches!(e, Effect::WriteEpisode(w) if w.name == *episode)),
+                    "taken back under way"
+                );
             }
             Effect::DeleteEpisode { name } => assert!(!snapshot.episodes[name].is_live()),
             Effect::WithdrawOrder { .. } | Effect::DeleteJob { .. } => {}
@@ -398,9 +435,27 @@ fn check_world(world: &World) {
             assert!(here <= usize::try_from(limit.max_in_flight.of(2)).unwrap(), "{here} in zone {place}");
         }
     }
+    check_hand_offs(world);
     world.episodes.values().for_each(|episode| check_refusals(world, episode));
     if let Some(ledger) = &world.ledger {
         assert!(ledger.slots.len() <= usize::try_from(most).unwrap(), "{ledger:?}");
+    }
+}
+
+/// Nothing is made twice, nor beside another of the same kind, nor is anything left that no episode will take back.
+fn check_hand_offs(world: &World) {
+    let hand_offs = &world.remediators;
+    assert!(hand_offs.made.values().all(|count| *count == 1), "made twice: {:?}", hand_offs.made);
+    for object in &hand_offs.objects {
+        let owed = world.episodes.values().flat_map(|episode| &episode.undo.handed_off);
+        let mut owed = owed.filter(|owed| owed.deleted_at.is_none() && owed.is_of_episode(&object.handed.operation_id));
+        assert!(owed.any(|owed| owed.is_same_object(&object.handed)), "stranded: {object:?}");
+    }
+    for step in world.episodes.values().flat_map(|episode| &episode.steps) {
+        let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
+        if in_vain && step.started_at.is_some() && !step.message.contains("could not be told") {
+            assert!(hand_offs.told.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
+        }
     }
 }
 
@@ -458,6 +513,7 @@ fn calm_down(world: &mut World) {
         assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");
         assert!(node.report.order.is_none(), "the order of {name} stands for ever");
     }
+    assert!(world.remediators.objects.is_empty(), "never taken back: {:?}", world.remediators.objects);
     assert!(world.jobs.values().all(|(_, job)| job.finished), "a Job waits for ever");
     assert_eq!(world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len()), 0);
 }
@@ -528,9 +584,9 @@ proptest! {
                 }
                 effects = plan.effects;
             }
-            // What the API server refused touched nothing, and another fault of the node may have its turn.
+            // What the API server refused touched nothing, nor did what somebody else is at already: another step may have its turn.
             let refused: BTreeSet<&String> = world.episodes.values().flat_map(|episode| &episode.steps)
-                .filter(|step| step.is_refused_call()).map(|step| &step.operation_id).collect();
+                .filter(|step| step.is_refused_call() || step.state == StepState::Refused).map(|step| &step.operation_id).collect();
             operations.retain(|(_, id)| !refused.contains(id));
             let mut nodes = BTreeSet::new();
             prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");

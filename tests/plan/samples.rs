@@ -6,6 +6,7 @@ use std::time::Duration;
 use nrh::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
+use nrh::core::hand_off::{HandOff, TemplateRef};
 use nrh::core::order::Signal;
 use nrh::core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
@@ -156,6 +157,17 @@ pub fn cont() -> Step {
 
 pub fn kill(allow_running_pods: bool) -> Step {
     step(Action::ReleaseHungProcess { signal: Signal::Kill, allow_running_pods })
+}
+
+/// To a remediator of this kind, for half an hour.
+pub fn hand_off(kind: &str) -> Step {
+    let remediation_template = TemplateRef {
+        api_version: "remediator.example/v1".into(),
+        kind: format!("{kind}Template"),
+        name: "automatic".into(),
+        namespace: "remediators".into(),
+    };
+    Step { timeout: secs(1800), ..step(Action::HandOff(HandOff { remediation_template })) }
 }
 
 pub fn notify() -> Step {

@@ -52,6 +52,7 @@ impl Applier {
             Operation::DeletePod(pod) => self.delete_pod(pod, node, &live).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveOrder(order) => self.give_order(order, &live).await,
+            Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, &live)).await,
             Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
@@ -284,6 +285,7 @@ const fn operation_name(operation: &Operation) -> &'static str {
         Operation::DeletePod(_) => "DeletePod",
         Operation::RunJob(_) => "RunJob",
         Operation::GiveOrder(_) => "GiveOrder",
+        Operation::HandOff(_) => "HandOff",
         Operation::Notify(_) => "Notify",
     }
 }

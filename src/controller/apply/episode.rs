@@ -72,7 +72,9 @@ fn whole(mut status: Value) -> Value {
             fields.entry(optional).or_insert(Value::Null);
         }
         if let Some(undo) = fields.get_mut("undo").and_then(Value::as_object_mut) {
-            undo.entry("uncordonedAt").or_insert(Value::Null);
+            for optional in ["uncordonedAt", "handedOff"] {
+                undo.entry(optional).or_insert(Value::Null);
+            }
         }
     }
     status

@@ -125,8 +125,9 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
     let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
     let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
-    let now =
-        now.filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()));
+    let now = now
+        .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
+        .filter(|now| now.hand_off == step.hand_off);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {
@@ -261,6 +262,20 @@ mod tests {
         let other = "RemediationPolicy p does not name ReleaseHungProcess(Kill) there any more";
         assert_eq!(with("releaseHungProcess", json!({"signal": "Cont"})), Err(other.to_owned()));
         assert_eq!(verdict(|v| v["policy"]["spec"]["rules"] = json!([])), Err(other.to_owned()));
+    }
+
+    #[test]
+    fn a_hand_off_to_another_remediator_is_another_step() {
+        let to = |name: &str| json!({"remediationTemplate": {"apiVersion": "r.example/v1", "kind": "FixTemplate", "name": name, "namespace": "m"}});
+        let with = |name: &'static str| {
+            verdict(move |v| {
+                let step = &mut v["episode"]["status"]["steps"][0];
+                (step["action"], step["signal"], step["handOff"]) = (json!("HandOff"), Value::Null, to("gentle"));
+                v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "HandOff", "handOff": to(name)});
+            })
+        };
+        assert_eq!(with("gentle"), Ok(()));
+        assert_eq!(with("harsh"), Err("RemediationPolicy p does not name HandOff(Fix) there any more".to_owned()));
     }
 
     #[test]

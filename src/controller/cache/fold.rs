@@ -189,11 +189,13 @@ impl Folds for DeserializeGuard<RemediationPolicy> {
                 (Err(vec![crate::core::text::bounded(&bad.error, 512)]), old)
             }
         };
-        let old = state.policies.insert(key.to_owned(), PolicyRow { read, generation, status, uid });
+        let old = state.policies.insert(key.to_owned(), PolicyRow { read, lacks: Vec::new(), generation, status, uid });
         let new = state.policies.get(key).map(|row| &row.read);
         let matters = old.as_ref().map(|row| &row.read) != new;
         if matters {
-            list_policies(state, now);
+            state.list_policies(now);
+        } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {
+            row.lacks = old.lacks;
         }
         News::when(matters)
     }
@@ -201,14 +203,9 @@ impl Folds for DeserializeGuard<RemediationPolicy> {
     fn forget(key: &str, state: &mut State) -> News {
         state.policies.remove(key);
         // What is left of the policies asks for nothing new, so nothing is counted from here.
-        list_policies(state, Instant::now());
+        state.list_policies(Instant::now());
         News::Matters
     }
-}
-
-fn list_policies(state: &mut State, now: Instant) {
-    state.snapshot.policies = state.policies.values().filter_map(|row| row.read.clone().ok()).collect();
-    state.note_all_conditions(now);
 }
 
 impl Folds for NodeRemediation {

@@ -81,8 +81,11 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
         ActResult::Refused { reason, message } => {
             step.reason = Some(reason);
             step.finish(StepState::Refused, &message, now);
-            if action == ActionType::Cordon {
-                next.undo.cordoned = false;
+            match action {
+                ActionType::Cordon => next.undo.cordoned = false,
+                // Somebody else's is there: nothing was made for it.
+                ActionType::HandOff if reason == OutcomeReason::Protected => next.undo.forget_hand_off(operation_id),
+                _ => {}
             }
         }
         // A failed cordon stays owed: the call may have reached the API server all the same.
@@ -99,7 +102,7 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
 #[must_use]
 pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
     let mut next = episode.clone();
-    if next.undo.is_owed() {
+    if next.undo.owes_cordon() {
         next.undo.uncordoned_at = Some(now);
     }
     next.conclude(now);

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::core::fault::{MAX_LINE, Target};
+use crate::core::hand_off::HandOff;
 use crate::core::order::{OutcomeReason, Restart, Signal};
 use crate::core::policy::ActionType;
 use crate::core::text;
@@ -71,6 +72,9 @@ pub struct StepRecord {
     /// Which unit and with how much care, for `RestartKubelet` and `RestartRuntime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+    /// To whom the node is handed, for `HandOff`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hand_off: Option<HandOff>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
     /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
@@ -108,13 +112,15 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
-    /// What is done, in one word: `ReleaseHungProcess(Cont)`, `RestartRuntime(k3s.service, even if unsafe)`.
+    /// What is done, in one word: `ReleaseHungProcess(Cont)`, `RestartRuntime(k3s.service, even if unsafe)`,
+    /// `HandOff(SelfNodeRemediation)`.
     pub fn phrase(&self) -> String {
         let signal = self.signal.map(|signal| format!("{signal:?}"));
         let unit = self.restart.as_ref().and_then(|with| with.unit.clone());
         let careless = self.restart.as_ref().filter(|with| with.even_if_unsafe).map(|_| "even if unsafe".to_owned());
         let stopped = self.restart.as_ref().filter(|with| with.even_if_stopped).map(|_| "even if stopped".to_owned());
-        let more: Vec<String> = signal.into_iter().chain(unit).chain(careless).chain(stopped).collect();
+        let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
+        let more: Vec<String> = signal.into_iter().chain(kind).chain(unit).chain(careless).chain(stopped).collect();
         let action = self.action.as_str();
         if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }

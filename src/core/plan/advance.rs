@@ -23,6 +23,7 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payme
     }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
         turn.effect = Some(undo);
+        wake.at(ctx.settings.retry);
     }
     turn
 }
@@ -335,7 +336,7 @@ fn reserve(
 ) {
     let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
-    attempt::owe(&mut turn.episode, record.action);
+    attempt::owe(&mut turn.episode, &record);
     turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
     turn.effect = attempt::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
     turn.episode.steps.push(record);

@@ -88,7 +88,7 @@ pub(super) fn wait(
         Ok((fault, lane)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             turn.episode.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            attempt::owe(&mut turn.episode, record.action);
+            attempt::owe(&mut turn.episode, record);
             let Some(current) = turn.episode.current_step_mut() else { return };
             (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
             // What could start pods when it was asked need not be able to now.

@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::ladder::Look;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, ending, ladder};
+use super::{Ctx, Effect, Hold, HoldReason, ending, hand_off, ladder};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, operation_id};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::policy::{Action, ActionType, Mode, Policy, Step};
@@ -16,6 +16,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         action: step.action.kind(),
         signal: ladder::signal(&step.action),
         restart: ladder::restart_with(&step.action),
+        hand_off: hand_off::of(&step.action),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -32,8 +33,9 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
 }
 
 /// What is to be put back after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(episode: &mut Episode, action: ActionType) {
-    episode.undo.cordoned |= action == ActionType::Cordon;
+pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
+    episode.undo.cordoned |= record.action == ActionType::Cordon;
+    hand_off::owe(episode, record);
 }
 
 /// The step of the policy that the attempt was made for, if the policy still has it.
@@ -43,7 +45,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
     let is_same = step.action.kind() == record.action
         && ladder::signal(&step.action) == record.signal
-        && ladder::restart_with(&step.action) == record.restart;
+        && ladder::restart_with(&step.action) == record.restart
+        && hand_off::of(&step.action) == record.hand_off;
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 

@@ -1,7 +1,7 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, kept, readiness};
+use super::{Ctx, Effect, Wake, hand_off, kept, readiness};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::policy::{ActionType, Mode, Policy};
 
@@ -12,9 +12,12 @@ pub(super) fn policy_of<'a>(ctx: Ctx<'a>, episode: &Episode) -> Option<&'a Polic
 
 /// Why the episode ends at once, whatever is under way.
 pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
-    let Some(view) = facts.view else { return Some(format!("node {} is gone", episode.node)) };
+    let Some(view) = facts.view else {
+        return Some(format!("node {} is gone{}", episode.node, hand_off::on_the_way(ctx, episode)));
+    };
     if view.uid != episode.node_uid {
-        return Some(format!("node {} was replaced by another one of the same name", episode.node));
+        let how = hand_off::on_the_way(ctx, episode);
+        return Some(format!("node {} was replaced by another one of the same name{how}", episode.node));
     }
     if episode.deleting {
         return Some(format!("{STOPPED_BY_A_PERSON}the episode was deleted"));
@@ -38,8 +41,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
-    let is_wanted = episode.has_work() || episode.is_contained();
-    if !episode.undo.is_owed() || view.unschedulable || !is_wanted {
+    let is_wanted = episode.is_contained() || (episode.has_work() && !hand_off::was_handed(episode));
+    if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted {
         return false;
     }
     let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);
@@ -90,30 +93,33 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
         if episode.has_work() {
             return None;
         }
-        kept::contain(ctx, episode, wake);
-        if episode.is_contained() {
-            return None;
+        if let Some(until) = kept::until(ctx, facts, episode).filter(|until| *until > ctx.snapshot.now) {
+            // What a remediator was given is taken back all the same, and first.
+            let back = hand_off::take_back(episode);
+            if back.is_none() {
+                kept::contain(ctx, episode, until, wake);
+            }
+            return back;
         }
     }
-    undo(ctx, facts, episode, wake)
+    undo(ctx, facts, episode)
 }
 
 /// The undo itself, and the end of the episode once nothing is owed.
-pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: &mut Wake) -> Option<Effect> {
+pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
     let mut effect = None;
-    if episode.undo.is_owed() {
+    if episode.undo.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
                 effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone() });
-                wake.at(ctx.settings.retry);
             }
             // Another node, or somebody else's mark: nothing of ours is left there.
             _ => episode.undo.uncordoned_at = Some(ctx.snapshot.now),
         }
     }
     episode.conclude(ctx.snapshot.now);
-    effect
+    effect.or_else(|| hand_off::take_back(episode))
 }
 
 /// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.

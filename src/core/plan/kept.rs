@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Wake, ending};
+use super::{Ctx, Wake, ending, hand_off};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, StepState, clock, since};
 use crate::core::policy::{Action, ActionType, Keep, Mode, Policy};
 
@@ -21,8 +21,12 @@ fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
 }
 
 /// Until when the node stays cordoned for faults that no step has healed. None = no longer than the episode.
-fn until(policy: Option<&Policy>, episode: &Episode) -> Option<Timestamp> {
-    let policy = policy.filter(|_| episode.undo.is_owed())?;
+pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<Timestamp> {
+    let policy = ending::policy_of(ctx, episode).filter(|_| episode.undo.owes_cordon())?;
+    // A remediator uncordons the node that it has rebooted: there is nothing left to keep.
+    if hand_off::was_handed(episode) && !facts.view.is_some_and(|view| view.unschedulable) && !episode.is_contained() {
+        return None;
+    }
     let cordon =
         episode.steps.iter().rev().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded)?;
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
@@ -30,10 +34,9 @@ fn until(policy: Option<&Policy>, episode: &Episode) -> Option<Timestamp> {
     cordon.acted_at?.checked_add(longest).ok()
 }
 
-/// Ends an episode with nothing left to do but its undo, and puts that off, where the policy asks for it.
-pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, wake: &mut Wake) {
+/// Ends an episode with nothing left to do but to take back its cordon, and puts that off.
+pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wake: &mut Wake) {
     let now = ctx.snapshot.now;
-    let Some(until) = until(ending::policy_of(ctx, episode), episode).filter(|until| *until > now) else { return };
     wake.at(since(until, now));
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
     let names: Vec<&str> = standing.map(|fault| fault.kind.as_str()).collect();
@@ -58,7 +61,10 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake
         (turn.episode.phase, turn.episode.finished_at) = (phase, None);
         turn.episode.say(&why);
     }
-    turn.effect = ending::undo(ctx, facts, &mut turn.episode, wake);
+    turn.effect = ending::undo(ctx, facts, &mut turn.episode);
+    if turn.effect.is_some() {
+        wake.at(ctx.settings.retry);
+    }
     turn
 }
 
@@ -93,7 +99,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     if let Some(other) = facts.view.and_then(|view| view.cordoned_by.as_deref()).filter(|mark| *mark != episode.name) {
         return Some((Phase::Failed, format!("not healed; episode {other} has taken over its cordon")));
     }
-    match until(ending::policy_of(ctx, episode), episode) {
+    match until(ctx, facts, episode) {
         Some(until) if until > now => {
             wake.at(since(until, now));
             None

@@ -5,9 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, protect, refused, restart};
+use super::{Ctx, Hold, HoldReason, Operation, hand_off, protect, refused, restart};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
+use crate::core::hand_off as remediator;
 use crate::core::kubelet;
 use crate::core::order::{NodeAction, Order, Restart, Signal};
 use crate::core::policy::{Action, ActionType, Daemon, Mode, OnFailure, Policy, Rule, Step};
@@ -27,6 +28,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
+        (Action::HandOff(_), kind) => remediator::helps(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (
             Action::Cordon(_),
@@ -92,6 +94,7 @@ pub(super) fn climb<'r>(
         let useful = fault.map_or(Ok(()), |fault| {
             applies(&step.action, fault, facts)?;
             restart::has_waited(&step.action, fault, facts, rule)?;
+            hand_off::is_new(&step.action, episode)?;
             cordon_helps(step, rule, fault, facts)
         });
         match useful {
@@ -204,6 +207,7 @@ pub(super) fn may_take(
     }
     match &step.action {
         Action::Cordon(_) | Action::Notify { .. } => Ok(Lane::Api),
+        Action::HandOff(with) => hand_off::is_proven(ctx, with).map(|()| Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
@@ -355,6 +359,7 @@ pub(super) fn operation(
     let action = match &step.action {
         Action::Cordon(_) => return Some(Operation::Cordon),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
+        Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
             return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));

@@ -97,6 +97,11 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
         if let Some(step) = episode.current_step() {
             return under_way(ctx, episode, step);
         }
+        if let Some(handed) =
+            episode.undo.owed_hand_off().filter(|_| !episode.undo.owes_cordon() && !episode.has_work())
+        {
+            return format!("deleting {handed} of episode {}", episode.name);
+        }
         if episode.undo.is_owed() && !episode.has_work() {
             return format!("putting back the cordon of episode {}", episode.name);
         }

@@ -3,10 +3,10 @@
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt};
+use super::{Ctx, Wake, approval, attempt, hand_off};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
-use crate::core::policy::{Policy, Step};
+use crate::core::policy::{ActionType, Policy, Step};
 use std::time::Duration;
 
 /// Moves the step under way on as far as the evidence allows.
@@ -26,6 +26,9 @@ pub(super) fn move_on(
     match record.state {
         StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Reserved => repeat(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
+            hand_off::wait(ctx, facts, policy, turn, &record, wake);
+        }
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => {
             verify(ctx, facts, turn, &record, attempt::step_of(policy, &turn.episode, &record), wake);
@@ -53,7 +56,7 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
     let answer = answer(ctx, facts, operation).cloned();
     let has_job = ctx.snapshot.jobs.contains_key(operation);
     let Some(step) = episode.current_step_mut() else { return };
-    let is_started = has_job && step.lane == Lane::Job;
+    let is_started = (has_job && step.lane == Lane::Job) || hand_off::was_made(ctx, step);
     if step.state == StepState::Reserved && (is_started || answer.is_some()) {
         step.state = StepState::Started;
         step.started_at = Some(now);
@@ -168,7 +171,7 @@ fn switch_lane(
 }
 
 /// A done step: the probe's clean look decides, for as long as the step asks.
-fn verify(
+pub(super) fn verify(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     turn: &mut Turn,
@@ -202,6 +205,9 @@ fn verify(
         Some(clean) => wake.at(verify_for.saturating_sub(clean)),
         None if age >= timeout => {
             let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could look at the fault" };
+            if record.action == ActionType::HandOff {
+                return hand_off::time_out(ctx, turn, record, timeout, &done_message(record, why), wake);
+            }
             attempt::end(turn, StepState::Failed, &done_message(record, why), now);
         }
         None => wake.at(timeout.saturating_sub(age)),

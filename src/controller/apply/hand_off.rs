@@ -1,0 +1,227 @@
+//! Hand-offs as calls: the remediator's object is made, told that its time is over, and deleted, and only where it is ours.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+
+use super::recheck::Live;
+use super::{Applier, ApplyError};
+use crate::api::{
+    CONTROLLER_MANAGER, EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL,
+    TIMED_OUT_ANNOTATION,
+};
+use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::controller::hand_offs::{Kind, operation_of};
+use crate::core::episode::{self, ActResult, Episode};
+use crate::core::hand_off::{HandOff, HandedOff};
+use crate::core::order::OutcomeReason;
+use crate::core::text::{bounded as cut, short_name};
+use kube::Resource;
+
+impl Applier {
+    /// Makes the object of a reserved step. One of this very operation is there already: from before a crash.
+    pub(super) async fn hand_off(&self, operation: &str, with: &HandOff, live: &Live) -> Result<ActResult, ApplyError> {
+        let template = &with.remediation_template;
+        let handed = HandedOff::new(template, &live.episode.node, operation);
+        let missing = |kind: &str| {
+            let message = format!(
+                "{} has no namespaced kind {kind} here: is its remediator installed? Nothing was made",
+                template.api_version
+            );
+            Ok(ActResult::Failed { message })
+        };
+        let Some(of_template) = self.kind(&template.api_version, &template.kind).await? else {
+            return missing(&template.kind);
+        };
+        let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return missing(&handed.kind) };
+        let api = kind.api(self.calls.raw_acts(), &handed.namespace);
+        if let Some(standing) = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await? {
+            return not_made(&standing, &handed);
+        }
+        let templates = of_template.api(self.calls.raw_acts(), &template.namespace);
+        let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
+        let Some(read) = read else {
+            return Ok(ActResult::Failed { message: format!("{template} is not there: nothing was made of it") });
+        };
+        let object = object(&handed, &live.episode, &kind, &read);
+        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+        match bounded(|| format!("creating {handed}"), api.create(&params, &object)).await {
+            Ok(_) => Ok(ActResult::Started),
+            Err(error) if error.is_conflict() => {
+                let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
+                not_made(&standing, &handed)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Tells a remediator that its time is over, and ends the attempt. One that may not be told, or is not there, is left.
+    pub(super) async fn time_out_hand_off(
+        &self,
+        name: &str,
+        handed: &HandedOff,
+        at: Timestamp,
+        why: &str,
+    ) -> Result<(), ApplyError> {
+        let untold = match self.tell(handed, at).await {
+            Ok(true) => None,
+            Ok(false) => Some(format!("{handed} is not there any more")),
+            Err(error) if error.is_refusal() => Some(format!("its remediator could not be told: {}", error.line())),
+            Err(error) => return Err(error.into()),
+        };
+        let message =
+            untold.map_or_else(|| format!("{why}; {handed} was told so"), |untold| format!("{why}; {untold}"));
+        tracing::info!(episode = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
+        let known = self.cache.lock().snapshot.episodes.get(name).cloned();
+        match known {
+            Some(episode) => {
+                let next = episode::timed_out(&episode, &handed.operation_id, &message, self.clock.now());
+                self.write_episode(&next).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the mark was put on the object; false where it is gone, or not the episode's.
+    async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
+        let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
+        let at = crate::core::episode::clock(at);
+        let patch = json!({"metadata": {"uid": standing.uid(), "annotations": {TIMED_OUT_ANNOTATION: at}}});
+        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
+        let what = || format!("telling {handed} that its time is over");
+        let told = bounded_opt(what, api.patch(&handed.name, &params, &Patch::Merge(&patch))).await?;
+        Ok(told.is_some())
+    }
+
+    /// Deletes the object, where it is still the episode's.
+    pub(super) async fn take_back_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), ApplyError> {
+        if let Some((api, standing)) = self.ours(handed).await? {
+            let same = Preconditions { uid: standing.uid(), resource_version: None };
+            let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+            match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
+                Ok(_) => tracing::info!(episode = name, object = %handed, "hand-off taken back"),
+                Err(error) if error.is_not_found() || error.is_conflict() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let known = self.cache.lock().snapshot.episodes.get(name).cloned();
+        match known {
+            Some(episode) => {
+                let next = episode::taken_back(&episode, &handed.operation_id, self.clock.now());
+                self.write_episode(&next).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The object, if it is there and was made in this episode.
+    async fn ours(&self, handed: &HandedOff) -> Result<Option<(Api<DynamicObject>, DynamicObject)>, CallError> {
+        let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return Ok(None) };
+        let api = kind.api(self.calls.raw_acts(), &handed.namespace);
+        let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
+        let is_ours = |read: &DynamicObject| operation_of(read).is_some_and(|id| handed.is_of_episode(id));
+        Ok(read.filter(is_ours).map(|read| (api, read)))
+    }
+
+    async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
+        crate::controller::hand_offs::kind(&self.calls, api_version, kind).await
+    }
+}
+
+/// What it means that an object of that name stands there already.
+fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActResult, ApplyError> {
+    let whose = operation_of(standing);
+    if standing.metadata.deletion_timestamp.is_some() {
+        return Err(ApplyError::NotNow(format!("{handed} of before is still being deleted")));
+    }
+    if whose == Some(handed.operation_id.as_str()) {
+        return Ok(ActResult::Started);
+    }
+    let message = format!("{handed} is there already, {}: somebody else is at it", owner(standing));
+    Ok(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, crate::core::fault::MAX_LINE) })
+}
+
+/// Whose an object is, as far as it tells.
+fn owner(standing: &DynamicObject) -> String {
+    if let Some(episode) = standing.annotations().get(EPISODE_ANNOTATION) {
+        return format!("of episode {}", cut(episode, 253));
+    }
+    if let Some(owner) = standing.owner_references().first() {
+        return format!("of {} {}", cut(&owner.kind, 63), cut(&owner.name, 253));
+    }
+    let manager = standing.managed_fields().first().and_then(|fields| fields.manager.as_deref());
+    manager.map_or_else(|| "without an owner".to_owned(), |manager| format!("made by {}", cut(manager, 128)))
+}
+
+/// The object as it is made of its template.
+fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &DynamicObject) -> DynamicObject {
+    let spec = template.data.pointer("/spec/template/spec").filter(|spec| spec.is_object());
+    let mut object = DynamicObject::new(&handed.name, &kind.resource).within(&handed.namespace);
+    object.metadata.labels = Some(BTreeMap::from([
+        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        (NODE_LABEL.to_owned(), short_name(&handed.name, 63)),
+        (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
+    ]));
+    object.metadata.annotations = Some(BTreeMap::from([
+        (EPISODE_ANNOTATION.to_owned(), episode.name.clone()),
+        (NODE_NAME_ANNOTATION.to_owned(), handed.name.clone()),
+        (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
+    ]));
+    // It goes with the episode, should that be removed by force.
+    let owner =
+        episode.identity.as_ref().map(|(uid, _)| k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+            api_version: NodeRemediation::api_version(&()).into_owned(),
+            kind: NodeRemediation::kind(&()).into_owned(),
+            name: episode.name.clone(),
+            uid: uid.clone(),
+            controller: None,
+            block_owner_deletion: None,
+        });
+    object.metadata.owner_references = owner.map(|owner| vec![owner]);
+    object.data = json!({"spec": spec.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()))});
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handed() -> HandedOff {
+        HandedOff {
+            api_version: "r.example/v1".into(),
+            kind: "Fix".into(),
+            namespace: "m".into(),
+            name: "w1".into(),
+            operation_id: "e-1-2".into(),
+            deleted_at: None,
+        }
+    }
+
+    fn standing(metadata: Value) -> DynamicObject {
+        let mut object =
+            json!({"apiVersion": "r.example/v1", "kind": "Fix", "metadata": {"name": "w1", "namespace": "m"}});
+        object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn only_the_object_of_this_very_operation_is_taken_for_made() {
+        let of = |id: &str| json!({"annotations": {OPERATION_LABEL: id, EPISODE_ANNOTATION: "e-1"}});
+        assert!(matches!(not_made(&standing(of("e-1-2")), &handed()), Ok(ActResult::Started)));
+        let told = |metadata: Value| match not_made(&standing(metadata), &handed()) {
+            Ok(ActResult::Refused { reason: OutcomeReason::Protected, message }) => message,
+            other => panic!("{other:?}"),
+        };
+        assert!(told(of("e-1-1")).contains("of episode e-1:"));
+        let owner =
+            json!({"ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "nhc", "uid": "u"}]});
+        assert!(told(owner).contains("of NodeHealthCheck nhc:"));
+        assert!(told(json!({"managedFields": [{"manager": "kubectl"}]})).contains("made by kubectl:"));
+        assert!(told(json!({})).contains("without an owner:"));
+        let going = json!({"deletionTimestamp": "2025-01-01T00:00:00Z"});
+        assert!(matches!(not_made(&standing(going), &handed()), Err(ApplyError::NotNow(_))));
+    }
+}

@@ -1,0 +1,201 @@
+//! Remediators' kinds and objects, as the API server shows them: looked at on demand, while a node is handed off, and never
+//! watched. A look without an answer is no verdict.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cache::{Cache, State};
+use super::calls::{CallError, Calls, bounded_opt};
+use super::leader::Leadership;
+use crate::api::OPERATION_LABEL;
+use crate::core::fault::MAX_LINE;
+use crate::core::hand_off::{HandOffView, HandedOff};
+use crate::core::snapshot::Tri;
+use crate::core::text::bounded;
+
+pub mod rights;
+
+/// Time between two looks at the same object.
+const EVERY: Duration = Duration::from_secs(10);
+/// Most looks at the same time.
+const AT_ONCE: usize = 4;
+
+/// A kind of a remediator, with the name of its resource.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// As the API server serves it.
+    pub resource: ApiResource,
+}
+
+impl Kind {
+    /// Its objects in a namespace.
+    pub fn api(&self, client: Client, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(client, namespace, &self.resource)
+    }
+}
+
+/// The kinds of a group and version; none where it is not served.
+async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, CallError> {
+    let client = calls.raw_acts();
+    let call = client.list_api_group_resources(api_version);
+    let list = bounded_opt(|| format!("looking up the kinds of {api_version}"), call).await?;
+    Ok(list.map(|list| list.resources).unwrap_or_default())
+}
+
+/// A kind among those of its group; none where it is not there, or its objects have no namespace.
+fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<Kind> {
+    let resource = served.iter().find(|one| one.kind == kind && one.namespaced && !one.name.contains('/'))?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        plural: resource.name.clone(),
+    };
+    Some(Kind { resource })
+}
+
+/// Looks a kind up.
+pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
+    Ok(among(&served(calls, api_version).await?, api_version, kind))
+}
+
+/// The operation that an object was made for, if it is ours.
+pub fn operation_of(object: &DynamicObject) -> Option<&str> {
+    object.annotations().get(OPERATION_LABEL).map(String::as_str)
+}
+
+/// Looks at the objects of hand-offs under way while this process leads, for as long as it runs.
+pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
+    loop {
+        let leads = leadership.term(Instant::now()).is_some();
+        let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };
+        let looks = wanted.into_iter().map(|handed| async {
+            let view = look(&calls, &handed).await;
+            (handed, view)
+        });
+        let looks: Vec<_> = futures::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+        if take(&mut cache.lock(), looks, Instant::now()) {
+            cache.wake();
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Objects of steps that are under way, as far as anybody has noted them.
+fn under_way(state: &State) -> Vec<HandedOff> {
+    let open = state.snapshot.episodes.values().filter(|episode| episode.is_open());
+    open.filter_map(|episode| episode.undo.hand_off_of(&episode.current_step()?.operation_id)).cloned().collect()
+}
+
+async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
+    let Some(kind) = kind(calls, &handed.api_version, &handed.kind).await? else { return Ok(HandOffView::default()) };
+    let api = kind.api(calls.watches(), &handed.namespace);
+    let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
+    Ok(read.map_or_else(HandOffView::default, |read| view(&read, handed)))
+}
+
+/// What an object says of its hand-off.
+fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
+    let is_ours = operation_of(object) == Some(handed.operation_id.as_str());
+    if !is_ours || object.metadata.deletion_timestamp.is_some() {
+        return HandOffView::default();
+    }
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let condition = |kind: &str| conditions.into_iter().flatten().find(|one| text(one, "type") == kind);
+    let status = |kind: &str| match condition(kind).map(|one| text(one, "status")).as_deref() {
+        Some("True") => Tri::True,
+        Some("False") => Tri::False,
+        _ => Tri::Unknown,
+    };
+    let said = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
+        let one = condition(kind)?;
+        Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
+    });
+    // Kinds without these conditions have a phase, if anything.
+    let phase = || object.data.pointer("/status/phase").and_then(Value::as_str).map(|phase| format!("phase {phase}"));
+    HandOffView {
+        exists: true,
+        processing: status("Processing"),
+        succeeded: status("Succeeded"),
+        message: bounded(&said.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
+        node_goes: status("PermanentNodeDeletionExpected") == Tri::True,
+        read: Duration::ZERO,
+    }
+}
+
+/// Takes looks over; whether the decider should know. What was not looked at, or gave no answer, is not known any more.
+fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, now: Instant) -> bool {
+    let mut seen = BTreeMap::new();
+    for (handed, view) in looks {
+        match view {
+            Ok(view) => drop(seen.insert(handed.operation_id, (view, now))),
+            Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be looked at"),
+        }
+    }
+    let is_news = seen.iter().any(|(id, (view, _))| state.hand_offs.get(id).is_none_or(|(known, _)| known != view));
+    state.hand_offs = seen;
+    is_news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn handed() -> HandedOff {
+        HandedOff {
+            api_version: "r.example/v1".into(),
+            kind: "Fix".into(),
+            namespace: "m".into(),
+            name: "w1".into(),
+            operation_id: "e-1-2".into(),
+            deleted_at: None,
+        }
+    }
+
+    fn seen(operation: &str, status: Value) -> HandOffView {
+        let object = json!({"apiVersion": "r.example/v1", "kind": "Fix", "status": status,
+            "metadata": {"name": "w1", "annotations": {OPERATION_LABEL: operation}}});
+        view(&serde_json::from_value(object).unwrap(), &handed())
+    }
+
+    #[test]
+    fn the_conditions_of_the_contract_are_read_and_other_kinds_have_a_phase() {
+        let of = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m"});
+        let busy = seen("e-1-2", json!({"conditions": [of("Processing", "True"), of("Succeeded", "Unknown")]}));
+        assert_eq!((busy.processing, busy.succeeded), (Tri::True, Tri::Unknown));
+        let failed = seen("e-1-2", json!({"conditions": [of("Processing", "False"), of("Succeeded", "False")]}));
+        assert_eq!((failed.succeeded, failed.message.as_str()), (Tri::False, "Succeeded=False R: m"));
+        let goes = seen("e-1-2", json!({"conditions": [of("PermanentNodeDeletionExpected", "True")]}));
+        assert!(goes.node_goes && !busy.node_goes);
+        let metal = seen("e-1-2", json!({"phase": "Running"}));
+        assert_eq!((metal.succeeded, metal.message.as_str()), (Tri::Unknown, "phase Running"));
+        let nonsense = seen("e-1-2", json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
+        assert!(nonsense.exists && nonsense.succeeded == Tri::Unknown);
+        let others = seen("other", json!({"conditions": [of("Succeeded", "True")]}));
+        assert_eq!(others, HandOffView::default(), "somebody else's says nothing of ours");
+    }
+
+    #[test]
+    fn a_look_without_an_answer_is_no_verdict() {
+        let mut state = State::new(Instant::now());
+        let view = HandOffView { exists: true, ..HandOffView::default() };
+        assert!(take(&mut state, vec![(handed(), Ok(view.clone()))], Instant::now()));
+        assert!(!take(&mut state, vec![(handed(), Ok(view))], Instant::now()), "the same again is no news");
+        let lost = Err(CallError::NoAnswer { what: "x".into() });
+        take(&mut state, vec![(handed(), lost)], Instant::now());
+        assert!(state.hand_offs.is_empty());
+    }
+}

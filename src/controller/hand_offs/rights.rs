@@ -1,0 +1,128 @@
+//! Whether the controller may use the remediators that policies name. What it lacks makes a policy invalid before anything
+//! rests on it; as long as nobody knows, such a step is held.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use tokio::time::Instant;
+
+use super::{Kind, among, served};
+use crate::api::HAND_OFF_LABEL;
+use crate::controller::cache::{Cache, State};
+use crate::controller::calls::{CallError, Calls, bounded};
+use crate::core::hand_off::TemplateRef;
+
+/// How often it is looked whether something is to be asked.
+const LOOK: Duration = Duration::from_secs(2);
+/// Time until it is asked again: what is in order, what is lacking, what gave no answer.
+const AGAIN: [Duration; 3] = [Duration::from_mins(5), Duration::from_secs(30), Duration::from_secs(15)];
+/// What is done to the remediator's objects.
+const VERBS: [&str; 4] = ["create", "get", "patch", "delete"];
+
+/// What the controller lacks to use a template, one sentence each; nothing = it may.
+pub type Lacks = Vec<String>;
+
+/// Asks for every template that a policy names, again and again, for as long as it runs.
+pub async fn run(calls: Calls, cache: Arc<Cache>) {
+    let mut tried: BTreeMap<TemplateRef, Instant> = BTreeMap::new();
+    loop {
+        let now = Instant::now();
+        let due = due(&cache.lock(), &mut tried, now);
+        for template in due {
+            tried.insert(template.clone(), now);
+            match lacking(&calls, &template).await {
+                Ok(lacks) => {
+                    if cache.lock().note_rights(template, lacks, Instant::now()) {
+                        cache.wake();
+                    }
+                }
+                // The last verdict stands; without one its steps are held.
+                Err(error) => {
+                    tracing::warn!(template = %template, error = error.line(), "rights of a hand-off are not known");
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn due(state: &State, tried: &mut BTreeMap<TemplateRef, Instant>, now: Instant) -> Vec<TemplateRef> {
+    let named = state.templates();
+    tried.retain(|template, _| named.contains(template));
+    let is_due = |template: &TemplateRef| {
+        let [fine, lacking, unknown] = AGAIN;
+        let wait = match state.rights.get(template) {
+            Some(lacks) if lacks.is_empty() => fine,
+            Some(_) => lacking,
+            None => unknown,
+        };
+        tried.get(template).is_none_or(|at| now.saturating_duration_since(*at) >= wait)
+    };
+    named.into_iter().filter(is_due).collect()
+}
+
+/// What is lacking; an error where that cannot be known now.
+pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
+    let served = served(calls, &template.api_version).await?;
+    let find = |kind: &str| among(&served, &template.api_version, kind).ok_or_else(|| no_kind(template, kind));
+    let (kinds, mut lacks): (Vec<_>, Vec<_>) =
+        [template.kind.as_str(), template.object_kind()].map(find).into_iter().partition(Result::is_ok);
+    let kinds: Vec<Kind> = kinds.into_iter().flatten().collect();
+    let [of_template, of_object] = kinds.as_slice() else {
+        return Ok(lacks.drain(..).filter_map(Result::err).collect());
+    };
+    let mut lacks = Lacks::new();
+    if !may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
+        lacks.push(no_right(template, of_template, &["get"]));
+    }
+    let mut denied = Vec::new();
+    for verb in VERBS {
+        if !may(calls, of_object, verb, &template.namespace, None).await? {
+            denied.push(verb);
+        }
+    }
+    if !denied.is_empty() {
+        lacks.push(no_right(template, of_object, &denied));
+    }
+    Ok(lacks)
+}
+
+async fn may(calls: &Calls, kind: &Kind, verb: &str, namespace: &str, name: Option<&str>) -> Result<bool, CallError> {
+    let attributes = ResourceAttributes {
+        group: Some(kind.resource.group.clone()),
+        resource: Some(kind.resource.plural.clone()),
+        verb: Some(verb.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: name.map(ToOwned::to_owned),
+        ..ResourceAttributes::default()
+    };
+    let spec =
+        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let api = calls.act::<SelfSubjectAccessReview>();
+    let what = || format!("asking whether {} may be done to {}", verb, kind.resource.plural);
+    let answer = bounded(what, api.create(&PostParams::default(), &review)).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+fn no_kind(template: &TemplateRef, kind: &str) -> String {
+    format!(
+        "handOff to {template}: expected a kind {kind} with a namespace in {}, found none: install its remediator, or name \
+         another template",
+        template.api_version
+    )
+}
+
+fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
+    format!(
+        "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \
+         label {HAND_OFF_LABEL}: \"true\"",
+        verbs.join(", "),
+        kind.resource.plural,
+        kind.resource.group,
+        template.namespace
+    )
+}

@@ -1,0 +1,181 @@
+//! Hand-offs: when a node is handed to a remediator, how its answer is awaited, and how what was made for it is taken back.
+//!
+//! The probe's clean look decides, as for every step. A node that is rebooted is silent for a while: that is no verdict
+//! before the step's time is over.
+
+use super::attempt;
+use super::evidence::{Cure, NodeFacts};
+use super::turn::Turn;
+use super::{Ctx, Effect, Hold, HoldReason, Wake, steps};
+use crate::core::episode::{Episode, StepRecord, StepState, since};
+use crate::core::hand_off::{HandOff, HandOffView, HandedOff};
+use crate::core::policy::{Action, ActionType, Policy};
+use crate::core::snapshot::Tri;
+use std::time::Duration;
+
+/// For how long a remediator that could not be told is told again that its time is over.
+const TELL_WITHIN: Duration = Duration::from_hours(1);
+
+/// To whom an action hands the node.
+pub(super) fn of(action: &Action) -> Option<HandOff> {
+    match action {
+        Action::HandOff(with) => Some(with.clone()),
+        _ => None,
+    }
+}
+
+/// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
+pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
+    let template = &with.remediation_template;
+    if !ctx.snapshot.unproven.contains(template) {
+        return Ok(());
+    }
+    let message = format!(
+        "{template}: whether the controller may create {} in namespace {} is not known yet; it is asked again and again",
+        template.object_kind(),
+        template.namespace
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// An object of a node is made once in an episode: what it has not healed it does not heal under another operation, for
+/// whichever fault.
+pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &'static str> {
+    let (Action::HandOff(with), Some(episode)) = (action, episode) else { return Ok(()) };
+    let planned = HandedOff::new(&with.remediation_template, &episode.node, "");
+    let mut begun = episode.steps.iter().filter(|step| step.started_at.is_some());
+    let is_done = begun.any(|step| {
+        let made = step.hand_off.as_ref().map(|with| HandedOff::new(&with.remediation_template, &episode.node, ""));
+        step.state.is_final() && made.is_some_and(|made| made.is_same_object(&planned))
+    });
+    if is_done { Err("the node was handed to this remediator in this episode already") } else { Ok(()) }
+}
+
+/// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
+pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
+    let Some(with) = &record.hand_off else { return };
+    if episode.undo.hand_off_of(&record.operation_id).is_none() {
+        let handed = HandedOff::new(&with.remediation_template, &episode.node, &record.operation_id);
+        episode.undo.handed_off.push(handed);
+    }
+}
+
+/// The object of an attempt, as it was read after `then`.
+pub(super) fn view<'a>(ctx: Ctx<'a>, record: &StepRecord, then: jiff::Timestamp) -> Option<&'a HandOffView> {
+    let now = ctx.snapshot.now;
+    ctx.snapshot.hand_offs.get(&record.operation_id).filter(|view| view.read < since(now, then))
+}
+
+/// Whether the object stands, although nobody has recorded that it was made.
+pub(super) fn was_made(ctx: Ctx<'_>, record_of: &StepRecord) -> bool {
+    record_of.action == ActionType::HandOff
+        && ctx.snapshot.hand_offs.get(&record_of.operation_id).is_some_and(|view| view.exists)
+}
+
+/// A node that is handed off: its remediator's word and the probe's are awaited, until the step's time is over.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let began = record.started_at.unwrap_or(record.reserved_at);
+    let step = attempt::step_of(policy, &turn.episode, record);
+    let is_clean = match turn.episode.fault(&record.fault_id) {
+        Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
+        None => true,
+    };
+    let view = view(ctx, record, began);
+    if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.episode, record, view)) {
+        return attempt::end(turn, StepState::Failed, &why, now);
+    }
+    let is_done = view.is_some_and(|view| view.succeeded == Tri::True);
+    if record.state == StepState::Started && (is_clean || is_done) {
+        let Some(current) = turn.episode.current_step_mut() else { return };
+        current.state = StepState::Verifying;
+        // From here on, too, the step's time counts from when the node was handed off.
+        current.acted_at = Some(began);
+        if let Some(view) = view.filter(|_| is_done) {
+            let message = format!("its remediator is done: {}", view.message);
+            current.message = crate::core::text::bounded(&message, crate::core::fault::MAX_LINE);
+        }
+    }
+    let Some(record) = turn.episode.current_step().cloned() else { return };
+    if record.state == StepState::Verifying {
+        return steps::verify(ctx, facts, turn, &record, step, wake);
+    }
+    let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
+    let age = since(now, began);
+    if age < limit {
+        return wake.at(limit.saturating_sub(age));
+    }
+    let said = view.map_or_else(String::new, |view| format!("; it said last: {}", view.message));
+    let why = format!("not healed within {}s{said}", limit.as_secs());
+    time_out(ctx, turn, &record, limit, &why, wake);
+}
+
+/// Why the remediator will not heal the node, by its own object.
+fn failed(episode: &Episode, record: &StepRecord, view: &HandOffView) -> Option<String> {
+    let object = episode.undo.hand_off_of(&record.operation_id)?;
+    if !view.exists {
+        return Some(format!("{object} is not there any more: somebody has deleted it"));
+    }
+    (view.succeeded == Tri::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
+}
+
+/// The time of a hand-off is over: its remediator is told so before anything else is done, then the attempt ends. One that
+/// cannot be told holds nobody up for long.
+pub(super) fn time_out(
+    ctx: Ctx<'_>,
+    turn: &mut Turn,
+    record: &StepRecord,
+    limit: Duration,
+    why: &str,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let began = record.started_at.unwrap_or(record.reserved_at);
+    let late = since(now, began).saturating_sub(limit);
+    let handed = turn.episode.undo.hand_off_of(&record.operation_id).cloned();
+    let Some(handed) = handed.filter(|_| late < TELL_WITHIN) else {
+        let why = format!("{why}; its remediator could not be told that its time is over");
+        return attempt::end(turn, StepState::TimedOut, &why, now);
+    };
+    turn.effect = Some(Effect::TimeOutHandOff {
+        episode: turn.episode.name.clone(),
+        node: turn.episode.node.clone(),
+        handed,
+        // The same in every repetition.
+        at: began.checked_add(limit).unwrap_or(now),
+        why: crate::core::text::bounded(why, crate::core::fault::MAX_LINE),
+    });
+    wake.at(ctx.settings.retry);
+}
+
+/// Deletes the next object that is still owed.
+pub(super) fn take_back(episode: &Episode) -> Option<Effect> {
+    let handed = episode.undo.owed_hand_off()?.clone();
+    Some(Effect::TakeBackHandOff { episode: episode.name.clone(), node: episode.node.clone(), handed })
+}
+
+/// What is said beside the end of an episode whose node went while it was handed off.
+pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
+    let under_way = episode.current_step().filter(|step| step.started_at.is_some());
+    let Some(object) = under_way.and_then(|step| episode.undo.hand_off_of(&step.operation_id)) else {
+        return String::new();
+    };
+    let view = ctx.snapshot.hand_offs.get(&object.operation_id);
+    if view.is_some_and(|view| view.node_goes) {
+        return format!(", as {object} had announced (PermanentNodeDeletionExpected)");
+    }
+    format!(", while it was handed to {object}")
+}
+
+/// Whether the node was handed off in this episode: remediators uncordon nodes that they have rebooted, so that says nothing
+/// of a person.
+pub(super) fn was_handed(episode: &Episode) -> bool {
+    episode.steps.iter().any(|step| step.action == ActionType::HandOff && step.started_at.is_some())
+}

@@ -1,0 +1,253 @@
+//! Nodes handed to a remediator, which is played here: it answers in its own object's conditions.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::Fault;
+use crate::fake_api::world::World;
+
+const GROUP: &str = "self-node-remediation.medik8s.io/v1alpha1";
+const OBJECTS: &str = "selfnoderemediations";
+const TEMPLATES: &str = "selfnoderemediationtemplates";
+
+fn steps(timeout: &str) -> Value {
+    let template = json!({"apiVersion": GROUP, "kind": "SelfNodeRemediationTemplate", "name": "automatic", "namespace": "medik8s"});
+    json!([{"action": "HandOff", "timeout": timeout, "handOff": {"remediationTemplate": template}}, {"action": "Notify"}])
+}
+
+/// Three nodes, a remediator that is installed, and a policy that hands nodes to it.
+fn world(timeout: &str) -> World {
+    let world = World::new(3);
+    world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
+    world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
+    world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediationTemplate",
+        "metadata": {"name": "automatic", "namespace": "medik8s"},
+        "spec": {"template": {"spec": {"remediationStrategy": "Automatic"}}}}));
+    world.policy("hung", "Enforce", &steps(timeout));
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+fn says(world: &World, conditions: &[(&str, &str)]) {
+    let of = |(kind, status): &(&str, &str)| json!({"type": kind, "status": status, "reason": "R", "message": "said"});
+    let conditions: Vec<Value> = conditions.iter().map(of).collect();
+    world.api.change(OBJECTS, "w1", |object| object["status"] = json!({"conditions": conditions}));
+}
+
+fn step(world: &World) -> Value {
+    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][0].clone()).unwrap_or_default()
+}
+
+fn created(world: &World) -> usize {
+    world.api.writes().iter().filter(|write| *write == "create selfnoderemediations/w1").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_handed_off_and_comes_back_well() {
+    let world = world("30m");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    let object = world.api.get(OBJECTS, "w1").unwrap();
+    let episode = world.api.list("noderemediations").remove(0);
+    assert_eq!(object["spec"], json!({"remediationStrategy": "Automatic"}));
+    assert_eq!((&object["kind"], &object["metadata"]["namespace"]), (&json!("SelfNodeRemediation"), &json!("medik8s")));
+    let owner = &object["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["uid"], &owner["controller"]), (&episode["metadata"]["uid"], &Value::Null));
+    assert_eq!(object["metadata"]["annotations"]["remediation.medik8s.io/node-name"], "w1");
+    let operation = &object["metadata"]["annotations"]["runtimehealth.io/operation"];
+    world.until("recorded", || step(&world)["state"] == "Started").await;
+    assert_eq!(*operation, step(&world)["operationId"]);
+
+    says(&world, &[("Processing", "True")]);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(step(&world)["state"], "Started");
+    says(&world, &[("Processing", "False"), ("Succeeded", "True")]);
+    world.until("done", || step(&world)["state"] == "Verifying").await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.phases(), ["Verifying"], "the probe's look decides, not the remediator's word");
+    world.set_sick("w1", false);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    let is_free = || {
+        let episode = world.api.list("noderemediations").remove(0);
+        episode["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+    };
+    world.until("the finalizer is off", is_free).await;
+    assert_eq!(created(&world), 1);
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remediator_that_fails_is_quoted() {
+    let world = world("30m");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    says(&world, &[("Processing", "False"), ("Succeeded", "False")]);
+    world.until("ended", || world.phases() == ["Failed"]).await;
+    assert_eq!(step(&world)["state"], "Failed");
+    assert!(step(&world)["message"].as_str().unwrap().contains("Succeeded=False R: said"), "{}", step(&world));
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_somebody_else_is_left_to_them() {
+    let world = world("30m");
+    world.api.put(json!({"apiVersion": GROUP, "kind": "SelfNodeRemediation",
+        "metadata": {"name": "w1", "namespace": "medik8s",
+            "ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "workers", "uid": "u"}]}}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("ended", || world.phases() == ["Failed"]).await;
+    let refused = step(&world);
+    assert_eq!((&refused["state"], &refused["reason"]), (&json!("Refused"), &json!("Protected")));
+    assert!(refused["message"].as_str().unwrap().contains("of NodeHealthCheck workers: somebody else"), "{refused}");
+    sleep(Duration::from_mins(1)).await;
+    assert!(world.api.get(OBJECTS, "w1").is_some());
+    let writes = world.api.writes();
+    assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{writes:#?}");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remediator_is_told_that_its_time_is_over() {
+    let world = world("5m");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    sleep(Duration::from_mins(4)).await;
+    assert_eq!(step(&world)["state"], "Started");
+    // The first try is lost on the way.
+    let mut lost = false;
+    world.api.hook(move |call| {
+        let is_it = call.verb == "patch" && call.target.plural == OBJECTS;
+        (is_it && !std::mem::replace(&mut lost, true)).then_some(Fault::Code(503))
+    });
+    world.until("ended", || world.phases() == ["Failed"]).await;
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    let told = |call: &&crate::fake_api::Call| call.verb == "patch" && call.target.plural == OBJECTS;
+    let calls = world.api.calls();
+    let told: Vec<_> = calls.iter().filter(told).map(|call| &call.body["metadata"]["annotations"]).collect();
+    assert_eq!(told.len(), 2, "once more after it was lost");
+    let at: jiff::Timestamp = told[1]["remediation.medik8s.io/nhc-timed-out"].as_str().unwrap().parse().unwrap();
+    assert!(at <= world.wall() && told[0] == told[1]);
+    assert_eq!(step(&world)["state"], "TimedOut");
+    assert!(step(&world)["message"].as_str().unwrap().contains("not healed within 300s"), "{}", step(&world));
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_write_hands_the_node_off_once() {
+    let mut crashed = 0;
+    for stop_at in 0.. {
+        let world = world("30m");
+        world.set_sick("w1", true);
+        let hit = Arc::new(Mutex::new((0_usize, false)));
+        let seen = hit.clone();
+        world.api.hook(move |call| {
+            let mut seen = seen.lock().unwrap();
+            let counts = call.is_write()
+                && !["leases", "events", "noderuntimehealths", "remediationpolicies", "selfsubjectaccessreviews"]
+                    .contains(&call.target.plural.as_str());
+            if seen.1 {
+                return counts.then_some(Fault::Stall);
+            }
+            if counts {
+                seen.0 += 1;
+                seen.1 = seen.0 > stop_at;
+            }
+            seen.1.then_some(Fault::DoneButSilent)
+        });
+        let remediator = tokio::spawn({
+            let world = world.clone();
+            async move {
+                loop {
+                    sleep(Duration::from_secs(20)).await;
+                    if world.api.get(OBJECTS, "w1").is_some_and(|object| object["status"].is_null()) {
+                        says(&world, &[("Succeeded", "True")]);
+                        world.set_sick("w1", false);
+                    }
+                }
+            }
+        });
+        let first = world.controller("a");
+        world.until("crashed or done", || hit.lock().unwrap().1 || world.phases() == ["Succeeded"]).await;
+        let was_hit = hit.lock().unwrap().1;
+        first.crash().await;
+        world.api.unhook();
+        let second = world.controller("b");
+        world.until("healed after the crash", || world.phases() == ["Succeeded"]).await;
+        world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+        assert_eq!(created(&world), 1, "crash after write {stop_at}: {:#?}", world.api.writes());
+        second.crash().await;
+        remediator.abort();
+        if !was_hit {
+            break;
+        }
+        crashed += 1;
+        assert!(crashed < 60, "a healing takes fewer writes");
+    }
+    assert!(crashed >= 6, "ledger, episode, its status, the object, …: {crashed}");
+}
+
+fn valid(world: &World, policy: &str) -> (String, String) {
+    let policy = world.api.get("remediationpolicies", policy).unwrap();
+    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default();
+    let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("message"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() {
+    let world = world("30m");
+    world.api.deny(&[("create", OBJECTS), ("get", TEMPLATES)]);
+    world.policy("other", "DryRun", &json!([{"action": "Notify"}]));
+    let replica = world.controller("a");
+    world.until("known to be invalid", || valid(&world, "hung").0 == "False").await;
+    let message = valid(&world, "hung").1;
+    for part in [
+        "may not create selfnoderemediations.self-node-remediation.medik8s.io in namespace medik8s",
+        "may not get selfnoderemediationtemplates.",
+        "runtimehealth.io/aggregate-to-hand-off: \"true\"",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(valid(&world, "other").0, "True");
+    world.set_sick("w1", true);
+    sleep(Duration::from_mins(3)).await;
+    assert!(world.api.get(OBJECTS, "w1").is_none());
+    world.api.deny(&[]);
+    world.until("valid", || valid(&world, "hung").0 == "True").await;
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answer_holds_the_step() {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &steps("30m"));
+    world.probe("w1");
+    world.set_sick("w1", true);
+    let is_review = |call: &crate::fake_api::Call| call.target.plural == "selfsubjectaccessreviews";
+    world.api.hook(move |call| is_review(call).then_some(Fault::Code(500)));
+    let replica = world.controller("a");
+    world.until("known to be invalid", || valid(&world, "hung").0 == "False").await;
+    assert!(valid(&world, "hung").1.contains("expected a kind SelfNodeRemediation"), "{:?}", valid(&world, "hung"));
+    replica.crash().await;
+    // It is there now, and nobody says what may be done.
+    world.api.serve_kind(GROUP, "SelfNodeRemediation", OBJECTS);
+    world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
+    let replica = world.controller("b");
+    let held = || world.api.get("noderuntimehealths", "w1").unwrap()["status"]["remediation"]["held"].to_string();
+    world.until("held", || held().contains("is not known yet")).await;
+    assert!(world.api.list("noderemediations").is_empty() && world.api.get(OBJECTS, "w1").is_none());
+    replica.crash().await;
+}

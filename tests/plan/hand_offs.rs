@@ -1,0 +1,230 @@
+//! Hand-offs to a remediator: one at a time, answered or timed out, and always taken back.
+
+use nrh::core::episode::{HealState, Lane, Phase, StepState};
+use nrh::core::fault::FaultType;
+use nrh::core::order::OutcomeReason;
+use nrh::core::plan::HoldReason;
+use nrh::core::policy::{Action, ApprovalMode, Step};
+use nrh::simulate::remediator::Remediator;
+
+use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
+use crate::world::{Chaos, Cure, World, acts};
+
+fn sick(ladder: &[Step]) -> World {
+    World::sick(hung("x"), Cure::HandOff, ladder)
+}
+
+/// The node is handed off, and its step is recorded as started.
+fn handed(ladder: &[Step], how: Remediator) -> World {
+    let mut world = sick(ladder);
+    world.node("n1").remediator = how;
+    for _ in 0..3 {
+        world.pass();
+    }
+    world
+}
+
+fn states(world: &World) -> Vec<StepState> {
+    world.only_episode().steps.iter().map(|step| step.state).collect()
+}
+
+#[test]
+fn a_node_that_is_rebooted_is_healed_and_its_object_is_deleted() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Works);
+    let step = world.only_episode().current_step().unwrap().clone();
+    assert_eq!((step.state, step.lane), (StepState::Started, Lane::Api));
+    assert_eq!(world.remediators.objects[0].handed.to_string(), "Fix remediators/n1");
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+    assert!(episode.undo.handed_off[0].deleted_at.is_some() && world.remediators.objects.is_empty());
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+}
+
+#[test]
+fn a_silent_probe_is_no_verdict_while_the_node_reboots() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.node("n1").probe_runs = false;
+    world.run(secs(1500));
+    assert_eq!(states(&world), [StepState::Started], "{:?}", world.only_episode());
+    let node = world.node("n1");
+    (node.probe_runs, node.sick) = (true, Vec::new());
+    world.run(secs(60));
+    assert_eq!((world.only_episode().phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+}
+
+#[test]
+fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+    world.run(secs(60));
+    assert_eq!(states(&world), [StepState::Failed, StepState::Succeeded]);
+    let message = &world.only_episode().steps[0].message;
+    assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
+    assert_eq!(world.did(), ["hand off by Fix", "notify", "take back"]);
+}
+
+#[test]
+fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
+    let mut world = handed(&[hand_off("Fix"), hand_off("Other"), notify()], Remediator::Silent);
+    world.run(secs(1790));
+    assert_eq!(world.did(), ["hand off by Fix"]);
+    world.run(secs(4000));
+    let expected = ["hand off by Fix", "time out", "hand off by Other", "time out", "notify", "take back", "take back"];
+    assert_eq!(world.did(), expected);
+    assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
+    assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: at work"));
+    assert!(world.remediators.objects.is_empty());
+}
+
+#[test]
+fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
+    let mut world = World::sick(hung("x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+    world.run(secs(1700));
+    assert_eq!(states(&world), [StepState::Verifying]);
+    world.run(secs(200));
+    assert_eq!(states(&world), [StepState::TimedOut, StepState::Succeeded]);
+    let message = &world.only_episode().steps[0].message;
+    assert!(message.contains("its remediator is done: rebooted") && message.contains("still there"), "{message}");
+}
+
+#[test]
+fn what_somebody_else_has_handed_off_is_left_to_them() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Taken);
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(states(&world), [StepState::Refused, StepState::Succeeded]);
+    assert_eq!(episode.steps[0].reason, Some(OutcomeReason::Protected));
+    assert_eq!(world.did(), ["hand off by Fix", "notify"], "nothing is ours to take back");
+}
+
+#[test]
+fn an_object_that_somebody_deletes_ends_the_attempt() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.remediators.objects.clear();
+    world.pass();
+    assert_eq!(states(&world)[0], StepState::Failed);
+    assert!(world.only_episode().steps[0].message.contains("somebody has deleted it"));
+}
+
+#[test]
+fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.pass();
+    let node = world.node("n1");
+    node.view.uid = "another".into();
+    (node.report.node_uid, node.sick) = (Some("another".into()), Vec::new());
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Cancelled);
+    let expected = "node n1 was replaced by another one of the same name, while it was handed to Fix remediators/n1";
+    assert_eq!(episode.message, expected);
+    assert!(world.remediators.objects.is_empty());
+}
+
+#[test]
+fn a_node_that_goes_as_announced_is_said_to() {
+    let world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    let mut snapshot = world.snapshot();
+    snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
+    snapshot.nodes.clear();
+    let plan = nrh::core::plan::plan(&snapshot, &world.settings);
+    let said = "node n1 is gone, as Fix remediators/n1 had announced (PermanentNodeDeletionExpected)";
+    assert!(format!("{:?}", plan.effects).contains(said), "{:?}", plan.effects);
+}
+
+#[test]
+fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
+    let world = sick(&[hand_off("Fix"), notify()]);
+    let mut snapshot = world.snapshot();
+    let Action::HandOff(with) = hand_off("Fix").action else { panic!() };
+    snapshot.unproven.insert(with.remediation_template);
+    let plan = nrh::core::plan::plan(&snapshot, &world.settings);
+    assert!(acts(&plan).is_empty(), "{:?}", plan.effects);
+    assert_eq!(plan.held[0].reason, HoldReason::CannotAct);
+    assert!(plan.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", plan.held);
+}
+
+#[test]
+fn what_does_not_merit_a_reboot_is_not_handed_off() {
+    for kind in FaultType::ALL {
+        let is_left_out = [
+            FaultType::ExitedContainerPileUp,
+            FaultType::ClientCertificateExpiring,
+            FaultType::ClockUnsynchronised,
+            FaultType::GhostSandbox,
+            FaultType::ProbeBlind,
+            FaultType::UnknownKubepodsProcess,
+        ]
+        .contains(&kind);
+        if kind.is_cluster_fault() {
+            continue;
+        }
+        let mut world = World::sick(fault(kind, "x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+        world.pass();
+        let expected = if is_left_out { "notify" } else { "hand off by Fix" };
+        assert_eq!(world.did(), [expected], "{kind}");
+    }
+}
+
+#[test]
+fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
+    let mut world = sick(&[hand_off("Fix"), notify()]);
+    world.node("n1").remediator = Remediator::Silent;
+    for calls in 1..5 {
+        world.disturbed_pass(&Chaos { crash_after: Some(calls), ..Chaos::default() });
+    }
+    // The node reboots before anybody has noted that it was handed off.
+    world.node("n1").probe_runs = false;
+    world.run(secs(900));
+    assert_eq!(world.remediators.made.values().collect::<Vec<_>>(), [&1]);
+    assert_eq!(states(&world), [StepState::Started]);
+}
+
+#[test]
+fn another_fault_is_not_handed_to_the_same_remediator_again() {
+    let mut world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails);
+    world.infect("n1", hung("y"), Cure::Nothing);
+    world.run(secs(3000));
+    let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
+    assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
+    assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::GivenUp));
+}
+
+#[test]
+fn a_remediator_that_uncordons_the_node_is_no_person() {
+    let mut world = handed(&[step(Action::Cordon(None)), hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.pass();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.node("n1").view.unschedulable = false;
+    world.tick(secs(120));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Running, "{:?}", world.only_episode());
+}
+
+#[test]
+fn a_person_who_stops_the_episode_has_the_object_deleted() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+    assert!(world.remediators.objects.is_empty() && world.episodes.is_empty());
+}
+
+#[test]
+fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
+    let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
+    let mut world = handed(&[asks, notify()], Remediator::Works);
+    assert!(world.remediators.made.is_empty() && !world.only_episode().undo.is_owed());
+    let yes = |episode: &mut nrh::core::episode::Episode| {
+        let operation_id = episode.awaiting().unwrap().to_owned();
+        episode.approval = Some(nrh::core::episode::Approval { by: "ann".into(), operation_id });
+    };
+    world.episodes.values_mut().for_each(yes);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
