@@ -127,14 +127,15 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
             may_be,
         },
     );
-    (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2))
-        .prop_map(|(mut processes, mut unproven)| {
+    (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2)).prop_map(
+        |(mut processes, mut unproven)| {
             // A pid is one process's at a time: no table lists it twice.
             let mut pids = BTreeSet::new();
             processes.retain(|process| pids.insert(process.pid));
             unproven.retain(|process| pids.insert(process.pid));
             ProcessTable { processes, unproven, inits: Vec::new(), round: 1 }
-        })
+        },
+    )
 }
 
 /// The kernel's limits: how much of each is used, and what could not be looked at.
