@@ -20,7 +20,7 @@ pub const USER: &str = "system:serviceaccount:nrh-system:nrh-controller";
 /// The most that the flag takes: the ledger has so many slots.
 pub const CEILING: usize = 1_000;
 /// How long it may take to lead: a Lease of one that was killed runs out before.
-const LEADS: Duration = Duration::from_secs(60);
+const LEADS: Duration = Duration::from_mins(1);
 /// How long it may take to end when it is told to.
 const ENDS: Duration = Duration::from_secs(20);
 

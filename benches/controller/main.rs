@@ -9,7 +9,6 @@ mod answers;
 mod bare;
 mod engine;
 mod fleet;
-#[allow(dead_code, reason = "each benchmark is a program of its own")]
 #[path = "../meters/mod.rs"]
 mod meters;
 #[path = "../record/mod.rs"]

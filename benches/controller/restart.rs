@@ -16,7 +16,7 @@ use crate::stage::{Stage, all_closed, count, until};
 use crate::storm::watch_acts;
 
 /// For how long nothing may be written after a start.
-const AFTER: Duration = Duration::from_secs(60);
+const AFTER: Duration = Duration::from_mins(1);
 /// Words alone are written more seldom than that.
 const QUIET: Duration = Duration::from_secs(20);
 /// Nodes with a fault that was reported while no controller ran.

@@ -19,7 +19,7 @@ use crate::fleet::{Fleet, Lane};
 use crate::stage::{Stage, all_closed, at};
 
 /// An act that has not come by then does not come.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Milliseconds.
 struct Sample {

@@ -1,5 +1,7 @@
 //! What a process costs, read from outside of it.
 
+#![allow(dead_code, reason = "each benchmark is a program of its own")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
