@@ -34,8 +34,22 @@ enum Task {
     Look { node: String },
 }
 
+/// What nodes answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Nothing.
+    None,
+    /// They look again when they are asked to.
+    Looks,
+    /// They do what they are told to, too.
+    All,
+}
+
 /// Answers for as long as it is polled.
-pub async fn answer(client: &Client, fleet: &Shared) -> Result<Infallible> {
+pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result<Infallible> {
+    if answers == Answers::None {
+        return std::future::pending().await;
+    }
     let healths: Api<NodeRuntimeHealth> = Api::all(client.clone());
     let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");
     let mut healths = pin!(watcher(healths, Config::default()).default_backoff());
@@ -44,7 +58,7 @@ pub async fn answer(client: &Client, fleet: &Shared) -> Result<Infallible> {
     let mut looks = std::collections::BTreeMap::new();
     let mut running = JoinSet::new();
     loop {
-        let tasks = tokio::select! {
+        let tasks: Vec<Task> = tokio::select! {
             event = healths.try_next() => match event?.context("the watch of reports ended")? {
                 // What was asked before is not known to be open.
                 Event::InitApply(health) => {
@@ -66,7 +80,8 @@ pub async fn answer(client: &Client, fleet: &Shared) -> Result<Infallible> {
                 Vec::new()
             }
         };
-        for task in tasks {
+        let is_meant = |task: &Task| answers == Answers::All || matches!(task, Task::Look { .. });
+        for task in tasks.into_iter().filter(is_meant) {
             let (client, fleet, permits) = (client.clone(), fleet.clone(), permits.clone());
             running.spawn(async move {
                 let _permit = permits.acquire_owned().await?;

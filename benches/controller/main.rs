@@ -30,6 +30,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use nrh_testbed::{Bed, BedOptions, operator};
 
+use crate::answers::Answers;
 use crate::engine::{Engine, Program};
 use crate::fleet::{Fleet, Lane};
 use crate::stage::{POLICY, Stage, objects, until};
@@ -105,7 +106,7 @@ fn measure(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
 fn grow(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
     stage.bed.add_kwok_nodes(nodes - stage.nodes)?;
     stage.nodes = nodes;
-    stage.run(false, async |client| {
+    stage.run(Answers::None, async |client| {
         let api: Api<Node> = Api::all(client);
         // Few looks: each lists all nodes.
         until("all nodes Ready", Duration::from_secs(3), async || {
@@ -125,7 +126,7 @@ fn grow(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
 /// The controller makes the reports' objects, and every probe reports twice.
 fn first_reports(stage: &Stage<'_>) -> Result<()> {
     let (fleet, nodes) = (stage.fleet.clone(), stage.nodes);
-    stage.run(false, async |client| {
+    stage.run(Answers::None, async |client| {
         let names = objects(&client, nodes).await?;
         fleet.join(names.clone());
         for _ in 0..2 {

@@ -14,6 +14,7 @@ use kube::runtime::watcher::{Config, Event};
 use nrh::api::NodeRuntimeHealth;
 use nrh_testbed::Bed;
 
+use crate::answers::Answers;
 use crate::engine::Engine;
 use crate::meters;
 use crate::requests::{Asked, Log, phrase};
@@ -34,7 +35,7 @@ pub fn measure(stage: &mut Stage<'_>, engine: &Engine, window: Duration) -> Resu
     let minutes = window.as_secs_f64() / 60.0;
     let cpu = |milliseconds: u64| Duration::from_millis(milliseconds).as_secs_f64() / minutes;
     let per_minute = |requests: usize| count(requests) / minutes;
-    let json = stage.run(false, async |client| size(&client).await)?;
+    let json = stage.run(Answers::None, async |client| size(&client).await)?;
     let (now, peak) = engine.memory()?;
     let (memory, time) = match stage.nodes {
         1_000 => ("<= 20 MiB; best peer 58", ""),
@@ -58,7 +59,7 @@ fn look(stage: &Stage<'_>, engine: &Engine, window: Duration) -> Result<Rest> {
         is_listed.recv().context("the bare client has not listed anything")?;
         let before = engine.cpu()?;
         log.read()?;
-        stage.run(false, async |_| {
+        stage.run(Answers::None, async |_| {
             tokio::time::sleep(window).await;
             Ok(())
         })?;

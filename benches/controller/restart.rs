@@ -9,6 +9,7 @@ use nrh::api::NodeRuntimeHealth;
 use nrh::controller::leader::LEASE_DURATION;
 use tokio::time::sleep;
 
+use crate::answers::Answers;
 use crate::engine::Engine;
 use crate::fleet::Lane;
 use crate::requests::{Log, phrase};
@@ -28,9 +29,9 @@ const SILENT: Duration = Duration::from_secs(10);
 pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engine> {
     // What was written by others before has been set right by then.
     let mut log = Log::from_now(stage.bed)?;
-    stage.run(true, async |_| quiet(&mut log).await)?;
+    stage.run(Answers::All, async |_| quiet(&mut log).await)?;
     engine.stop()?;
-    let bare = stage.run(false, async |client| {
+    let bare = stage.run(Answers::None, async |client| {
         let begun = Instant::now();
         Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
         Api::<NodeRuntimeHealth>::all(client).list(&ListParams::default()).await?;
@@ -39,7 +40,7 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
     let mut log = Log::from_now(stage.bed)?;
     let engine = stage.program.start(stage.bed, "restarted", port)?;
     let nodes = stage.nodes;
-    let (first, asked) = stage.run(false, async |_| {
+    let (first, asked) = stage.run(Answers::None, async |_| {
         let first = engine.first_plan(nodes).await?;
         sleep(AFTER).await;
         Ok((first, log.read()?))
@@ -52,18 +53,18 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
 
     engine.stop()?;
     let (names, fleet) = (stage.fleet.take(STANDING), stage.fleet.clone());
-    stage.run(false, async |client| {
+    stage.run(Answers::None, async |client| {
         fleet.sicken(&names, Lane::Order, "Confirmed");
         fleet.report_all(&client, &names).await.map(drop)
     })?;
     let mut log = Log::from_now(stage.bed)?;
     let engine = stage.program.start(stage.bed, "restarted-again", port)?;
-    let early = stage.run(false, async |_| {
+    let early = stage.run(Answers::None, async |_| {
         engine.first_plan(nodes).await?;
         sleep(SILENT).await;
         Ok(log.read()?.acts().len())
     })?;
-    let acted = stage.run(true, async |client| {
+    let acted = stage.run(Answers::All, async |client| {
         let begun = Instant::now();
         fleet.report_all(&client, &names).await?;
         watch_acts(&mut log, names.len()).await?;
@@ -81,7 +82,7 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
 pub fn take_over(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Engine> {
     let second = stage.program.start(stage.bed, "second", port)?;
     let (names, fleet) = (stage.fleet.take(1), stage.fleet.clone());
-    let took = stage.run(true, async |client| {
+    let took = stage.run(Answers::All, async |client| {
         // It has to have listed everything, and to have seen two heartbeats of that node.
         sleep(Duration::from_secs(15)).await;
         for _ in 0..2 {

@@ -15,6 +15,7 @@ use nrh::api::NodeRuntimeHealth;
 use nrh::core::fault::FaultState;
 use serde::de::DeserializeOwned;
 
+use crate::answers::Answers;
 use crate::fleet::{Fleet, Lane};
 use crate::stage::{Stage, all_closed, at};
 
@@ -34,7 +35,7 @@ pub fn measure(stage: &mut Stage<'_>, samples: usize) -> Result<()> {
     for (lane, what) in [(Lane::Job, "a Job"), (Lane::Order, "an order"), (Lane::Cordon, "a cordon")] {
         let fleet = stage.fleet.clone();
         let names = fleet.take(samples);
-        let found = stage.run(true, async |client| {
+        let found = stage.run(Answers::All, async |client| {
             let found = follow(&client, &fleet, &names, lane).await?;
             fleet.heal(&names);
             fleet.report_all(&client, &names).await?;

@@ -1,6 +1,5 @@
 //! What every measurement works with: the bed, the controller's program, the played probes, and what was found.
 
-use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +9,7 @@ use nrh::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use nrh_testbed::Bed;
 use serde_json::json;
 
-use crate::answers;
+use crate::answers::{self, Answers};
 use crate::engine::Program;
 use crate::fleet::Shared;
 use crate::record::Line;
@@ -52,17 +51,11 @@ pub struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs a measurement while the probes send their heartbeats; with `answers` they also do what they are told to.
-    pub fn run<T: Send>(&self, answers: bool, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
+    /// Runs a measurement while the probes send their heartbeats and answer what they are asked.
+    pub fn run<T: Send>(&self, answers: Answers, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
         let fleet = self.fleet.clone();
         self.bed.run(async move |client| {
-            let others = async {
-                if answers {
-                    answers::answer(&client, &fleet).await
-                } else {
-                    std::future::pending::<Result<Infallible>>().await
-                }
-            };
+            let others = answers::answer(&client, &fleet, answers);
             tokio::select! {
                 result = work(client.clone()) => result,
                 ended = fleet.beats(&client) => match ended.context("heartbeats")? {},

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kube::Client;
 
+use crate::answers::Answers;
 use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Lane;
@@ -32,7 +33,8 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let what = if lane == Lane::Job { "Jobs" } else { "orders" };
     let names = stage.fleet.take(faults);
     let acts = names.len();
-    let storm = stage.run(false, async |client| {
+    // What is told to the nodes is not carried out yet; a look that has grown old is done again.
+    let storm = stage.run(Answers::Looks, async |client| {
         let fleet = stage.fleet.clone();
         fleet.report_all(&client, &names).await?;
         suspend(&client, true).await?;
@@ -60,7 +62,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let requests: usize = storm.asked.kinds().values().sum();
     let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
     let fresh = stage.fleet.names();
-    let bare = stage.run(false, async |_| {
+    let bare = stage.run(Answers::None, async |_| {
         let own = stage.program.client(stage.bed.client_config().await?)?;
         bare::rate(&own, stage.bed, &kinds, &fresh).await
     })?;
@@ -95,7 +97,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
 pub fn waves(stage: &mut Stage<'_>) -> Result<()> {
     let names = stage.fleet.take(stage.nodes);
     let fleet = stage.fleet.clone();
-    let (asked, seconds, acts, write) = stage.run(true, async |client| {
+    let (asked, seconds, acts, write) = stage.run(Answers::All, async |client| {
         suspend(&client, true).await?;
         fleet.report_all(&client, &names).await?;
         fleet.sicken(&names, Lane::Order, "Confirmed");
@@ -138,5 +140,5 @@ pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
 
 /// The nodes do what they were told to, and all episodes end.
 fn close(stage: &Stage<'_>) -> Result<()> {
-    stage.run(true, async |client: Client| all_closed(&client).await)
+    stage.run(Answers::All, async |client: Client| all_closed(&client).await)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use tokio::time::sleep;
 
+use crate::answers::Answers;
 use crate::fleet::Lane;
 use crate::requests::{Log, phrase};
 use crate::stage::{Stage, all_closed, count, until};
@@ -20,7 +21,7 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
     let all = stage.fleet.take(stage.nodes);
     let sick: Vec<String> = all.iter().take(CONFIRMED).cloned().collect();
     let fleet = stage.fleet.clone();
-    let (asked, reports, told, acts) = stage.run(true, async |client| {
+    let (asked, reports, told, acts) = stage.run(Answers::All, async |client| {
         fleet.report_all(&client, &sick).await?;
         let mut log = Log::from_now(stage.bed)?;
         let begun = Instant::now();
