@@ -20,7 +20,7 @@ TARGETS ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 
 .PHONY: help
 help: ## This text
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-16s %s\n", $$1, $$2}'
 
 .PHONY: protoc
 protoc:
@@ -67,12 +67,19 @@ matrix: ## Writes what the last tests have seen of each fault into docs/faults.m
 	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- matrix docs/faults.md
 
 .PHONY: bench
-bench: setup ## Benchmarks; writes target/bench/*.json
-	@$(CARGO) bench --package nrh --bench '*'
+bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
+	@$(CARGO) bench --package nrh --bench plan --bench latency --bench probe
 
 .PHONY: bench-probe
 bench-probe: setup ## What a probe costs on a node with 10, 100 and 250 pods (40 minutes); target/bench/probe.json
 	@$(CARGO) bench --package nrh --bench probe
+
+# Numbers of simulated nodes of `make bench-controller`, one after another; 50 shows in minutes whether everything works.
+NODES ?= 1000,5000
+
+.PHONY: bench-controller
+bench-controller: setup ## What the controller costs and how fast it is with NODES=1000,5000 simulated nodes; target/bench/controller.json
+	@NRH_BENCH_NODES=$(NODES) $(CARGO) bench --package nrh --bench controller
 
 # Minutes of `make soak`.
 SOAK ?= 60

@@ -1,5 +1,7 @@
 //! What a process costs, read from outside of it.
 
+#![allow(dead_code, reason = "each benchmark is a program of its own")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -17,7 +19,15 @@ pub fn pid(node: &Node, comm: &str) -> Result<i32> {
 
 /// CPU time in milliseconds, in steps of 10.
 pub fn cpu(pid: i32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    cpu_in(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
+}
+
+/// The same of the calling thread.
+pub fn cpu_of_thread() -> Result<u64> {
+    cpu_in(&fs::read_to_string("/proc/thread-self/stat")?)
+}
+
+fn cpu_in(stat: &str) -> Result<u64> {
     let (_, rest) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok()).context("user and system time");

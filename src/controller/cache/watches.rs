@@ -18,11 +18,15 @@ use super::Cache;
 use super::fold::{Folds, News};
 use crate::api::{NODE_NAMESPACE, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationPolicy};
 
+/// Objects in one answer to a first list. While it is read, an answer takes several times its size in memory, which is not
+/// given back to the system afterwards: with 500 of a thousand nodes, more than all that is kept of them.
+const PAGE: u32 = 100;
+
 /// Watches everything. Ends only when a watch ends, which none does: whoever calls it treats that as the
 /// end of the process.
 pub async fn run(client: Client, cache: Arc<Cache>) {
-    let ours = watcher::Config::default().labels(OPERATION_LABEL);
-    let all = watcher::Config::default();
+    let all = watcher::Config::default().page_size(PAGE);
+    let ours = all.clone().labels(OPERATION_LABEL);
     tokio::select! {
         () = watch(Api::<Node>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<DeserializeGuard<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}

@@ -1,0 +1,142 @@
+//! What nodes do when they are told to: orders, Jobs and looks are answered as soon as they are seen.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use nrh::api::NodeRuntimeHealth;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::fleet::{Fleet, Shared};
+
+/// Answers under way at a time.
+const PARALLEL: usize = 16;
+/// Label of a Job's pod.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// Something that a node has to do.
+enum Task {
+    /// Its order.
+    Order { node: String, operation: String },
+    /// Its Job, in this pod.
+    Job { node: String, operation: String, pod: String },
+    /// A look that is asked for.
+    Look { node: String },
+}
+
+/// What nodes answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// Nothing.
+    None,
+    /// They look again when they are asked to.
+    Looks,
+    /// They do what they are told to, too.
+    All,
+}
+
+/// Answers for as long as it is polled.
+pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result<Infallible> {
+    if answers == Answers::None {
+        return std::future::pending().await;
+    }
+    let healths: Api<NodeRuntimeHealth> = Api::all(client.clone());
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");
+    let mut healths = pin!(watcher(healths, Config::default()).default_backoff());
+    let mut pods = pin!(watcher(pods, Config::default().labels(JOB_NAME)).default_backoff().applied_objects());
+    let permits = Arc::new(Semaphore::new(PARALLEL));
+    let mut looks = std::collections::BTreeMap::new();
+    let mut running = JoinSet::new();
+    loop {
+        let tasks: Vec<Task> = tokio::select! {
+            event = healths.try_next() => match event?.context("the watch of reports ended")? {
+                // What was asked before is not known to be open.
+                Event::InitApply(health) => {
+                    looks.insert(health.name_any(), look(&health));
+                    ordered(&health).into_iter().collect()
+                }
+                Event::Apply(health) => {
+                    let asked = look(&health);
+                    let before = looks.insert(health.name_any(), asked).flatten();
+                    let is_asked = asked.is_some() && asked != before;
+                    let asks = is_asked.then(|| Task::Look { node: health.name_any() });
+                    asks.into_iter().chain(ordered(&health)).collect()
+                }
+                _ => Vec::new(),
+            },
+            pod = pods.try_next() => started(&pod?.context("the watch of Jobs' pods ended")?).into_iter().collect(),
+            Some(done) = running.join_next(), if !running.is_empty() => {
+                done??;
+                Vec::new()
+            }
+        };
+        let is_meant = |task: &Task| answers == Answers::All || matches!(task, Task::Look { .. });
+        for task in tasks.into_iter().filter(is_meant) {
+            let (client, fleet, permits) = (client.clone(), fleet.clone(), permits.clone());
+            running.spawn(async move {
+                let _permit = permits.acquire_owned().await?;
+                carry_out(&client, &fleet, task).await
+            });
+        }
+    }
+}
+
+fn look(health: &NodeRuntimeHealth) -> Option<u64> {
+    health.status.as_ref()?.remediation.as_ref()?.look_requested
+}
+
+fn ordered(health: &NodeRuntimeHealth) -> Option<Task> {
+    let order = health.status.as_ref()?.order.as_ref()?;
+    Some(Task::Order { node: health.name_any(), operation: order.operation_id.clone() })
+}
+
+/// A pod that kwok has begun to run.
+fn started(pod: &Pod) -> Option<Task> {
+    let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+    let operation = pod.labels().get(JOB_NAME)?.clone();
+    let node = pod.spec.as_ref()?.node_name.clone()?;
+    (runs && pod.metadata.deletion_timestamp.is_none()).then(|| Task::Job { node, operation, pod: pod.name_any() })
+}
+
+async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
+    let node = match task {
+        Task::Look { node } => node,
+        Task::Order { node, operation } => match fleet.carry_out(&node, &operation) {
+            Some(_) => node,
+            None => return Ok(()),
+        },
+        Task::Job { node, operation, pod } => match fleet.carry_out(&node, &operation) {
+            Some(outcome) => {
+                end(client, &pod, &outcome).await?;
+                node
+            }
+            None => return Ok(()),
+        },
+    };
+    fleet.report(client, &node).await
+}
+
+/// The kubelet's last word on the pod of a Job.
+async fn end(client: &Client, pod: &str, outcome: &Value) -> Result<()> {
+    let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+        "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
+            "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");
+    match pods.patch_status(pod, &PatchParams::default(), &Patch::Strategic(&status)).await {
+        Ok(_) => Ok(()),
+        // A Job that was given up takes its pod along.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => bail!("the end of pod {pod} cannot be written: {error}"),
+    }
+}

@@ -1,0 +1,201 @@
+//! A bare client that asks the same of the same API server: the same kinds of requests in the same share, without a thought.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use http::Request;
+use kube::Client;
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::stage::count;
+
+/// Requests in flight: as many as the engine has, eight chains of acts and eight writes of statuses.
+const PARALLEL: usize = 16;
+/// Requests that are repeated at most.
+const MOST: usize = 6_000;
+/// Label of what it makes, by which it is removed.
+const MARK: &str = "bench-bare";
+const GROUP: &str = "/apis/runtimehealth.io/v1alpha1";
+
+/// What it reached.
+#[derive(Debug, Default)]
+pub struct Bare {
+    /// Requests a second.
+    pub rate: f64,
+    /// How many.
+    pub requests: usize,
+    /// Those that the server did not carry out.
+    pub refused: usize,
+    left_out: BTreeSet<String>,
+}
+
+impl Bare {
+    /// Kinds of requests that cannot be repeated.
+    pub fn left_out(&self) -> String {
+        if self.left_out.is_empty() {
+            return "none".to_owned();
+        }
+        self.left_out.iter().cloned().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The same requests once more, in the same order, on other objects of the same kinds.
+pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]) -> Result<Bare> {
+    let templates = Templates::read(bed)?;
+    let mut bare = Bare::default();
+    let mut requests = Vec::new();
+    for (index, kind) in kinds.iter().take(MOST).enumerate() {
+        let node = nodes.get(index % nodes.len().max(1)).context("a node")?;
+        match templates.request(kind, index, node)? {
+            Some(request) => requests.push(request),
+            None => {
+                bare.left_out.insert(kind.clone());
+            }
+        }
+    }
+    bare.requests = requests.len();
+    let begun = Instant::now();
+    let sent = futures::stream::iter(requests).map(|request| async { client.request_text(request).await.err() });
+    let errors: Vec<_> = sent.buffer_unordered(PARALLEL).filter_map(|error| async { error }).collect().await;
+    bare.rate = count(bare.requests) / begun.elapsed().as_secs_f64();
+    bare.refused = errors.len();
+    if let Some(error) = errors.first() {
+        println!("    the first refusal of the bare client: {error}");
+    }
+    for kind in ["noderemediations", "jobs --namespace=nrh-node"] {
+        let words: Vec<&str> = kind.split(' ').collect();
+        let label = format!("--selector={MARK}=yes");
+        bed.kubectl(&[&["delete", "--wait=false", &label], words.as_slice()].concat())?;
+    }
+    Ok(bare)
+}
+
+/// What the requests are made from: objects that the controller has made.
+struct Templates {
+    episode: Value,
+    episodes: Vec<String>,
+    policy: String,
+    job: Option<Value>,
+    /// The controller's part of a report, by node.
+    reports: BTreeMap<String, Value>,
+}
+
+impl Templates {
+    fn read(bed: &Bed) -> Result<Self> {
+        let list = |what: &[&str]| -> Result<Vec<Value>> {
+            let text = bed.kubectl(&[&["get", "-o", "json"], what].concat())?;
+            let mut list: Value = serde_json::from_str(&text)?;
+            Ok(list["items"].take().as_array().cloned().unwrap_or_default())
+        };
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let episodes = list(&["noderemediations"])?;
+        let jobs = list(&["jobs", "--namespace=nrh-node"])?;
+        Ok(Self {
+            episode: episodes.first().cloned().context("an episode as a template")?,
+            episodes: episodes.iter().map(name).collect(),
+            policy: "bench".to_owned(),
+            job: jobs.into_iter().next(),
+            reports: list(&["noderuntimehealths"])?.into_iter().map(|report| (name(&report), report)).collect(),
+        })
+    }
+
+    /// A request of this kind; none where there is no way to ask the same.
+    fn request(&self, kind: &str, index: usize, node: &str) -> Result<Option<Request<Vec<u8>>>> {
+        let episode = self.episodes.get(index % self.episodes.len().max(1)).context("an episode")?;
+        let merge = "application/merge-patch+json";
+        let made = match kind {
+            "get nodes" => get(&format!("/api/v1/nodes/{node}")),
+            "get noderuntimehealths" => get(&format!("{GROUP}/noderuntimehealths/{node}")),
+            "get remediationpolicies" => get(&format!("{GROUP}/remediationpolicies/{}", self.policy)),
+            "get noderemediations" => get(&format!("{GROUP}/noderemediations/{episode}")),
+            "list pods" => get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit=500")),
+            "create noderemediations" => {
+                let body = json!({
+                    "apiVersion": self.episode["apiVersion"], "kind": self.episode["kind"], "spec": self.episode["spec"],
+                    "metadata": {"name": format!("bare-{index}-{}", stamp()), "labels": {MARK: "yes"}},
+                });
+                send("POST", &format!("{GROUP}/noderemediations"), "application/json", &body)
+            }
+            "patch noderemediations/status" => {
+                let body = json!({"status": {"message": format!("written by a bare client: {index}")}});
+                send("PATCH", &format!("{GROUP}/noderemediations/{episode}/status"), merge, &body)
+            }
+            "patch noderuntimehealths/status" => {
+                // An order would be one to somebody: the same field manager writes another word of its own.
+                let body = json!({"status": {"summary": {"doing": format!("bare {index}")}}});
+                send("PATCH", &format!("{GROUP}/noderuntimehealths/{node}/status"), merge, &body)
+            }
+            "apply noderuntimehealths/status" => {
+                let report = self.reports.get(node).context("a report")?;
+                let body = apply(report, index);
+                let path = format!("{GROUP}/noderuntimehealths/{node}/status?fieldManager=nrh-controller&force=true");
+                send("PATCH", &path, "application/apply-patch+yaml", &body)
+            }
+            "create jobs" => {
+                let Some(job) = &self.job else { return Ok(None) };
+                let body = another(job, index);
+                send("POST", "/apis/batch/v1/namespaces/nrh-node/jobs", "application/json", &body)
+            }
+            "create events" => {
+                let body = json!({
+                    "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Acted", "action": "RunJob",
+                    "metadata": {"name": format!("bare-{index}-{}", stamp()), "namespace": "default"},
+                    "note": "written by a bare client", "reportingController": "nrh-controller", "reportingInstance": "bare",
+                    "eventTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
+                    "regarding": {"apiVersion": "v1", "kind": "Node", "name": node},
+                });
+                send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", "application/json", &body)
+            }
+            "patch configmaps" => {
+                let body = json!({"metadata": {"annotations": {MARK: index.to_string()}}});
+                send("PATCH", "/api/v1/namespaces/nrh-system/configmaps/nrh-ledger", merge, &body)
+            }
+            _ => return Ok(None),
+        };
+        made.map(Some)
+    }
+}
+
+/// Different in each run.
+fn stamp() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+/// What the controller owns of a report, with another word in it.
+fn apply(report: &Value, index: usize) -> Value {
+    let owned = ["ProbeReporting", "PodsProgressing", "SelfHealing", "NodeStable"];
+    let conditions = report["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let own: Vec<Value> =
+        conditions.into_iter().filter(|c| c["type"].as_str().is_some_and(|kind| owned.contains(&kind))).collect();
+    let mut status = json!({"conditions": own, "remediation": report["status"]["remediation"], "summary": report["status"]["summary"]});
+    if let Some(summary) = status["summary"].as_object_mut() {
+        summary.insert("doing".to_owned(), json!(format!("bare {index}")));
+    }
+    json!({"apiVersion": report["apiVersion"], "kind": report["kind"], "status": status})
+}
+
+/// Another Job of the same shape, which no controller of ours knows.
+fn another(job: &Value, index: usize) -> Value {
+    let mut template = job["spec"]["template"].clone();
+    template["metadata"] = json!({"labels": {MARK: "yes"}});
+    let mut spec = job["spec"].clone();
+    if let Some(fields) = spec.as_object_mut() {
+        fields.remove("selector");
+        fields.remove("manualSelector");
+        fields.insert("template".to_owned(), template);
+    }
+    json!({"apiVersion": "batch/v1", "kind": "Job", "spec": spec,
+        "metadata": {"name": format!("bare-{index}-{}", stamp()), "namespace": "nrh-node", "labels": {MARK: "yes"}}})
+}
+
+fn get(path: &str) -> Result<Request<Vec<u8>>> {
+    Ok(Request::get(path).body(Vec::new())?)
+}
+
+fn send(method: &str, path: &str, content: &str, body: &Value) -> Result<Request<Vec<u8>>> {
+    let request = Request::builder().method(method).uri(path).header("content-type", content);
+    Ok(request.body(serde_json::to_vec(body)?)?)
+}

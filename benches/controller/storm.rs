@@ -1,0 +1,144 @@
+//! Many faults at once: acts a second, requests for each, and how near the engine comes to a bare client.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+
+use crate::answers::Answers;
+use crate::bare;
+use crate::engine::{CEILING, Engine};
+use crate::fleet::Lane;
+use crate::requests::{Asked, Log, kind, phrase};
+use crate::stage::{Stage, all_closed, count, suspend, until};
+
+/// Requests that follow the last act: what is written about it, events.
+const TAIL: Duration = Duration::from_secs(5);
+/// How often the log is read.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What a storm came to.
+struct Storm {
+    /// Until the last act.
+    asked: Asked,
+    /// And what came after it.
+    with_tail: usize,
+    seconds: f64,
+    acts: usize,
+}
+
+/// `faults` nodes are sick when the policy is let go: nothing is in the way but the engine and the API server. The
+/// controller is another one afterwards: none runs while the bare client does.
+pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane, port: u16) -> Result<Engine> {
+    let what = if lane == Lane::Job { "Jobs" } else { "orders" };
+    let names = stage.fleet.take(faults);
+    let acts = names.len();
+    // What is told to the nodes is not carried out yet; a look that has grown old is done again.
+    let storm = stage.run(Answers::Looks, async |client| {
+        let fleet = stage.fleet.clone();
+        fleet.report_all(&client, &names).await?;
+        suspend(&client, true).await?;
+        fleet.sicken(&names, lane, "Confirmed");
+        fleet.report_all(&client, &names).await?;
+        // What is said about the faults that are held is no part of what is done about them.
+        tokio::time::sleep(TAIL).await;
+        let mut log = Log::from_now(stage.bed)?;
+        suspend(&client, false).await?;
+        let asked = watch_acts(&mut log, acts).await?;
+        let done = asked.acts();
+        let first = asked
+            .between(0.0, f64::MAX)
+            .first()
+            .map(|entry| crate::requests::seconds(entry.request_received_timestamp));
+        let (first, last) = first.zip(done.last().copied()).context("no act was seen")?;
+        let until_last = Asked { all: asked.all, ours: asked.between(first, last).into_iter().cloned().collect() };
+        tokio::time::sleep(TAIL).await;
+        let mut all = asked;
+        all.extend(log.read()?);
+        Ok(Storm { asked: until_last, with_tail: all.kinds().values().sum(), seconds: last - first, acts: done.len() })
+    })?;
+    close(stage)?;
+    engine.stop()?;
+    let requests: usize = storm.asked.kinds().values().sum();
+    let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
+    let fresh = stage.fleet.names();
+    let bare = stage.run(Answers::None, async |_| {
+        let own = stage.program.client(stage.bed.client_config().await?)?;
+        bare::rate(&own, stage.bed, &kinds, &fresh).await
+    })?;
+    println!("    until the last act, for each: {}", phrase(&storm.asked.kinds(), storm.acts));
+    println!(
+        "    bare client: {} requests, {} of them refused; left out: {}",
+        bare.requests,
+        bare.refused,
+        bare.left_out()
+    );
+    let rate = count(requests) / storm.seconds;
+    let of = format!("{faults} faults, {what}");
+    stage.note(
+        &format!("{of}: acts a second : as bare requests"),
+        count(storm.acts) / storm.seconds,
+        "1/s",
+        bare.rate * count(storm.acts) / count(requests.max(1)),
+        ">= 40; best peer 9.1",
+    );
+    stage.note(&format!("{of}: requests a second : bare client"), rate, "1/s", bare.rate, "ratio >= 0.60");
+    stage.note(
+        &format!("{of}: requests an act until the last act : with what follows"),
+        count(requests) / count(storm.acts),
+        "",
+        count(storm.with_tail) / count(storm.acts),
+        "<= 6",
+    );
+    stage.program.start(stage.bed, "controller-after-storm", port)
+}
+
+/// All nodes have a fault, and the ledger lets no more than its ceiling be healed at a time.
+pub fn waves(stage: &mut Stage<'_>) -> Result<()> {
+    let names = stage.fleet.take(stage.nodes);
+    let fleet = stage.fleet.clone();
+    let (asked, seconds, acts, write) = stage.run(Answers::All, async |client| {
+        suspend(&client, true).await?;
+        fleet.report_all(&client, &names).await?;
+        fleet.sicken(&names, Lane::Order, "Confirmed");
+        let write = fleet.report_all(&client, &names).await?;
+        let mut log = Log::from_now(stage.bed)?;
+        suspend(&client, false).await?;
+        let mut asked = watch_acts(&mut log, names.len()).await?;
+        let done = asked.acts();
+        let seconds = done.last().zip(done.first()).map_or(0.0, |(last, first)| last - first);
+        all_closed(&client).await?;
+        asked.extend(log.read()?);
+        Ok((asked, seconds, done.len(), write))
+    })?;
+    let kinds = asked.kinds();
+    println!("    from start to end, for each: {}", phrase(&kinds, acts));
+    let of = format!("{} faults in waves of {CEILING}", names.len());
+    let reports = count(names.len()) / write.as_secs_f64();
+    stage.note(
+        &format!("{of}: acts a second : bare reports"),
+        count(acts) / seconds,
+        "1/s",
+        reports,
+        ">= 40; best peer 9.1",
+    );
+    let each = count(kinds.values().sum()) / count(acts);
+    stage.note(&format!("{of}: requests an episode : target"), each, "", 6.0, "<= 6");
+    Ok(())
+}
+
+/// Reads the log until so many acts are in it.
+pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
+    let mut asked = Asked::default();
+    until("an act for each fault", LOOK, async || {
+        asked.extend(log.read()?);
+        Ok(asked.acts().len() >= acts)
+    })
+    .await?;
+    Ok(asked)
+}
+
+/// The nodes do what they were told to, and all episodes end.
+fn close(stage: &Stage<'_>) -> Result<()> {
+    stage.run(Answers::All, async |client: Client| all_closed(&client).await)
+}

@@ -1,0 +1,69 @@
+//! All nodes suspect something at once: what that costs the API server, and whether a real fault amid them is healed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use crate::answers::Answers;
+use crate::fleet::Lane;
+use crate::requests::{Log, phrase};
+use crate::stage::{Stage, all_closed, count, until};
+use crate::storm::watch_acts;
+
+/// So many of them confirm what they suspect.
+const CONFIRMED: usize = 20;
+/// Without a write for so long, everything has been said.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Measures it.
+pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
+    let all = stage.fleet.take(stage.nodes);
+    let sick: Vec<String> = all.iter().take(CONFIRMED).cloned().collect();
+    let fleet = stage.fleet.clone();
+    let (asked, reports, told, acts) = stage.run(Answers::All, async |client| {
+        fleet.report_all(&client, &sick).await?;
+        let mut log = Log::from_now(stage.bed)?;
+        let begun = Instant::now();
+        fleet.sicken(&all, Lane::Order, "Suspected");
+        fleet.report_all(&client, &all).await?;
+        let reports = begun.elapsed();
+        fleet.sicken(&sick, Lane::Order, "Confirmed");
+        fleet.report_all(&client, &sick).await?;
+        let mut asked = watch_acts(&mut log, CONFIRMED.min(sick.len())).await?;
+        let (mut told, mut last) = (begun.elapsed(), Instant::now());
+        until("an end of what is written about suspicions", Duration::from_secs(1), async || {
+            let more = log.read()?;
+            if more.kinds().keys().any(|kind| kind.contains("noderuntimehealths/status")) {
+                (told, last) = (begun.elapsed(), Instant::now());
+            }
+            asked.extend(more);
+            Ok(last.elapsed() > QUIET)
+        })
+        .await?;
+        let acts = asked.acts().len();
+        all_closed(&client).await?;
+        fleet.heal(&all);
+        fleet.report_all(&client, &all).await?;
+        sleep(QUIET).await;
+        Ok((asked, reports, told, acts))
+    })?;
+    let kinds = asked.kinds();
+    println!("    for each node: {}", phrase(&kinds, stage.nodes));
+    stage.note(
+        "all suspect: the controller's requests : their reports",
+        count(kinds.values().sum()),
+        "",
+        count(all.len()),
+        "",
+    );
+    stage.note(
+        "all suspect: until all is told : until all have reported",
+        told.as_secs_f64(),
+        "s",
+        reports.as_secs_f64(),
+        "",
+    );
+    stage.note("all suspect: confirmed faults acted upon : confirmed", count(acts), "", count(sick.len()), "ratio 1");
+    Ok(())
+}
