@@ -173,8 +173,8 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
 
 #[test]
 fn a_hand_off_that_slips_past_the_server_is_refused() {
-    let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
     type Change = fn(&mut nrh::api::policy::PolicyStep);
+    let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
     let cases: [(Change, &str); 5] = [
         (|step| step.hand_off = None, "steps[2].handOff: needed with action HandOff"),
         (|step| step.attempts = 2, "steps[2].attempts: HandOff is tried once"),

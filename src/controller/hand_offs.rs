@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn seen(operation: &str, status: Value) -> HandOffView {
+    fn seen(operation: &str, status: &Value) -> HandOffView {
         let object = json!({"apiVersion": "r.example/v1", "kind": "Fix", "status": status,
             "metadata": {"name": "w1", "annotations": {OPERATION_LABEL: operation}}});
         view(&serde_json::from_value(object).unwrap(), &handed())
@@ -174,17 +174,17 @@ mod tests {
     #[test]
     fn the_conditions_of_the_contract_are_read_and_other_kinds_have_a_phase() {
         let of = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m"});
-        let busy = seen("e-1-2", json!({"conditions": [of("Processing", "True"), of("Succeeded", "Unknown")]}));
+        let busy = seen("e-1-2", &json!({"conditions": [of("Processing", "True"), of("Succeeded", "Unknown")]}));
         assert_eq!((busy.processing, busy.succeeded), (Tri::True, Tri::Unknown));
-        let failed = seen("e-1-2", json!({"conditions": [of("Processing", "False"), of("Succeeded", "False")]}));
+        let failed = seen("e-1-2", &json!({"conditions": [of("Processing", "False"), of("Succeeded", "False")]}));
         assert_eq!((failed.succeeded, failed.message.as_str()), (Tri::False, "Succeeded=False R: m"));
-        let goes = seen("e-1-2", json!({"conditions": [of("PermanentNodeDeletionExpected", "True")]}));
+        let goes = seen("e-1-2", &json!({"conditions": [of("PermanentNodeDeletionExpected", "True")]}));
         assert!(goes.node_goes && !busy.node_goes);
-        let metal = seen("e-1-2", json!({"phase": "Running"}));
+        let metal = seen("e-1-2", &json!({"phase": "Running"}));
         assert_eq!((metal.succeeded, metal.message.as_str()), (Tri::Unknown, "phase Running"));
-        let nonsense = seen("e-1-2", json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
+        let nonsense = seen("e-1-2", &json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
         assert!(nonsense.exists && nonsense.succeeded == Tri::Unknown);
-        let others = seen("other", json!({"conditions": [of("Succeeded", "True")]}));
+        let others = seen("other", &json!({"conditions": [of("Succeeded", "True")]}));
         assert_eq!(others, HandOffView::default(), "somebody else's says nothing of ours");
     }
 

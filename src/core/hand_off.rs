@@ -217,6 +217,7 @@ mod tests {
 
     #[test]
     fn what_can_be_no_template_is_named() {
+        type Change = fn(&mut TemplateRef);
         assert_eq!(template().problems(), Vec::<String>::new());
         let metal = TemplateRef {
             api_version: "infrastructure.cluster.x-k8s.io/v1beta1".into(),
@@ -224,7 +225,6 @@ mod tests {
             ..template()
         };
         assert_eq!(metal.problems(), Vec::<String>::new());
-        type Change = fn(&mut TemplateRef);
         let cases: [(Change, &str); 10] = [
             (|t| t.api_version = "v1".into(), "apiVersion: expected group and version"),
             (|t| t.api_version = "apps/v1".into(), "apiVersion: expected group and version"),

@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    fn standing(metadata: Value) -> DynamicObject {
+    fn standing(metadata: &Value) -> DynamicObject {
         let mut object =
             json!({"apiVersion": "r.example/v1", "kind": "Fix", "metadata": {"name": "w1", "namespace": "m"}});
         object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn only_the_object_of_this_very_operation_is_taken_for_made() {
         let of = |id: &str| json!({"annotations": {OPERATION_LABEL: id, EPISODE_ANNOTATION: "e-1"}});
-        assert!(matches!(not_made(&standing(of("e-1-2")), &handed()), Ok(ActResult::Started)));
-        let told = |metadata: Value| match not_made(&standing(metadata), &handed()) {
+        assert!(matches!(not_made(&standing(&of("e-1-2")), &handed()), Ok(ActResult::Started)));
+        let told = |metadata: Value| match not_made(&standing(&metadata), &handed()) {
             Ok(ActResult::Refused { reason: OutcomeReason::Protected, message }) => message,
             other => panic!("{other:?}"),
         };
@@ -222,6 +222,6 @@ mod tests {
         assert!(told(json!({"managedFields": [{"manager": "kubectl"}]})).contains("made by kubectl:"));
         assert!(told(json!({})).contains("without an owner:"));
         let going = json!({"deletionTimestamp": "2025-01-01T00:00:00Z"});
-        assert!(matches!(not_made(&standing(going), &handed()), Err(ApplyError::NotNow(_))));
+        assert!(matches!(not_made(&standing(&going), &handed()), Err(ApplyError::NotNow(_))));
     }
 }
