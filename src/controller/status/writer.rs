@@ -27,7 +27,6 @@ use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
-use crate::core::episode::{Episode, StepState};
 use crate::core::plan::NodeOutlook;
 
 /// Most writes at the same time.
@@ -40,9 +39,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const REPAIR: Duration = Duration::from_secs(30);
 /// Least time between two writes about one node where only words differ.
 const WORDS_EVERY: Duration = Duration::from_secs(15);
-/// For how long nothing is written about a node on which an act is being made: an order goes into the same object, at the
-/// version that was read right before, and our own word in between would put it off.
-const AWAY_FROM_ACTS: Duration = Duration::from_secs(1);
 /// Wait after a write that failed, before the same object is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -87,8 +83,6 @@ pub struct StatusWriter {
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
-    /// Nodes on which acts are being made, since when they are known to be.
-    acting: BTreeMap<String, Instant>,
 }
 
 impl StatusWriter {
@@ -101,7 +95,7 @@ impl StatusWriter {
         outlook: watch::Receiver<Arc<Outlook>>,
     ) -> Self {
         let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { calls, cache, clock, leadership, outlook, asked, written, not_before, acting: BTreeMap::new() }
+        Self { calls, cache, clock, leadership, outlook, asked, written, not_before }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -127,9 +121,6 @@ impl StatusWriter {
 
     /// How long nothing has to be compared where no plan comes: a comparison of all nodes costs as much as a decision.
     fn rest(&self) -> Duration {
-        if !self.acting.is_empty() {
-            return AWAY_FROM_ACTS;
-        }
         let is_held_back = !self.not_before.is_empty() || !self.written.is_empty();
         if is_held_back { AFTER_FAILURE } else { REPAIR }
     }
@@ -179,7 +170,6 @@ impl StatusWriter {
             }
         }
         self.asked.retain(|node, _| state.standing.contains_key(node));
-        self.note_acts(outlook, &state, now);
         for (node, view) in &state.snapshot.nodes {
             if writes.len() >= ROUND {
                 break;
@@ -194,7 +184,6 @@ impl StatusWriter {
                 Some(standing) if standing.owner.as_deref() != Some(view.uid.as_str()) => {
                     writes.push(Write::Remove { node: node.clone(), uid: standing.uid.clone() });
                 }
-                Some(_) if self.acting.get(node).is_some_and(|since| now < *since + AWAY_FROM_ACTS) => {}
                 Some(standing) => {
                     if let Some((outlook, held)) = outlook.nodes.get(node) {
                         writes.extend(self.node_write(node, outlook, held, standing, now));
@@ -204,19 +193,6 @@ impl StatusWriter {
         }
         writes.retain(|write| !self.not_before.contains_key(&write.key()));
         writes
-    }
-
-    /// Notes the nodes whose episode is being opened, or has a step that is reserved and not taken yet.
-    fn note_acts(&mut self, outlook: &Outlook, state: &State, now: Instant) {
-        let is_acted_upon = |(outlook, _): &(NodeOutlook, Vec<String>)| {
-            let Some(name) = &outlook.episode else { return false };
-            let episode = state.snapshot.episodes.get(name);
-            let is_reserved = |episode: &Episode| episode.steps.iter().any(|step| step.state == StepState::Reserved);
-            episode.is_none_or(|episode| episode.is_open() && is_reserved(episode))
-        };
-        let before = std::mem::take(&mut self.acting);
-        let acted_upon = outlook.nodes.iter().filter(|(_, seen)| is_acted_upon(seen));
-        self.acting = acted_upon.map(|(node, _)| (node.clone(), before.get(node).copied().unwrap_or(now))).collect();
     }
 
     fn node_write(
