@@ -4,6 +4,8 @@
 mod fake_api;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
+#[path = "controller/orders.rs"]
+mod orders;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -22,6 +22,10 @@ use crate::core::plan::Operation;
 use crate::core::stuck;
 use crate::core::thresholds::Thresholds;
 
+/// How often an act is made anew at once whose object somebody else has written right before: the probe, and our own status,
+/// stand in the object of an order, too.
+const CONFLICTS: u32 = 2;
+
 fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
 }
@@ -37,23 +41,23 @@ impl Applier {
         operation: &Operation,
     ) -> Result<(), ApplyError> {
         let kind = operation_name(operation);
-        let live = match Box::pin(self.recheck(name, operation_id, node, node_uid)).await {
-            Ok(live) => live,
-            Err(error) => {
-                self.metrics.act(kind, "NotNow");
-                return Err(error);
+        let mut conflicts = 0;
+        let (live, result) = loop {
+            let live = match Box::pin(self.recheck(name, operation_id, node, node_uid)).await {
+                Ok(live) => live,
+                Err(error) => {
+                    self.metrics.act(kind, "NotNow");
+                    return Err(error);
+                }
+            };
+            if self.leadership.term(Instant::now()).is_none() {
+                return Err(ApplyError::NotLeading);
             }
-        };
-        if self.leadership.term(Instant::now()).is_none() {
-            return Err(ApplyError::NotLeading);
-        }
-        let result = match operation {
-            Operation::Cordon => self.cordon(name, &live).await,
-            Operation::DeletePod(pod) => self.delete_pod(pod, node, &live).await,
-            Operation::RunJob(order) => self.run_job(order).await,
-            Operation::GiveOrder(order) => self.give_order(order, &live).await,
-            Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, &live)).await,
-            Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
+            match self.carry_out(name, operation_id, operation, &live).await {
+                // Nothing was done at that version: what stands there now is looked at anew, and at once.
+                Err(ApplyError::Call(error)) if error.is_conflict() && conflicts < CONFLICTS => conflicts += 1,
+                result => break (live, result),
+            }
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
         self.metrics.act(kind, result_name(&result));
@@ -61,6 +65,24 @@ impl Applier {
         self.events.acted(&live.node, name, kind, &result);
         let next = episode::acted(&live.episode, operation_id, result, self.clock.now());
         self.write_episode(&next).await
+    }
+
+    /// The act itself, on what was read right before.
+    async fn carry_out(
+        &self,
+        name: &str,
+        operation_id: &str,
+        operation: &Operation,
+        live: &Live,
+    ) -> Result<ActResult, ApplyError> {
+        match operation {
+            Operation::Cordon => self.cordon(name, live).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
+            Operation::RunJob(order) => self.run_job(order).await,
+            Operation::GiveOrder(order) => self.give_order(order, live).await,
+            Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
+            Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
+        }
     }
 
     async fn cordon(&self, name: &str, live: &Live) -> Result<ActResult, ApplyError> {
