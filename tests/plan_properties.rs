@@ -32,6 +32,8 @@ mod restarts;
 mod samples;
 #[path = "plan/storms.rs"]
 mod storms;
+#[path = "plan/trials.rs"]
+mod trials;
 #[path = "plan/windows.rs"]
 mod windows;
 #[path = "plan/world.rs"]

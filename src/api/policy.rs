@@ -56,8 +56,9 @@ pub struct RemediationPolicySpec {
     /// Which nodes the policy is for, by their labels. Absent or empty = all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Where two policies have a rule for the same fault of a node, the higher priority heals it; then the name decides.
-    /// -1000 to 1000, default 0.
+    /// Where two policies that enforce have a rule for the same fault of a node, the higher priority heals it; then the name
+    /// decides. A dry run takes nothing from them, and records what it would have done in place of a lower one. -1000 to 1000,
+    /// default 0.
     #[serde(default)]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: i32,

@@ -562,6 +562,28 @@ proptest! {
     }
 
     #[test]
+    fn a_dry_run_beside_it_changes_nothing_that_is_done(
+        mut world in worlds(),
+        rounds in prop::collection::vec(round(), 1..25),
+        ladder in ladders(),
+        priority in -1..=1,
+    ) {
+        let mut tried = world.clone();
+        let mut trial = policy("a-trial", &[rule("r", &FaultType::ALL, &ladder)]);
+        (trial.mode, trial.priority) = (Mode::DryRun, priority);
+        tried.policies.push(trial);
+        for (turn, round) in rounds.iter().enumerate() {
+            for world in [&mut world, &mut tried] {
+                happen(world, &round.event, turn);
+                world.tick(secs(round.wait));
+                world.pass();
+            }
+            prop_assert_eq!(&world.log, &tried.log);
+            prop_assert_eq!(&world.ledger.as_ref().map(|l| l.slots.len()), &tried.ledger.as_ref().map(|l| l.slots.len()));
+        }
+    }
+
+    #[test]
     fn a_decision_is_content_with_its_own_result(
         mut world in worlds(),
         rounds in prop::collection::vec(round(), 1..12),

@@ -102,10 +102,20 @@ impl Probe {
 
 impl<'a> NodeFacts<'a> {
     /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
-    /// rule for a fault does not keep it from those that have one.
+    /// rule for a fault does not keep it from those that have one, and a dry run not from those that act.
     pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
-        let first = self.policies.iter().find(|policy| policy.rule_for(fault).is_some());
-        first.or_else(|| self.policies.first()).copied()
+        let acts = self.with_rule(fault).find(|policy| policy.mode == Mode::Enforce);
+        acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
+    }
+
+    /// The dry run that would heal this fault in its place, if it acted.
+    pub fn trial_for(&self, fault: &Fault) -> Option<&'a Policy> {
+        let heals = self.policy_for(fault).filter(|heals| heals.mode == Mode::Enforce)?;
+        self.with_rule(fault).next().filter(|first| first.name != heals.name)
+    }
+
+    fn with_rule(&self, fault: &Fault) -> impl Iterator<Item = &'a Policy> {
+        self.policies.iter().copied().filter(move |policy| policy.rule_for(fault).is_some())
     }
 }
 

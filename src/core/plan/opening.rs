@@ -24,6 +24,14 @@ struct Candidate<'c, 'a> {
     policy: &'a Policy,
     ready: Vec<(&'c Seen<'a>, &'a Rule)>,
     worst: Severity,
+    /// Whether it is a dry run beside a policy that acts: recorded, and nothing else is said of it.
+    is_trial: bool,
+}
+
+impl<'c, 'a> Candidate<'c, 'a> {
+    fn new(facts: &'c NodeFacts<'a>, policy: &'a Policy, seen: &'c Seen<'a>, rule: &'a Rule, is_trial: bool) -> Self {
+        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, is_trial }
+    }
 }
 
 /// What opening came to.
@@ -51,17 +59,27 @@ pub(super) fn open<'a>(
     for facts in nodes.values() {
         remember_simulated(ctx, facts, slots, wake);
     }
-    // Stable: on one node the policy of the most urgent fault comes first.
-    candidates.sort_by(|a, b| b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name)));
+    // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
+    let is_trial = |candidate: &Candidate<'_, '_>| candidate.is_trial;
+    candidates.sort_by(|a, b| {
+        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
+        is_trial(a).cmp(&is_trial(b)).then(by_urgency)
+    });
     let mut taken: BTreeMap<&str, &'a Policy> = BTreeMap::new();
     for candidate in candidates {
         let node = candidate.facts.name;
         // A policy that starts nothing keeps no other one from the node, and neither does a dry run.
         let begun = match taken.get(node) {
-            Some(first) => Err(goes_first(node, first)),
-            None => begin(ctx, &candidate, nodes, slots, wake),
+            Some(first) if !candidate.is_trial => Err(goes_first(node, first)),
+            _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
         };
         match begun {
+            Ok(mut turn) if candidate.is_trial => {
+                turn.held.clear();
+                opened.turns.push(turn);
+            }
+            // What is said of the node is said by the policy that acts.
+            Err(_) if candidate.is_trial => {}
             Ok(turn) => {
                 if turn.episode.is_open() {
                     taken.insert(node, candidate.policy);
@@ -104,11 +122,21 @@ fn on_node<'c, 'a>(
         match readiness::judge(ctx, facts, policy, seen) {
             Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
             Ok(rule) => match candidates.iter_mut().find(|candidate| candidate.policy.name == policy.name) {
-                Some(candidate) => candidate.ready.push((seen, rule)),
-                None => {
-                    candidates.push(Candidate { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity });
+                Some(candidate) => {
+                    candidate.is_trial = false;
+                    candidate.ready.push((seen, rule));
                 }
+                None => candidates.push(Candidate::new(facts, policy, seen, rule, false)),
             },
+        }
+        let trial = facts.trial_for(&seen.fault).filter(|_| facts.view.is_some());
+        if let Some((policy, rule)) =
+            trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
+        {
+            match candidates.iter_mut().find(|candidate| candidate.policy.name == policy.name) {
+                Some(candidate) => candidate.ready.push((seen, rule)),
+                None => candidates.push(Candidate::new(facts, policy, seen, rule, true)),
+            }
         }
     }
     candidates
@@ -182,6 +210,7 @@ fn begin<'a>(
     candidate: &Candidate<'_, 'a>,
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
     slots: &mut Slots,
+    opened: &[Turn],
     wake: &mut Wake,
 ) -> Result<Turn, Hold> {
     let (facts, policy) = (candidate.facts, candidate.policy);
@@ -199,7 +228,7 @@ fn begin<'a>(
         return Err(Hold::new(reason, &message));
     }
     let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
-    let name = name(ctx, facts, &uid, first);
+    let name = name(ctx, facts, &uid, first, opened);
     if let Some(unseen) = slots.unseen_episode(facts.name, &name) {
         let message = format!("episode {unseen} holds a slot for node {}, but does not show yet", facts.name);
         return Err(Hold::new(HoldReason::StepUnderWay, &message));
@@ -265,7 +294,7 @@ fn episode(
 
 /// The next free turn of this occurrence: never a name that stood for something else, since the node claims
 /// operations by it.
-fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>) -> String {
+fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened: &[Turn]) -> String {
     let one = episode_name(facts.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
     let last = facts
@@ -277,8 +306,11 @@ fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>) -> Str
         .unwrap_or(0);
     let mut ordinal = last.saturating_add(1);
     let mut name = episode_name(facts.name, uid, &first.fault, ordinal);
-    // Another node's name may be cut to the same beginning.
-    while ctx.snapshot.episodes.contains_key(&name) && ordinal < 9_999 {
+    // Another node's name may be cut to the same beginning, and another policy's may have been opened in this pass.
+    let is_taken = |name: &String| {
+        ctx.snapshot.episodes.contains_key(name) || opened.iter().any(|turn| turn.episode.name == *name)
+    };
+    while is_taken(&name) && ordinal < 9_999 {
         ordinal = ordinal.saturating_add(1);
         name = episode_name(facts.name, uid, &first.fault, ordinal);
     }
