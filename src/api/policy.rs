@@ -340,9 +340,9 @@ pub struct ReleaseHungProcess {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cordon {
-    /// How long the node stays cordoned at most, from the cordon on, where no step has healed it: a duration from 1s to 24h. It
-    /// holds no slot meanwhile (`limits.maxUnhealthy` bounds how many there are), other faults are healed, and after an hour
-    /// the ladder is tried anew, which begins the time anew.
+    /// How long the node stays cordoned, from the cordon on, where no step has healed it: a duration from 1s to 24h. After an
+    /// hour the ladder is tried anew, and another cordon begins the time anew. It holds no slot meanwhile
+    /// (`limits.maxUnhealthy` bounds how many there are), and other faults are healed.
     pub keep_for: HumanDuration,
     /// For how long the fault must have stayed away, by clean looks, before such a node is uncordoned sooner: a duration from 1s
     /// to 24h. Default 5m. (One that a step heals is uncordoned at once.)

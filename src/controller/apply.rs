@@ -262,7 +262,7 @@ impl Applier {
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
                 Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
             }
-            Effect::Uncordon { episode, node } => self.uncordon(&episode, &node).await,
+            Effect::Uncordon { episode, node, heir } => self.uncordon(&episode, &node, heir.as_deref()).await,
             Effect::TimeOutHandOff { episode, handed, at, why, .. } => {
                 self.time_out_hand_off(&episode, &handed, at, &why).await
             }

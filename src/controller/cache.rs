@@ -67,7 +67,7 @@ pub struct PolicyRow {
 }
 
 impl PolicyRow {
-    /// The policy, or everything that keeps it from being used.
+    /// The policy, or everything that keeps it, or steps of it, from being used.
     pub fn valid(&self) -> Result<&Policy, &[String]> {
         match &self.read {
             Ok(policy) if self.lacks.is_empty() => Ok(policy),
@@ -244,8 +244,10 @@ impl State {
                 row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
             row.lacks = asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().collect();
         }
-        self.snapshot.policies = self.policies.values().filter_map(|row| row.valid().ok()).cloned().collect();
-        self.snapshot.unproven = named.into_iter().filter(|template| !self.rights.contains_key(template)).collect();
+        // A policy that lacks a right is not taken away: what it has begun, and its other steps, go on.
+        self.snapshot.policies = self.policies.values().filter_map(|row| row.read.as_ref().ok()).cloned().collect();
+        let is_proven = |template: &TemplateRef| self.rights.get(template).is_some_and(Vec::is_empty);
+        self.snapshot.unproven = named.into_iter().filter(|template| !is_proven(template)).collect();
         self.note_all_conditions(now);
     }
 

@@ -70,6 +70,13 @@ pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option
     Ok(among(&served(calls, api_version).await?, api_version, kind))
 }
 
+/// That the kind of an object is not served now, which says nothing of the object: it may stand under another version.
+pub fn not_served(handed: &HandedOff) -> CallError {
+    CallError::NoAnswer {
+        what: format!("reading {handed}: its kind is not served (any more) in {}", handed.api_version),
+    }
+}
+
 /// The operation that an object was made for, if it is ours.
 pub fn operation_of(object: &DynamicObject) -> Option<&str> {
     object.annotations().get(OPERATION_LABEL).map(String::as_str)
@@ -99,7 +106,7 @@ fn under_way(state: &State) -> Vec<HandedOff> {
 }
 
 async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
-    let Some(kind) = kind(calls, &handed.api_version, &handed.kind).await? else { return Ok(HandOffView::default()) };
+    let kind = kind(calls, &handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
     let api = kind.api(calls.watches(), &handed.namespace);
     let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
     Ok(read.map_or_else(HandOffView::default, |read| view(&read, handed)))

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultType, Subject};
 use super::hand_off::HandedOff;
-use super::policy::Mode;
+use super::policy::{ActionType, Mode};
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned};
@@ -236,13 +236,25 @@ impl Episode {
         self.is_open() || self.is_contained()
     }
 
-    /// Whether its cordon takes the place of the one that `other` has left on the node: it is about all faults for which that
-    /// is kept.
+    /// When it has cordoned its node last, if it has.
+    pub fn cordoned_at(&self) -> Option<Timestamp> {
+        let done = |step: &&StepRecord| step.action == ActionType::Cordon && step.state == StepState::Succeeded;
+        self.steps.iter().rev().find(done)?.acted_at
+    }
+
+    /// Whether the cordon that `other` has left on the node at its end is this one's, too: it takes the mark over.
+    pub fn shares_cordon_of(&self, other: &Self) -> bool {
+        other.is_live()
+            && other.phase.is_final()
+            && self.name != other.name
+            && (&self.node, &self.node_uid) == (&other.node, &other.node_uid)
+    }
+
+    /// Whether it takes the place of `other`, whose node is kept cordoned: it is about all faults for which that is so.
     pub fn succeeds(&self, other: &Self) -> bool {
         let mut standing = other.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
-        other.is_contained()
-            && self.name != other.name
-            && (&self.node, &self.node_uid, &self.policy) == (&other.node, &other.node_uid, &other.policy)
+        self.shares_cordon_of(other)
+            && self.policy == other.policy
             && standing.all(|fault| self.fault(&fault.id).is_some())
     }
 

@@ -111,11 +111,14 @@ pub enum Effect {
     /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
     /// it. Either way it is done: pass the episode, where it exists, to `episode::uncordoned` and write it.
     /// The episode may not exist any more (a mark left behind by one that was removed by force).
+    /// With an heir the node stays cordoned, and the mark names that one from now on.
     Uncordon {
         /// Name of the episode.
         episode: String,
         /// The node.
         node: String,
+        /// Another episode of the node for whose sake it stays cordoned.
+        heir: Option<String>,
     },
     /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the episode's.
     /// Either way it is done: pass the episode to `episode::timed_out` with `why` and write it.

@@ -87,6 +87,8 @@ impl Remediators {
             match node.remediator {
                 Remediator::Works => {
                     node.sick.retain(|sick| !sick.cures.contains(&Cure::HandOff));
+                    // A node that was rebooted takes pods again, whoever had cordoned it.
+                    node.view.unschedulable = false;
                     object.succeeded = Tri::True;
                 }
                 Remediator::Fails => object.succeeded = Tri::False,
@@ -106,12 +108,13 @@ impl Remediators {
             let message = object.map_or("", |object| match object.succeeded {
                 Tri::True => "rebooted",
                 Tri::False => "no way to reboot it",
-                Tri::Unknown => "at work",
+                Tri::Unknown => "nothing yet",
             });
             let view = HandOffView {
                 exists: object.is_some(),
+                // One that does not answer writes nothing, and the others are at their end within a moment.
                 processing: object
-                    .map_or(Tri::Unknown, |o| if o.succeeded == Tri::Unknown { Tri::True } else { Tri::False }),
+                    .map_or(Tri::Unknown, |o| if o.succeeded == Tri::Unknown { Tri::Unknown } else { Tri::False }),
                 succeeded: object.map_or(Tri::Unknown, |object| object.succeeded),
                 message: message.to_owned(),
                 node_goes: false,

@@ -245,8 +245,8 @@ impl World {
                     return next == known || self.write(&next);
                 }
             }
-            Effect::Uncordon { episode, node } => {
-                self.uncordon(episode, node);
+            Effect::Uncordon { episode, node, heir } => {
+                self.uncordon(episode, node, heir.as_ref());
                 if may_record && let Some(known) = self.episodes.get(episode).cloned() {
                     let next = uncordoned(&known, self.now);
                     return next == known || self.write(&next);
@@ -281,10 +281,14 @@ impl World {
         next == known || self.write(&next)
     }
 
-    fn uncordon(&mut self, episode: &str, node: &str) {
+    fn uncordon(&mut self, episode: &str, node: &str, heir: Option<&String>) {
         if let Some(node) = self.nodes.get_mut(node)
             && node.view.cordoned_by.as_deref() == Some(episode)
         {
+            if let Some(heir) = heir.filter(|_| node.view.unschedulable) {
+                node.view.cordoned_by = Some(heir.clone());
+                return;
+            }
             node.view.cordoned_by = None;
             node.view.unschedulable = false;
             self.log.push((node.view.uid.clone(), "uncordon".into()));
@@ -323,7 +327,7 @@ impl World {
                 let is_left = mark
                     .and_then(|mark| self.episodes.get(mark))
                     .zip(this)
-                    .is_some_and(|(kept, this)| this.succeeds(kept));
+                    .is_some_and(|(kept, this)| this.shares_cordon_of(kept));
                 let mine = mark == Some(episode) || is_left;
                 if world_node.view.unschedulable && !mine {
                     return Some(ActResult::AlreadyCordoned);

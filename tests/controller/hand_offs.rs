@@ -247,7 +247,7 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     world.api.serve_kind(GROUP, "SelfNodeRemediationTemplate", TEMPLATES);
     let replica = world.controller("b");
     let held = || world.api.get("noderuntimehealths", "w1").unwrap()["status"]["remediation"]["held"].to_string();
-    world.until("held", || held().contains("is not known yet")).await;
+    world.until("held", || held().contains("it is not proven that the controller may create")).await;
     assert!(world.api.list("noderemediations").is_empty() && world.api.get(OBJECTS, "w1").is_none());
     replica.crash().await;
 }

@@ -23,8 +23,8 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     // Such a kubelet starts no Job.
     world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
 
-    let (tried, looked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-    let (tries, looks) = (Arc::clone(&tried), Arc::clone(&looked));
+    let (orders, looked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+    let (tries, looks) = (Arc::clone(&orders), Arc::clone(&looked));
     world.api.hook(move |call| {
         if call.target.plural != "noderuntimehealths" {
             return None;
@@ -41,7 +41,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     });
     world.set_sick("w1", true);
     world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
-    let tries = tried.lock().unwrap().clone();
+    let tries = orders.lock().unwrap().clone();
     assert_eq!(tries.len(), 3);
     let first = tries.first().unwrap();
     // What has failed waits for a tenth of a second at least; time stands still here while anything is to be done.

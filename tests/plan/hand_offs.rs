@@ -3,12 +3,13 @@
 use nrh::core::episode::{HealState, Lane, Phase, StepState};
 use nrh::core::fault::FaultType;
 use nrh::core::order::OutcomeReason;
-use nrh::core::plan::HoldReason;
-use nrh::core::policy::{Action, ApprovalMode, Step};
+use nrh::core::plan::{Effect, HoldReason, Plan, plan};
+use nrh::core::policy::{Action, ApprovalMode, Keep, Step};
+use nrh::core::snapshot::Tri;
 use nrh::simulate::remediator::Remediator;
 
 use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
-use crate::world::{Chaos, Cure, World, acts};
+use crate::world::{Chaos, Cure, World, acts, reasons};
 
 fn sick(ladder: &[Step]) -> World {
     World::sick(hung("x"), Cure::HandOff, ladder)
@@ -72,7 +73,7 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
     let expected = ["hand off by Fix", "time out", "hand off by Other", "time out", "notify", "take back", "take back"];
     assert_eq!(world.did(), expected);
     assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
-    assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: at work"));
+    assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet"));
     assert!(world.remediators.objects.is_empty());
 }
 
@@ -227,4 +228,63 @@ fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+    world.tick(secs(20));
+    let at_work = |world: &World, processing| {
+        let mut snapshot = world.snapshot();
+        snapshot.hand_offs.values_mut().for_each(|view| view.processing = processing);
+        plan(&snapshot, &world.settings)
+    };
+    let written = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_)));
+    assert!(!written(&at_work(&world, Tri::True)), "a node that shuts down looks clean, too");
+    assert!(written(&at_work(&world, Tri::Unknown)), "others do not say");
+}
+
+#[test]
+fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_again_at_once() {
+    let stops: [fn(&mut World); 2] = [
+        |world| world.policies[0].suspend = true,
+        |world| world.node("n1").report.suspended = Some("hands off".into()),
+    ];
+    for stop in stops {
+        let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+        stop(&mut world);
+        world.run(secs(30));
+        assert_eq!(world.only_episode().phase, Phase::Cancelled, "{}", world.only_episode().message);
+        assert!(world.remediators.objects.is_empty(), "taken back");
+        world.policies[0].suspend = false;
+        world.node("n1").report.suspended = None;
+        let held = world.pass();
+        assert_eq!(reasons(&held), [HoldReason::RecentlyFailed], "no second reboot");
+    }
+}
+
+#[test]
+fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
+    let kept = Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) }));
+    let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
+    let mut world = World::sick(hung("log"), Cure::Nothing, &steps);
+    world.run(secs(2_400));
+    let node = &world.nodes["n1"];
+    assert!(world.only_episode().is_contained() && node.view.unschedulable, "{:?}", world.log);
+    assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "cordon", "notify", "take back"]);
+}
+
+#[test]
+fn an_object_that_cannot_be_deleted_holds_its_slot_for_an_hour_at_most() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+    for _ in 0..720 {
+        let chaos = Chaos { failing: (0..8).collect(), ..Chaos::default() };
+        let only_back = world.plan().effects.iter().all(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));
+        world.disturbed_pass(&if only_back { chaos } else { Chaos::default() });
+        world.tick(secs(10));
+    }
+    assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());
+    assert_eq!(world.remediators.objects.len(), 1, "it goes with the episode, which owns it");
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nrh::core::episode::{Episode, HealState, Phase};
+use nrh::core::fault::FaultType;
 use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::{Action, Keep, Policy, Step};
 
@@ -126,36 +127,110 @@ fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
     assert!(world.episodes.values().all(|episode| !episode.is_live()));
 }
 
-#[test]
-fn another_policys_faults_are_healed_meanwhile_and_leave_the_cordon_as_it_is() {
-    let mut world = contained(&[kept(HOURS_4), notify()]);
-    let first = world.only_episode().name.clone();
+/// The same node, with another fault for which another policy has this ladder.
+fn with_another(keep_first: Duration, steps: &[Step], cure: Cure) -> World {
+    let mut world = contained(&[kept(keep_first), notify()]);
     let mut other: Policy = world.policies[0].clone();
     other.name = "other".into();
     other.rules[0].faults = [plugin().kind].into();
-    other.rules[0].steps = vec![step(Action::Cordon(None)), crate::samples::kill(false)];
+    other.rules[0].steps = steps.to_vec();
     world.policies[0].rules[0].faults = [hung("log").kind].into();
     world.policies.push(other);
-    world.node("n1").sick.push(Sickness { fault: plugin(), cures: [Cure::Kill].into() });
+    world.node("n1").sick.push(Sickness { fault: plugin(), cures: [cure].into() });
     world.node("n1").send();
+    world
+}
+
+fn of<'w>(world: &'w World, policy: &str) -> &'w Episode {
+    world.episodes.values().find(|episode| episode.policy == policy).unwrap()
+}
+
+#[test]
+fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
+    let mut world = with_another(HOURS_4, &[step(Action::Cordon(None)), crate::samples::kill(false)], Cure::Kill);
+    let first = of(&world, "p").name.clone();
+    world.pass();
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
     pass_time(&mut world, secs(120));
-    let healed = world.episodes.values().find(|episode| episode.policy == "other").unwrap();
-    assert_eq!(healed.phase, Phase::Succeeded, "{}", healed.message);
-    assert!(!healed.undo.cordoned, "what it did not do it does not put back");
-    assert!(world.episodes[&first].is_contained() && is_cordoned(&world), "{:?}", world.log);
+    let healed = of(&world, "other");
+    assert_eq!((healed.phase, healed.is_live()), (Phase::Succeeded, false), "{}", healed.message);
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
+    assert!(world.episodes[&first].is_contained() && is_cordoned(&world) && uncordons(&world) == 0);
+    mend(&mut world);
+    pass_time(&mut world, secs(400));
+    assert!(!is_cordoned(&world) && world.episodes.values().all(|episode| !episode.is_live()));
+}
+
+#[test]
+fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
+    let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
+    // While the other's ladder is still under way, and when that keeps its node cordoned as well.
+    for steps in [vec![step(Action::Cordon(None)), long], vec![kept(HOURS_4), notify()]] {
+        let mut world = with_another(Duration::from_mins(20), &steps, Cure::Nothing);
+        pass_time(&mut world, secs(1_500));
+        assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
+        assert!(of(&world, "other").is_live() && is_cordoned(&world) && uncordons(&world) == 0, "{:?}", world.log);
+    }
+}
+
+#[test]
+fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
+    let leave: [fn(&mut World); 2] = [
+        |world| world.node("n1").report.suspended = Some("under my hands".into()),
+        |world| world.node("n1").view.vetoes.push("drain in progress".into()),
+    ];
+    for leave in leave {
+        let mut world = contained(&[kept(Duration::from_mins(30)), notify()]);
+        leave(&mut world);
+        pass_time(&mut world, secs(3_000));
+        assert!(is_cordoned(&world), "{:?}", world.log);
+        let node = world.node("n1");
+        node.report.suspended = None;
+        node.view.vetoes.clear();
+        pass_time(&mut world, secs(60));
+        assert!(!is_cordoned(&world), "its time is over: {:?}", world.log);
+    }
+}
+
+#[test]
+fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    world.policies[0].suspend = true;
+    pass_time(&mut world, secs(60));
+    world.policies[0].suspend = false;
+    pass_time(&mut world, secs(600));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+}
+
+#[test]
+fn nodes_that_are_kept_are_unhealthy() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    mend(&mut world);
+    let plan = world.pass();
+    assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (1, 0));
+}
+
+#[test]
+fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
+    let expiring = crate::samples::fault(FaultType::ClientCertificateExpiring, "kubelet");
+    let mut world = World::sick(hung("log"), Cure::Cont, &[kept(HOURS_4), cont(), notify()]);
+    world.infect("n1", expiring, Cure::Nothing);
+    pass_time(&mut world, secs(600));
+    assert!(!is_cordoned(&world), "{:?}", world.only_episode());
+    assert_eq!(world.only_episode().phase, Phase::Failed);
 }
 
 /// What ends it at once, and whether the node is put back.
 #[test]
 fn it_ends_with_the_policy_the_node_or_a_persons_word() {
     type End = (&'static str, fn(&mut World), bool, Phase);
-    let ends: [End; 8] = [
+    let ends: [End; 7] = [
         ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
         ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
         ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
         ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
         ("keepFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
-        ("node suspended", |w| w.node("n1").report.suspended = Some("mine".into()), true, Phase::Cancelled),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
         ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
     ];
@@ -195,6 +270,8 @@ fn its_episode_is_not_swept_away_before_its_time() {
     let mut world = contained(&[kept(Duration::from_hours(24)), notify()]);
     world.policies[0].pause_requests.push("nothing new".into());
     (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
+    mend(&mut world);
+    world.pass();
     let mut snapshot = world.snapshot();
     snapshot.now += Duration::from_hours(8);
     let decided = plan(&snapshot, &world.settings);

@@ -324,7 +324,7 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                     assert!(record.undo.is_owed(), "the undo is remembered before the act");
                 }
             }
-            Effect::Uncordon { episode, node } => {
+            Effect::Uncordon { episode, node, .. } => {
                 let mark = snapshot.nodes[node].cordoned_by.as_ref();
                 assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
                 if let Some(known) = snapshot.episodes.get(episode) {
@@ -497,6 +497,9 @@ fn calm_down(world: &mut World) {
     world.refuses = false;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
+        // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.
+        node.report.suspended = None;
+        node.view.vetoes.clear();
     }
     for _ in 0..2_000 {
         let plan = world.pass();

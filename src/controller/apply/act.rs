@@ -92,14 +92,11 @@ impl Applier {
             if mark == name {
                 return Ok(ActResult::Done { message });
             }
-            // What an earlier episode about the same faults has left cordoned is this one's to keep and to put back.
-            if !self.cache.lock().snapshot.episodes.get(&mark).is_some_and(|kept| live.episode.succeeds(kept)) {
+            // What an earlier episode has left cordoned is this one's to keep, and to put back or to give back.
+            if !self.cache.lock().snapshot.episodes.get(&mark).is_some_and(|kept| live.episode.shares_cordon_of(kept)) {
                 return Ok(ActResult::AlreadyCordoned);
             }
-            let annotations = json!({CORDON_ANNOTATION: name});
-            let patch =
-                json!({"metadata": {"resourceVersion": live.node.resource_version(), "annotations": annotations}});
-            self.patch_node(&live.node.name_any(), &patch).await?;
+            self.patch_node(&live.node.name_any(), &marked(&live.node, name)).await?;
             return Ok(ActResult::Done {
                 message: format!("the node is unschedulable, as episode {mark} has left it"),
             });
@@ -121,15 +118,23 @@ impl Applier {
     }
 
     /// Removes the cordon, where the mark is still this episode's.
-    pub(super) async fn uncordon(&self, name: &str, node: &str) -> Result<(), ApplyError> {
+    pub(super) async fn uncordon(&self, name: &str, node: &str, heir: Option<&str>) -> Result<(), ApplyError> {
         let api = self.calls.read::<Node>();
         let found = bounded_opt(|| format!("reading Node {node}"), api.get(node)).await?;
         let held = self.cache.lock().snapshot.episodes.get(name).cloned();
+        // The watch that shows episodes may be further behind than anybody knows.
+        if held.is_none() && !self.is_gone(name).await {
+            return Err(ApplyError::NotNow(format!("episode {name}, whose cordon seemed to be left over, is there")));
+        }
         let ours = found.as_ref().filter(|found| {
             let same = held.as_ref().is_none_or(|episode| found.uid().as_deref() == Some(episode.node_uid.as_str()));
             same && nodes::cordoned_by(found).as_deref() == Some(name)
         });
-        if let Some(found) = ours {
+        let inherits = ours.filter(|found| nodes::view(found).unschedulable).zip(heir);
+        if let Some((found, heir)) = inherits {
+            self.patch_node(node, &marked(found, heir)).await?;
+            tracing::info!(episode = name, node, heir, "the cordon is left to another episode");
+        } else if let Some(found) = ours {
             let (patch, what) = put_back(found);
             self.patch_node(node, &patch).await?;
             self.events.tell(found, Kind::Uncordoned, format!("episode {name}: {what}"));
@@ -284,6 +289,12 @@ fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason
 }
 
 /// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
+/// The write that makes a cordon of ours another episode's.
+fn marked(node: &Node, episode: &str) -> Value {
+    let annotations = json!({CORDON_ANNOTATION: episode});
+    json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
+}
+
 fn settle(result: Result<ActResult, ApplyError>) -> Result<ActResult, ApplyError> {
     match result {
         Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActResult::Failed { message: error.line() }),

@@ -52,10 +52,8 @@ fn object(episode: &Episode) -> NodeRemediation {
 fn status(episode: &Episode, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
     let (processing, succeeded) = match episode.phase {
         Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
-        // No step follows; what is done for the node's neighbours goes on.
-        Phase::Contained => (Tri::True, Tri::False),
         Phase::Succeeded => (Tri::False, Tri::True),
-        Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
+        Phase::Contained | Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
     };
     let reason = if episode.phase.is_final() { ConditionReason::Finished } else { ConditionReason::UnderWay };
     let of = |kind, value| condition(before, kind, value, reason, &episode.message, now);

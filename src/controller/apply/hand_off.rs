@@ -14,7 +14,7 @@ use crate::api::{
     TIMED_OUT_ANNOTATION,
 };
 use crate::controller::calls::{CallError, bounded, bounded_opt};
-use crate::controller::hand_offs::{Kind, operation_of};
+use crate::controller::hand_offs::{Kind, not_served, operation_of};
 use crate::core::episode::{self, ActResult, Episode};
 use crate::core::hand_off::{HandOff, HandedOff};
 use crate::core::order::OutcomeReason;
@@ -46,6 +46,10 @@ impl Applier {
         let Some(read) = read else {
             return Ok(ActResult::Failed { message: format!("{template} is not there: nothing was made of it") });
         };
+        if !read.data.pointer("/spec/template").is_some_and(Value::is_object) {
+            let message = format!("{template}: expected spec.template, found none: nothing was made of it");
+            return Ok(ActResult::Failed { message });
+        }
         let object = object(&handed, &live.episode, &kind, &read);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         match bounded(|| format!("creating {handed}"), api.create(&params, &object)).await {
@@ -119,7 +123,7 @@ impl Applier {
 
     /// The object, if it is there and was made in this episode.
     async fn ours(&self, handed: &HandedOff) -> Result<Option<(Api<DynamicObject>, DynamicObject)>, CallError> {
-        let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return Ok(None) };
+        let kind = self.kind(&handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
         let api = kind.api(self.calls.raw_acts(), &handed.namespace);
         let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
         let is_ours = |read: &DynamicObject| operation_of(read).is_some_and(|id| handed.is_of_episode(id));

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Kind, among, served};
 use crate::api::HAND_OFF_LABEL;
 use crate::controller::cache::{Cache, State};
-use crate::controller::calls::{CallError, Calls, bounded};
+use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::core::hand_off::TemplateRef;
 
 /// How often it is looked whether something is to be asked.
@@ -75,7 +75,12 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, Cal
         return Ok(lacks.drain(..).filter_map(Result::err).collect());
     };
     let mut lacks = Lacks::new();
-    if !may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
+    if may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
+        let api = of_template.api(calls.raw_acts(), &template.namespace);
+        if bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?.is_none() {
+            lacks.push(format!("handOff to {template}: there is no such template: name one that is there, or make it"));
+        }
+    } else {
         lacks.push(no_right(template, of_template, &["get"]));
     }
     let mut denied = Vec::new();

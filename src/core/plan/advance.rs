@@ -35,7 +35,9 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         return;
     }
     if turn.episode.current_step().is_none() {
-        if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+        // One that has nothing left to do comes to its own end.
+        let stops = ending::must_stop(ctx, facts, &turn.episode).filter(|_| turn.episode.has_work());
+        if let Some(why) = stops {
             ending::cancel(ctx, &mut turn.episode, &why);
             return;
         }

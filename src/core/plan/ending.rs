@@ -3,7 +3,7 @@
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake, hand_off, kept, readiness};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
-use crate::core::policy::{ActionType, Mode, Policy};
+use crate::core::policy::{Mode, Policy};
 
 /// The policy in whose name an episode acts, if it is still there.
 pub(super) fn policy_of<'a>(ctx: Ctx<'a>, episode: &Episode) -> Option<&'a Policy> {
@@ -41,12 +41,13 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
-    let is_wanted = episode.is_contained() || (episode.has_work() && !hand_off::was_handed(episode));
+    let is_wanted = episode.is_contained() || episode.has_work();
     if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted {
         return false;
     }
-    let cordon = episode.steps.iter().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded);
-    let Some(acted_at) = cordon.and_then(|step| step.acted_at) else { return false };
+    let Some(acted_at) = episode.cordoned_at().filter(|at| !hand_off::may_have_uncordoned(facts, episode, *at)) else {
+        return false;
+    };
     match view.cordoned_by.as_deref() {
         Some(mark) => mark == episode.name,
         None => since(ctx.snapshot.now, acted_at) >= ctx.settings.cache_lag,
@@ -55,9 +56,11 @@ fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> boo
 
 /// Why the episode takes no further step, once the one under way is at its end.
 pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
-    if let Some(why) = readiness::leave_alone(facts) {
-        return Some(why);
-    }
+    readiness::leave_alone(facts).or_else(|| policy_stops(ctx, facts, episode))
+}
+
+/// The same, by the policy alone.
+pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
     let policy = policy_of(ctx, episode)?;
     if policy.suspend {
         return Some(format!("policy {} is suspended", policy.name));
@@ -83,6 +86,7 @@ pub(super) fn cancel(ctx: Ctx<'_>, episode: &mut Episode, why: &str) {
     if let Some(step) = episode.current_step_mut() {
         step.finish(StepState::Cancelled, why, ctx.snapshot.now);
     }
+    hand_off::give_up(episode);
     episode.phase = Phase::Cancelled;
     episode.say(why);
 }
@@ -95,7 +99,7 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
         }
         if let Some(until) = kept::until(ctx, facts, episode).filter(|until| *until > ctx.snapshot.now) {
             // What a remediator was given is taken back all the same, and first.
-            let back = hand_off::take_back(episode);
+            let back = hand_off::take_back(ctx, episode);
             if back.is_none() {
                 kept::contain(ctx, episode, until, wake);
             }
@@ -107,19 +111,24 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
 
 /// The undo itself, and the end of the episode once nothing is owed.
 pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
+    // As long as a remediator is at it, its marks are on the node, and pods have no business there.
+    if let Some(back) = hand_off::take_back(ctx, episode) {
+        return Some(back);
+    }
     let mut effect = None;
     if episode.undo.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
-                effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone() });
+                let heir = kept::heir(ctx, facts, episode).filter(|_| view.unschedulable).map(|heir| heir.name.clone());
+                effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone(), heir });
             }
             // Another node, or somebody else's mark: nothing of ours is left there.
             _ => episode.undo.uncordoned_at = Some(ctx.snapshot.now),
         }
     }
     episode.conclude(ctx.snapshot.now);
-    effect.or_else(|| hand_off::take_back(episode))
+    effect
 }
 
 /// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.
@@ -131,5 +140,5 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     };
-    is_stray.then(|| Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned() })
+    is_stray.then(|| Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned(), heir: None })
 }

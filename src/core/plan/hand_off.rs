@@ -6,15 +6,19 @@
 use super::attempt;
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, Wake, steps};
-use crate::core::episode::{Episode, StepRecord, StepState, since};
+use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, readiness, steps};
+use crate::core::episode::{Episode, HealState, StepRecord, StepState, since};
 use crate::core::hand_off::{HandOff, HandOffView, HandedOff};
 use crate::core::policy::{Action, ActionType, Policy};
 use crate::core::snapshot::Tri;
 use std::time::Duration;
 
-/// For how long a remediator that could not be told is told again that its time is over.
+/// For how long a remediator that could not be told is told again that its time is over, and its object deleted again that
+/// could not be.
 const TELL_WITHIN: Duration = Duration::from_hours(1);
+
+/// For how long after the end of a hand-off the remediator may still put things in order on the node.
+const TIDY_UP: Duration = Duration::from_mins(15);
 
 /// To whom an action hands the node.
 pub(super) fn of(action: &Action) -> Option<HandOff> {
@@ -31,7 +35,8 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
         return Ok(());
     }
     let message = format!(
-        "{template}: whether the controller may create {} in namespace {} is not known yet; it is asked again and again",
+        "{template}: it is not proven that the controller may create {} in namespace {}; what is lacking stands in condition \
+         Valid of the policy, and is asked again and again",
         template.object_kind(),
         template.namespace
     );
@@ -82,13 +87,27 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
+    // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
+    // remediator's doing.
+    if let Some(why) = readiness::suspended(facts).or_else(|| ending::policy_stops(ctx, facts, &turn.episode)) {
+        return ending::cancel(ctx, &mut turn.episode, &why);
+    }
     let began = record.started_at.unwrap_or(record.reserved_at);
-    let step = attempt::step_of(policy, &turn.episode, record);
+    // Also where the policy has moved it to another place meanwhile.
+    let rule = turn.episode.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
+    let moved = || rule?.steps.iter().find(|step| of(&step.action).is_some() && of(&step.action) == record.hand_off);
+    let step = attempt::step_of(policy, &turn.episode, record).or_else(moved);
     let is_clean = match turn.episode.fault(&record.fault_id) {
         Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
         None => true,
     };
+    let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
     let view = view(ctx, record, began);
+    // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
+    let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
+    if is_at_it && since(now, began) < limit {
+        return wake.at(limit.saturating_sub(since(now, began)));
+    }
     if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.episode, record, view)) {
         return attempt::end(turn, StepState::Failed, &why, now);
     }
@@ -107,7 +126,6 @@ pub(super) fn wait(
     if record.state == StepState::Verifying {
         return steps::verify(ctx, facts, turn, &record, step, wake);
     }
-    let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
     let age = since(now, began);
     if age < limit {
         return wake.at(limit.saturating_sub(age));
@@ -155,8 +173,30 @@ pub(super) fn time_out(
     wake.at(ctx.settings.retry);
 }
 
-/// Deletes the next object that is still owed.
-pub(super) fn take_back(episode: &Episode) -> Option<Effect> {
+/// What a remediator had its turn with and did not heal is given up, also where something else ends the episode: it is not
+/// handed to it again at once.
+pub(super) fn give_up(episode: &mut Episode) {
+    let begun = |s: &&StepRecord| s.action == ActionType::HandOff && s.started_at.is_some() && !s.is_refused_call();
+    let handed: Vec<String> = episode.steps.iter().filter(begun).map(|step| step.fault_id.clone()).collect();
+    for fault in episode.faults.iter_mut().filter(|fault| fault.state == HealState::Open) {
+        if handed.contains(&fault.id) {
+            fault.state = HealState::GivenUp;
+        }
+    }
+}
+
+/// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the episode,
+/// which owns it.
+pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
+    let now = ctx.snapshot.now;
+    let ended: Vec<(String, jiff::Timestamp)> =
+        episode.steps.iter().filter_map(|step| Some((step.operation_id.clone(), step.finished_at?))).collect();
+    for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
+        let end = ended.iter().find(|(operation, _)| *operation == handed.operation_id).map(|(_, at)| *at);
+        if end.is_some_and(|end| since(now, end) >= TELL_WITHIN) {
+            handed.deleted_at = Some(now);
+        }
+    }
     let handed = episode.undo.owed_hand_off()?.clone();
     Some(Effect::TakeBackHandOff { episode: episode.name.clone(), node: episode.node.clone(), handed })
 }
@@ -174,8 +214,13 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
     format!(", while it was handed to {object}")
 }
 
-/// Whether the node was handed off in this episode: remediators uncordon nodes that they have rebooted, so that says nothing
-/// of a person.
-pub(super) fn was_handed(episode: &Episode) -> bool {
-    episode.steps.iter().any(|step| step.action == ActionType::HandOff && step.started_at.is_some())
+/// Whether a remediator was at work on the node after this time, in whichever episode: it uncordons a node that it has
+/// rebooted, so that says nothing of a person.
+pub(super) fn may_have_uncordoned(facts: &NodeFacts<'_>, episode: &Episode, since: jiff::Timestamp) -> bool {
+    let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == episode.node_uid);
+    let begun = |step: &&StepRecord| step.action == ActionType::HandOff && step.started_at.is_some();
+    let steps = here.flat_map(|other| other.steps.iter().filter(begun));
+    // Its object is taken back after the step, and it may still tidy up then.
+    let mut ends = steps.map(|step| step.finished_at.and_then(|at| at.checked_add(TIDY_UP).ok()));
+    ends.any(|end| end.is_none_or(|end| end >= since))
 }

@@ -8,12 +8,13 @@ use jiff::Timestamp;
 
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Wake, ending, hand_off};
-use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, StepState, clock, since};
-use crate::core::policy::{Action, ActionType, Keep, Mode, Policy};
+use super::{Ctx, Wake, ending, hand_off, ladder, readiness};
+use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
+use crate::core::policy::{Action, Keep, Mode, Policy};
 
 /// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
 fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
+    ladder::cordon_helps_against(fault.kind).ok()?;
     let reached = usize::try_from(fault.rung).unwrap_or(usize::MAX);
     let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
     let kept = steps.filter_map(|step| if let Action::Cordon(keep) = step.action { keep } else { None });
@@ -23,15 +24,15 @@ fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
 /// Until when the node stays cordoned for faults that no step has healed. None = no longer than the episode.
 pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<Timestamp> {
     let policy = ending::policy_of(ctx, episode).filter(|_| episode.undo.owes_cordon())?;
-    // A remediator uncordons the node that it has rebooted: there is nothing left to keep.
-    if hand_off::was_handed(episode) && !facts.view.is_some_and(|view| view.unschedulable) && !episode.is_contained() {
+    let cordoned_at = episode.cordoned_at()?;
+    // A remediator uncordons the node that it has rebooted: then there is nothing left to keep.
+    let is_schedulable = facts.view.is_some_and(|view| !view.unschedulable);
+    if is_schedulable && hand_off::may_have_uncordoned(facts, episode, cordoned_at) {
         return None;
     }
-    let cordon =
-        episode.steps.iter().rev().find(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded)?;
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
     let longest = standing.filter_map(|fault| keep(policy, fault)).map(|keep| keep.keep_for).max()?;
-    cordon.acted_at?.checked_add(longest).ok()
+    cordoned_at.checked_add(longest).ok()
 }
 
 /// Ends an episode with nothing left to do but to take back its cordon, and puts that off.
@@ -41,8 +42,8 @@ pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wak
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
     let names: Vec<&str> = standing.map(|fault| fault.kind.as_str()).collect();
     let message = format!(
-        "the ladder is at an end, and not healed: {}; a person is needed; the node stays cordoned until that is gone, {} at \
-         the latest (cordon.keepFor)",
+        "the ladder is at an end, and not healed: {}; a person is needed; the node stays cordoned until that is gone, until {} \
+         at the latest unless it is tried anew (cordon.keepFor)",
         names.join(", "),
         clock(until)
     );
@@ -54,18 +55,30 @@ pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wak
 pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Turn {
     let mut turn = Turn::new(episode.clone());
     note_clean(ctx, facts, &mut turn.episode, wake);
-    let is_gone = turn.episode.faults.iter().all(|fault| fault.state == HealState::Healed);
-    // With nothing left to wait for it is put back as after any other cure.
-    if !is_gone {
-        let Some((phase, why)) = over(ctx, facts, &turn.episode, wake) else { return turn };
-        (turn.episode.phase, turn.episode.finished_at) = (phase, None);
-        turn.episode.say(&why);
+    match over(ctx, facts, &turn.episode, wake) {
+        None => return turn,
+        // With nothing left to wait for it ends as after any other cure, once the cordon is put back.
+        Some(Over::Healed) => {}
+        Some(Over::Ends(phase, why)) => {
+            turn.episode.phase = phase;
+            // Its end stays that of its ladder; what a person has said counts from now on.
+            if why.starts_with(STOPPED_BY_A_PERSON) {
+                turn.episode.finished_at = None;
+            }
+            turn.episode.say(&why);
+        }
     }
     turn.effect = ending::undo(ctx, facts, &mut turn.episode);
     if turn.effect.is_some() {
         wake.at(ctx.settings.retry);
     }
     turn
+}
+
+/// The other episode for whose sake the node stays cordoned when this one lets go.
+pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, episode: &Episode) -> Option<&'a Episode> {
+    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_contained() && kept.name != episode.name);
+    kept.find(|kept| !episode.succeeds(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
 }
 
 /// Marks faults healed that have stayed away for as long as the policy asks.
@@ -76,9 +89,8 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: 
     for fault in episode.faults.iter_mut().filter(|fault| fault.state == HealState::GivenUp) {
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
         match facts.cure(fault, ended, now, fresh) {
-            Cure::Present => fault.clean_since = None,
-            // Nobody could look: what was seen before still counts, and nothing is concluded.
-            Cure::Unknown => {}
+            // Where nobody could look, it may have been there.
+            Cure::Present | Cure::Unknown => fault.clean_since = None,
             Cure::Clean => {
                 let away = since(now, *fault.clean_since.get_or_insert(now));
                 match delay.checked_sub(away).filter(|left| !left.is_zero()) {
@@ -90,25 +102,59 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: 
     }
 }
 
-/// Why the node is not kept cordoned any longer, and what the episode has come to. None = it is, at least until then.
-fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Option<(Phase, String)> {
-    let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_end(ctx, facts, episode).or_else(|| ending::must_stop(ctx, facts, episode)) {
-        return Some((Phase::Cancelled, why));
+/// What ends the time for which a node is kept cordoned.
+enum Over {
+    /// All faults have stayed away.
+    Healed,
+    /// Something else: what the episode has come to, and why.
+    Ends(Phase, String),
+}
+
+/// Why the node is not kept cordoned any longer. None = it is, at least until then.
+fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Option<Over> {
+    let is_healed = episode.faults.iter().all(|fault| fault.state == HealState::Healed);
+    let is_same = facts.view.is_some_and(|view| view.uid == episode.node_uid);
+    // That nobody sees our cordon any more may be our own doing, and only the record of it is missing.
+    if !(is_healed && is_same)
+        && let Some(why) = ending::must_end(ctx, facts, episode)
+    {
+        return Some(Over::Ends(Phase::Cancelled, why));
     }
-    if let Some(other) = facts.view.and_then(|view| view.cordoned_by.as_deref()).filter(|mark| *mark != episode.name) {
-        return Some((Phase::Failed, format!("not healed; episode {other} has taken over its cordon")));
+    // Whoever wants the node left alone does not want it opened to pods either.
+    if readiness::leave_alone(facts).is_some() && !episode.deleting {
+        return None;
+    }
+    if is_healed {
+        return Some(Over::Healed);
+    }
+    if let Some(why) = ending::policy_stops(ctx, facts, episode) {
+        return Some(Over::Ends(Phase::Cancelled, why));
+    }
+    if let Some(other) = taken_over(ctx, facts, episode) {
+        return Some(Over::Ends(Phase::Failed, format!("not healed; episode {other} has taken over its cordon")));
     }
     match until(ctx, facts, episode) {
-        Some(until) if until > now => {
-            wake.at(since(until, now));
+        Some(until) if until > ctx.snapshot.now => {
+            wake.at(since(until, ctx.snapshot.now));
             None
         }
         Some(until) => {
             let why =
                 format!("not healed, and kept cordoned until {} (cordon.keepFor); a person is needed", clock(until));
-            Some((Phase::Failed, why))
+            Some(Over::Ends(Phase::Failed, why))
         }
-        None => Some((Phase::Failed, "not healed, and the policy keeps its node cordoned no longer".to_owned())),
+        None => {
+            let why =
+                "not healed, and its node is kept cordoned no longer: by the policy, or by a remediator".to_owned();
+            Some(Over::Ends(Phase::Failed, why))
+        }
     }
+}
+
+/// Whose mark the node carries, where that is not this episode's. One of ours that is about something else shares the cordon,
+/// and gives it back.
+fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, episode: &Episode) -> Option<&'a str> {
+    let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != episode.name)?;
+    let shares = |other: &Episode| other.shares_cordon_of(episode) && other.is_live() && !other.succeeds(episode);
+    (!ctx.snapshot.episodes.get(mark).is_some_and(shares)).then_some(mark)
 }

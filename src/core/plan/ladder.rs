@@ -29,18 +29,8 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::HandOff(_), kind) => remediator::helps(kind),
+        (Action::Cordon(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
-        (
-            Action::Cordon(_),
-            F::FrozenCgroup
-            | F::ExitedContainerPileUp
-            | F::ClientCertificateExpiring
-            | F::ClockUnsynchronised
-            | F::GhostSandbox
-            | F::UnknownKubepodsProcess
-            | F::ProbeBlind,
-        ) => Err("new pods do not make it worse"),
-        (Action::Cordon(_), _) => Ok(()),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
@@ -53,11 +43,27 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
     }
 }
 
+/// Whether it is better for pods to stay away from a node with such a fault.
+pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> {
+    use FaultType as F;
+    match kind {
+        F::ProbeSilent => Err("nothing is done to a node that nobody can look at"),
+        F::FrozenCgroup
+        | F::ExitedContainerPileUp
+        | F::ClientCertificateExpiring
+        | F::ClockUnsynchronised
+        | F::GhostSandbox
+        | F::UnknownKubepodsProcess
+        | F::ProbeBlind => Err("new pods do not make it worse"),
+        _ => Ok(()),
+    }
+}
+
 /// A node is not cordoned for the sake of healing steps none of which can do anything about this fault. A rule without
-/// any is another matter: who writes one wants the cordon for itself.
+/// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
 fn cordon_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
-    if step.action.kind() != ActionType::Cordon || healing.peek().is_none() {
+    if !matches!(step.action, Action::Cordon(None)) || healing.peek().is_none() {
         return Ok(());
     }
     let helps = healing.any(|action| applies(action, fault, facts).is_ok());
@@ -75,7 +81,7 @@ pub(super) fn climb<'r>(
 ) -> Option<&'r Step> {
     loop {
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
-        if is_used_up(standing, step, episode) {
+        if is_used_up(standing, step, episode, facts) {
             standing.rung += 1;
             if step.on_failure == OnFailure::Stop
                 && step.mode == Mode::Enforce
@@ -113,11 +119,16 @@ pub(super) fn climb<'r>(
     }
 }
 
-fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
+fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>, facts: &NodeFacts<'_>) -> bool {
     let Some(episode) = episode else { return false };
-    let is_cordon = matches!(step.action, Action::Cordon(_));
-    if is_cordon && episode.steps.iter().any(|s| s.action == ActionType::Cordon && s.state == StepState::Succeeded) {
-        return true;
+    if step.action.kind() == ActionType::Cordon
+        && let Some(at) = episode.cordoned_at()
+    {
+        // It lasts for the whole episode, unless a remediator has opened the node.
+        let is_schedulable = facts.view.is_some_and(|view| !view.unschedulable);
+        if !(is_schedulable && hand_off::may_have_uncordoned(facts, episode, at)) {
+            return true;
+        }
     }
     let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
     for record in attempts(episode, standing) {

@@ -17,11 +17,17 @@ pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
     if view.deleting {
         return Some(format!("node {} is being deleted", facts.name));
     }
-    if let Some(reason) = facts.report.and_then(|report| report.suspended.as_ref()) {
-        return Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name));
+    if let Some(why) = suspended(facts) {
+        return Some(why);
     }
     let first = view.vetoes.iter().min()?;
     Some(format!("node {} asks to be left alone: {first}", facts.name))
+}
+
+/// That a person has suspended the node.
+pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
+    let reason = facts.report?.suspended.as_ref()?;
+    Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
 }
 
 /// The standing of a fault that enters an episode now.
@@ -152,7 +158,7 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
     };
     let gave_up = |e: &Episode| {
-        matches!(e.phase, Phase::Failed | Phase::Contained)
+        matches!(e.phase, Phase::Failed | Phase::Contained | Phase::Cancelled)
             && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp)
     };
     if let Some((episode, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {

@@ -171,7 +171,8 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A confirmed fault that a rule is for, a node that is not Ready, an open episode, or a probe that went silent. What the
+/// A confirmed fault that a rule is for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
+/// went silent. What the
 /// node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
 /// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe.
@@ -179,6 +180,7 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != Tri::True)
         || facts.probe == Probe::Silent
         || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
+        || facts.finished.iter().any(|episode| episode.is_contained())
         || facts.seen.iter().any(|seen| {
             seen.fault.state == FaultState::Confirmed
                 && policy.rule_for(&seen.fault).is_some_and(|rule| counts(rule, &seen.fault))
