@@ -247,7 +247,10 @@ impl State {
         // A policy that lacks a right is not taken away: what it has begun, and its other steps, go on.
         self.snapshot.policies = self.policies.values().filter_map(|row| row.read.as_ref().ok()).cloned().collect();
         let is_proven = |template: &TemplateRef| self.rights.get(template).is_some_and(Vec::is_empty);
-        self.snapshot.unproven = named.into_iter().filter(|template| !is_proven(template)).collect();
+        let is_known = |template: &&TemplateRef| self.rights.contains_key(*template);
+        let unproven: BTreeSet<TemplateRef> = named.into_iter().filter(|template| !is_proven(template)).collect();
+        self.snapshot.lacking = unproven.iter().filter(is_known).cloned().collect();
+        self.snapshot.unproven = unproven;
         self.note_all_conditions(now);
     }
 

@@ -247,7 +247,8 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
         Ok(_) => of(ConditionType::Valid, Tri::True, Why::Accepted, "the policy was read"),
         Err(errors) => of(ConditionType::Valid, Tri::False, Why::Invalid, &errors.join("; ")),
     };
-    let allowed = match (read, outlook.map(|seen| &seen.blocked)) {
+    // One that lacks a right for some of its steps takes the others.
+    let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
         (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing is in the way"),
         (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Held, why),

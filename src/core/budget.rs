@@ -55,7 +55,7 @@ impl Slots {
         for (name, episode) in episodes {
             if episode.mode == Mode::Enforce && episode.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
-                if stored.is_some() && slot.is_none() && episode.phase.is_final() {
+                if slot.is_none() && episode.phase.is_final() {
                     // It only puts back what it did, a good while after its end.
                     continue;
                 }

@@ -270,6 +270,8 @@ pub struct Snapshot {
     pub hand_offs: BTreeMap<String, HandOffView>,
     /// Templates of which nobody knows yet whether the controller may use them: such a step is held.
     pub unproven: BTreeSet<TemplateRef>,
+    /// Those of them of which it is known that the controller may not, or that they are not there.
+    pub lacking: BTreeSet<TemplateRef>,
     /// Leader term.
     pub epoch: u64,
     /// Cluster-wide ceiling of slots.

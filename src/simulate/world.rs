@@ -162,6 +162,7 @@ impl World {
             jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
             hand_offs: self.remediators.views(self.handed_off(), self.now),
             unproven: BTreeSet::new(),
+            lacking: BTreeSet::new(),
             epoch: self.epoch,
             ceiling: self.ceiling,
         }

@@ -179,3 +179,26 @@ fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
     world.run(secs(60));
     assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
 }
+
+#[test]
+fn an_episode_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut plans = 0;
+    while world.episodes.values().next().is_none_or(Episode::has_work) && plans < 50 {
+        world.pass();
+        world.tick(secs(5));
+        plans += 1;
+    }
+    // The same fault is back, and the node asks to be left alone, before its end was written down.
+    let mut snapshot = world.snapshot();
+    for episode in snapshot.episodes.values_mut() {
+        (episode.phase, episode.finished_at) = (Phase::Running, None);
+    }
+    snapshot.reports = World::sick(hung("log"), Cure::Cont, &[cont()]).snapshot().reports;
+    snapshot.nodes.get_mut("n1").unwrap().vetoes.push("drain in progress".into());
+    let decided = plan(&snapshot, &world.settings);
+    assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
+    let written = decided.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = written.unwrap();
+    assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
+}

@@ -61,7 +61,7 @@ fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
     assert_eq!(states(&world), [StepState::Failed, StepState::Succeeded]);
     let message = &world.only_episode().steps[0].message;
     assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
-    assert_eq!(world.did(), ["hand off by Fix", "notify", "take back"]);
+    assert_eq!(world.did(), ["hand off by Fix", "take back", "notify"]);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
     world.run(secs(1790));
     assert_eq!(world.did(), ["hand off by Fix"]);
     world.run(secs(4000));
-    let expected = ["hand off by Fix", "time out", "hand off by Other", "time out", "notify", "take back", "take back"];
+    let expected = ["hand off by Fix", "time out", "take back", "hand off by Other", "time out", "take back", "notify"];
     assert_eq!(world.did(), expected);
     assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
     assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet"));
@@ -137,14 +137,25 @@ fn a_node_that_goes_as_announced_is_said_to() {
 
 #[test]
 fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
-    let world = sick(&[hand_off("Fix"), notify()]);
-    let mut snapshot = world.snapshot();
-    let Action::HandOff(with) = hand_off("Fix").action else { panic!() };
-    snapshot.unproven.insert(with.remediation_template);
-    let plan = nrh::core::plan::plan(&snapshot, &world.settings);
-    assert!(acts(&plan).is_empty(), "{:?}", plan.effects);
-    assert_eq!(plan.held[0].reason, HoldReason::CannotAct);
-    assert!(plan.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", plan.held);
+    let decided = |steps: &[Step], is_known: bool| {
+        let world = sick(steps);
+        let mut snapshot = world.snapshot();
+        let Action::HandOff(with) = hand_off("Fix").action else { panic!() };
+        snapshot.lacking.extend(is_known.then(|| with.remediation_template.clone()));
+        snapshot.unproven.insert(with.remediation_template);
+        plan(&snapshot, &world.settings)
+    };
+    let held = decided(&[hand_off("Fix"), notify()], false);
+    assert!(acts(&held).is_empty(), "{:?}", held.effects);
+    assert_eq!(held.held[0].reason, HoldReason::CannotAct);
+    assert!(held.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", held.held);
+    let alone = decided(&[hand_off("Fix")], true);
+    assert!(acts(&alone).is_empty(), "{:?}", alone.effects);
+    assert_eq!(alone.held[0].reason, HoldReason::NoRule);
+    assert!(alone.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", alone.held);
+    // What is known to be lacking keeps nobody from being told.
+    let told = decided(&[hand_off("Fix"), notify()], true);
+    assert_eq!(acts(&told), [("n1".to_owned(), "notify".to_owned())], "{:?}", told.effects);
 }
 
 #[test]
@@ -273,16 +284,16 @@ fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
     world.run(secs(2_400));
     let node = &world.nodes["n1"];
     assert!(world.only_episode().is_contained() && node.view.unschedulable, "{:?}", world.log);
-    assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "cordon", "notify", "take back"]);
+    assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "take back", "cordon", "notify"]);
 }
 
 #[test]
-fn an_object_that_cannot_be_deleted_holds_its_slot_for_an_hour_at_most() {
+fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
-    for _ in 0..720 {
-        let chaos = Chaos { failing: (0..8).collect(), ..Chaos::default() };
-        let only_back = world.plan().effects.iter().all(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));
-        world.disturbed_pass(&if only_back { chaos } else { Chaos::default() });
+    for _ in 0..90 {
+        let is_back = |(_, effect): &(usize, &Effect)| matches!(effect, Effect::TakeBackHandOff { .. });
+        let failing = world.plan().effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
+        world.disturbed_pass(&Chaos { failing, ..Chaos::default() });
         world.tick(secs(10));
     }
     assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());

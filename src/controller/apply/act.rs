@@ -288,13 +288,13 @@ fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason
     Some((OutcomeReason::Protected, message))
 }
 
-/// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
 /// The write that makes a cordon of ours another episode's.
 fn marked(node: &Node, episode: &str) -> Value {
     let annotations = json!({CORDON_ANNOTATION: episode});
     json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
 }
 
+/// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
 fn settle(result: Result<ActResult, ApplyError>) -> Result<ActResult, ApplyError> {
     match result {
         Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActResult::Failed { message: error.line() }),

@@ -5,7 +5,7 @@ use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, approval, attempt, ending, ladder, readiness, refused, steps};
+use super::{Ctx, Hold, HoldReason, Wake, approval, attempt, ending, hand_off, ladder, readiness, refused, steps};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
 use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
@@ -13,8 +13,9 @@ use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
 /// Takes the episode as far as it goes now.
 pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payment: &Payment, wake: &mut Wake) -> Turn {
     let mut turn = Turn::new(episode.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.episode);
     if !episode.phase.is_final() {
-        match (ending::must_end(ctx, facts, episode), payment, ending::policy_of(ctx, episode)) {
+        match (ending::must_end(ctx, facts, &turn.episode), payment, ending::policy_of(ctx, episode)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
             (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
             (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, payment, wake),
@@ -35,13 +36,19 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         return;
     }
     if turn.episode.current_step().is_none() {
-        // One that has nothing left to do comes to its own end.
-        let stops = ending::must_stop(ctx, facts, &turn.episode).filter(|_| turn.episode.has_work());
-        if let Some(why) = stops {
-            ending::cancel(ctx, &mut turn.episode, &why);
+        if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+            // One that has nothing left to do comes to its own end, and takes nothing new.
+            if turn.episode.has_work() {
+                ending::cancel(ctx, &mut turn.episode, &why);
+            }
             return;
         }
         join(ctx, facts, policy, turn, wake);
+        // A remediator whose step is at its end lets go before anything else is done to the node.
+        if let Some(back) = hand_off::take_back(ctx, &mut turn.episode) {
+            turn.effect = Some(back);
+            wake.at(ctx.settings.retry);
+        }
         if turn.effect.is_none() {
             next_step(ctx, facts, policy, turn, payment, wake);
         }
@@ -224,6 +231,14 @@ fn try_fault(
         replace(&mut turn.episode, standing.clone());
         if step.mode == Mode::DryRun {
             shadow(ctx, facts, policy, turn, standing, seen, rule, step);
+            continue;
+        }
+        // Nothing is begun for the sake of a hand-off that cannot be; what is under way waits for it.
+        let is_new = turn.episode.identity.is_none();
+        if let Some(hold) = hand_off::is_lacking(ctx, &step.action).filter(|_| is_new) {
+            turn.episode.say(hold.message());
+            standing.rung += 1;
+            replace(&mut turn.episode, standing);
             continue;
         }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;

@@ -34,7 +34,9 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
 
 /// What is to be put back after the act. Owed before it: a crash in between strands nothing.
 pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
-    episode.undo.cordoned |= record.action == ActionType::Cordon;
+    if record.action == ActionType::Cordon {
+        (episode.undo.cordoned, episode.undo.uncordoned_at) = (true, None);
+    }
     hand_off::owe(episode, record);
 }
 

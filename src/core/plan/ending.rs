@@ -28,7 +28,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
     if policy_of(ctx, episode).is_none() {
         return Some(format!("policy {} is gone or not valid any more", episode.policy));
     }
-    let first = facts.open.iter().find(|open| !open.phase.is_final());
+    // A dry run that was not written to its end keeps nobody from the node.
+    let first = facts.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);
     if !episode.phase.is_final() && first.is_some_and(|first| first.name != episode.name) {
         return Some(format!("another episode of node {} is open", episode.node));
     }
@@ -45,9 +46,7 @@ fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> boo
     if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted {
         return false;
     }
-    let Some(acted_at) = episode.cordoned_at().filter(|at| !hand_off::may_have_uncordoned(facts, episode, *at)) else {
-        return false;
-    };
+    let Some(acted_at) = episode.cordoned_at() else { return false };
     match view.cordoned_by.as_deref() {
         Some(mark) => mark == episode.name,
         None => since(ctx.snapshot.now, acted_at) >= ctx.settings.cache_lag,
@@ -62,11 +61,8 @@ pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) 
 /// The same, by the policy alone.
 pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
     let policy = policy_of(ctx, episode)?;
-    if policy.suspend {
-        return Some(format!("policy {} is suspended", policy.name));
-    }
-    if policy.mode != Mode::Enforce {
-        return Some(format!("policy {} is a dry run now", policy.name));
+    if let Some(why) = is_stopped(policy) {
+        return Some(why);
     }
     if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
         return Some(format!("policy {} does not select node {} any more", policy.name, episode.node));
@@ -79,6 +75,14 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episod
     }
     let lost = episode.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;
     Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))
+}
+
+/// That a person has stopped the policy as a whole.
+pub(super) fn is_stopped(policy: &Policy) -> Option<String> {
+    if policy.suspend {
+        return Some(format!("policy {} is suspended", policy.name));
+    }
+    (policy.mode != Mode::Enforce).then(|| format!("policy {} is a dry run now", policy.name))
 }
 
 /// Stops the episode; what it did to the node is still put back.
@@ -97,7 +101,7 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
         if episode.has_work() {
             return None;
         }
-        if let Some(until) = kept::until(ctx, facts, episode).filter(|until| *until > ctx.snapshot.now) {
+        if let Some(until) = kept::until(ctx, episode).filter(|until| *until > ctx.snapshot.now) {
             // What a remediator was given is taken back all the same, and first.
             let back = hand_off::take_back(ctx, episode);
             if back.is_none() {
@@ -120,7 +124,7 @@ pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == episode.name) => {
-                let heir = kept::heir(ctx, facts, episode).filter(|_| view.unschedulable).map(|heir| heir.name.clone());
+                let heir = kept::heir(ctx, facts, Some(episode)).map(|heir| heir.name.clone());
                 effect = Some(Effect::Uncordon { episode: episode.name.clone(), node: episode.node.clone(), heir });
             }
             // Another node, or somebody else's mark: nothing of ours is left there.
@@ -140,5 +144,8 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     };
-    is_stray.then(|| Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned(), heir: None })
+    is_stray.then(|| {
+        let heir = kept::heir(ctx, facts, None).map(|heir| heir.name.clone());
+        Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned(), heir }
+    })
 }

@@ -13,8 +13,10 @@ use crate::core::policy::{Action, ActionType, Policy};
 use crate::core::snapshot::Tri;
 use std::time::Duration;
 
-/// For how long a remediator that could not be told is told again that its time is over, and its object deleted again that
-/// could not be.
+/// For how long an object is deleted again that could not be, counted from the end of its step.
+const TAKE_BACK_WITHIN: Duration = Duration::from_mins(10);
+
+/// For how long a remediator that could not be told is told again that its time is over.
 const TELL_WITHIN: Duration = Duration::from_hours(1);
 
 /// For how long after the end of a hand-off the remediator may still put things in order on the node.
@@ -41,6 +43,12 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
         template.namespace
     );
     Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
+pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Hold> {
+    let Action::HandOff(with) = action else { return None };
+    is_proven(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
 }
 
 /// An object of a node is made once in an episode: what it has not healed it does not heal under another operation, for
@@ -89,7 +97,7 @@ pub(super) fn wait(
     let now = ctx.snapshot.now;
     // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
     // remediator's doing.
-    if let Some(why) = readiness::suspended(facts).or_else(|| ending::policy_stops(ctx, facts, &turn.episode)) {
+    if let Some(why) = readiness::suspended(facts).or_else(|| ending::is_stopped(policy)) {
         return ending::cancel(ctx, &mut turn.episode, &why);
     }
     let began = record.started_at.unwrap_or(record.reserved_at);
@@ -106,7 +114,14 @@ pub(super) fn wait(
     // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
     let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
     if is_at_it && since(now, began) < limit {
+        if let Some(current) = turn.episode.current_step_mut() {
+            current.clean_since = None;
+        }
         return wake.at(limit.saturating_sub(since(now, began)));
+    }
+    if is_at_it {
+        let why = format!("its remediator is still at work after {}s", limit.as_secs());
+        return time_out(ctx, turn, record, limit, &why, wake);
     }
     if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.episode, record, view)) {
         return attempt::end(turn, StepState::Failed, &why, now);
@@ -193,7 +208,7 @@ pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
         episode.steps.iter().filter_map(|step| Some((step.operation_id.clone(), step.finished_at?))).collect();
     for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
         let end = ended.iter().find(|(operation, _)| *operation == handed.operation_id).map(|(_, at)| *at);
-        if end.is_some_and(|end| since(now, end) >= TELL_WITHIN) {
+        if end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
             handed.deleted_at = Some(now);
         }
     }
@@ -214,13 +229,24 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
     format!(", while it was handed to {object}")
 }
 
-/// Whether a remediator was at work on the node after this time, in whichever episode: it uncordons a node that it has
-/// rebooted, so that says nothing of a person.
-pub(super) fn may_have_uncordoned(facts: &NodeFacts<'_>, episode: &Episode, since: jiff::Timestamp) -> bool {
+/// Whether a remediator may have uncordoned the node: one is at work there, in whichever episode, or was until a moment ago.
+fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == episode.node_uid);
     let begun = |step: &&StepRecord| step.action == ActionType::HandOff && step.started_at.is_some();
-    let steps = here.flat_map(|other| other.steps.iter().filter(begun));
-    // Its object is taken back after the step, and it may still tidy up then.
-    let mut ends = steps.map(|step| step.finished_at.and_then(|at| at.checked_add(TIDY_UP).ok()));
-    ends.any(|end| end.is_none_or(|end| end >= since))
+    let mut steps = here.flat_map(|other| other.steps.iter().filter(begun));
+    steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
+}
+
+/// Notes that the node's remediator has taken our cordon off: it uncordons what it has rebooted, which says nothing of a person.
+/// A later step may cordon it again.
+pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
+    let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid && !view.unschedulable) else { return };
+    let is_cordoning = episode.current_step().is_some_and(|step| step.action == ActionType::Cordon);
+    let Some(at) = episode.cordoned_at().filter(|_| episode.undo.owes_cordon() && !is_cordoning) else { return };
+    // Without the mark it may be a view of before the cordon.
+    let is_sure = view.cordoned_by.as_deref() == Some(episode.name.as_str())
+        || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
+    if is_sure && may_have_uncordoned(ctx, facts, episode) {
+        episode.undo.uncordoned_at = Some(ctx.snapshot.now);
+    }
 }

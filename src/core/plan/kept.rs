@@ -22,14 +22,9 @@ fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
 }
 
 /// Until when the node stays cordoned for faults that no step has healed. None = no longer than the episode.
-pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<Timestamp> {
+pub(super) fn until(ctx: Ctx<'_>, episode: &Episode) -> Option<Timestamp> {
     let policy = ending::policy_of(ctx, episode).filter(|_| episode.undo.owes_cordon())?;
     let cordoned_at = episode.cordoned_at()?;
-    // A remediator uncordons the node that it has rebooted: then there is nothing left to keep.
-    let is_schedulable = facts.view.is_some_and(|view| !view.unschedulable);
-    if is_schedulable && hand_off::may_have_uncordoned(facts, episode, cordoned_at) {
-        return None;
-    }
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
     let longest = standing.filter_map(|fault| keep(policy, fault)).map(|keep| keep.keep_for).max()?;
     cordoned_at.checked_add(longest).ok()
@@ -54,6 +49,7 @@ pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wak
 /// One look at an episode whose node is kept cordoned: it goes on so, or ends, and the undo is done.
 pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Turn {
     let mut turn = Turn::new(episode.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.episode);
     note_clean(ctx, facts, &mut turn.episode, wake);
     match over(ctx, facts, &turn.episode, wake) {
         None => return turn,
@@ -75,10 +71,16 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake
     turn
 }
 
-/// The other episode for whose sake the node stays cordoned when this one lets go.
-pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, episode: &Episode) -> Option<&'a Episode> {
-    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_contained() && kept.name != episode.name);
-    kept.find(|kept| !episode.succeeds(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
+/// The episode for whose sake the node stays cordoned when another one lets go of it.
+pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Episode>) -> Option<&'a Episode> {
+    let is_giver = |kept: &Episode| giver.is_some_and(|giver| giver.name == kept.name);
+    let healed = |kept: &Episode| {
+        let mut standing = kept.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
+        let is_healed = |id: &str| giver?.fault(id).map(|fault| fault.state == HealState::Healed);
+        standing.all(|fault| is_healed(&fault.id) == Some(true))
+    };
+    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_contained() && !is_giver(kept));
+    kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
 }
 
 /// Marks faults healed that have stayed away for as long as the policy asks.
@@ -133,7 +135,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     if let Some(other) = taken_over(ctx, facts, episode) {
         return Some(Over::Ends(Phase::Failed, format!("not healed; episode {other} has taken over its cordon")));
     }
-    match until(ctx, facts, episode) {
+    match until(ctx, episode) {
         Some(until) if until > ctx.snapshot.now => {
             wake.at(since(until, ctx.snapshot.now));
             None
@@ -151,10 +153,9 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     }
 }
 
-/// Whose mark the node carries, where that is not this episode's. One of ours that is about something else shares the cordon,
-/// and gives it back.
+/// The later episode about the same faults that keeps the node cordoned now, in the place of this one.
 fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, episode: &Episode) -> Option<&'a str> {
     let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != episode.name)?;
-    let shares = |other: &Episode| other.shares_cordon_of(episode) && other.is_live() && !other.succeeds(episode);
-    (!ctx.snapshot.episodes.get(mark).is_some_and(shares)).then_some(mark)
+    let other = ctx.snapshot.episodes.get(mark)?;
+    (other.is_contained() && other.succeeds(episode)).then_some(mark)
 }

@@ -81,7 +81,7 @@ pub(super) fn climb<'r>(
 ) -> Option<&'r Step> {
     loop {
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
-        if is_used_up(standing, step, episode, facts) {
+        if is_used_up(standing, step, episode) {
             standing.rung += 1;
             if step.on_failure == OnFailure::Stop
                 && step.mode == Mode::Enforce
@@ -119,16 +119,12 @@ pub(super) fn climb<'r>(
     }
 }
 
-fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>, facts: &NodeFacts<'_>) -> bool {
+fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
     let Some(episode) = episode else { return false };
-    if step.action.kind() == ActionType::Cordon
-        && let Some(at) = episode.cordoned_at()
-    {
-        // It lasts for the whole episode, unless a remediator has opened the node.
-        let is_schedulable = facts.view.is_some_and(|view| !view.unschedulable);
-        if !(is_schedulable && hand_off::may_have_uncordoned(facts, episode, at)) {
-            return true;
-        }
+    // It lasts for the whole episode, unless a remediator has opened the node.
+    let is_lasting = episode.undo.uncordoned_at.is_none();
+    if step.action.kind() == ActionType::Cordon && is_lasting && episode.cordoned_at().is_some() {
+        return true;
     }
     let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
     for record in attempts(episode, standing) {

@@ -3,7 +3,7 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::Look;
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, conditions, ladder};
+use super::{Ctx, Hold, HoldReason, conditions, hand_off, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
 use crate::core::policy::{Action, Mode, Policy, Rule};
@@ -117,7 +117,10 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
         };
-        if step.mode == Mode::DryRun {
+        // Nor does a hand-off that the controller may not make keep the node from the other steps.
+        let lacking = hand_off::is_lacking(ctx, &step.action);
+        notes.extend(lacking.iter().map(|hold| hold.message().to_owned()));
+        if step.mode == Mode::DryRun || lacking.is_some() {
             standing.rung += 1;
             continue;
         }
