@@ -128,25 +128,10 @@ async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_a
         for node in ["w1", "w2"] {
             world.probe(node);
         }
-        let hit = Arc::new(Mutex::new((0_usize, false)));
-        let seen = hit.clone();
-        world.api.hook(move |call| {
-            let mut seen = seen.lock().unwrap();
-            let counts = call.is_write()
-                && !["leases", "events", "noderuntimehealths", "remediationpolicies"]
-                    .contains(&call.target.plural.as_str());
-            if seen.1 {
-                return counts.then_some(Fault::Stall);
-            }
-            if counts {
-                seen.0 += 1;
-                seen.1 = seen.0 > stop_at;
-            }
-            seen.1.then_some(Fault::DoneButSilent)
-        });
+        let is_cut_off = world.cut_off_after(stop_at);
         let first = world.controller("a");
-        world.until("crashed or done", || hit.lock().unwrap().1 || world.phases() == ["Succeeded"]).await;
-        let was_hit = hit.lock().unwrap().1;
+        world.until("crashed or done", || is_cut_off() || world.phases() == ["Succeeded"]).await;
+        let was_hit = is_cut_off();
         first.crash().await;
         world.api.unhook();
         let second = world.controller("b");
@@ -579,8 +564,7 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     world.kubelets();
     let replica = world.controller("a");
     world.probe("w1");
-    let status =
-        || world.api.get("noderuntimehealths", "w1").map(|object| object["status"].clone()).unwrap_or_default();
+    let status = || world.status("w1");
     world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
     // At rest its status is written every five minutes: that it is old means nothing.
     sleep(Duration::from_mins(4)).await;
@@ -621,8 +605,7 @@ async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_not
     });
     let replica = world.controller("a");
     world.probe("w1");
-    let status =
-        || world.api.get("noderuntimehealths", "w1").map(|object| object["status"].clone()).unwrap_or_default();
+    let status = || world.status("w1");
     world.until("it is well", || status()["summary"]["health"] == "Healthy").await;
     let write = |status: &str, message: &str| {
         world.api.change("nodes", "w1", |node| {

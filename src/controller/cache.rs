@@ -25,7 +25,7 @@ use crate::core::fault::{FaultState, PodRef};
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
 use crate::core::notices::Notices;
-use crate::core::policy::{Action, Policy};
+use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod};
 
 pub mod arrival;
@@ -362,10 +362,8 @@ impl State {
 
 /// The templates that a policy names.
 fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
-    policy.rules.iter().flat_map(|rule| &rule.steps).filter_map(|step| match &step.action {
-        Action::HandOff(with) => Some(with.remediation_template.clone()),
-        _ => None,
-    })
+    let steps = policy.rules.iter().flat_map(|rule| &rule.steps);
+    steps.filter_map(|step| Some(step.action.hand_off()?.remediation_template.clone()))
 }
 
 fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {

@@ -157,11 +157,11 @@ fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
-    fn handed() -> HandedOff {
+    pub(crate) fn handed() -> HandedOff {
         HandedOff {
             api_version: "r.example/v1".into(),
             kind: "Fix".into(),

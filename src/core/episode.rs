@@ -236,6 +236,11 @@ impl Episode {
         self.is_open() || self.is_contained()
     }
 
+    /// Its faults whose ladder is at an end.
+    pub fn given_up(&self) -> impl Iterator<Item = &EpisodeFault> {
+        self.faults.iter().filter(|fault| fault.state == HealState::GivenUp)
+    }
+
     /// When it has cordoned its node last, if it has.
     pub fn cordoned_at(&self) -> Option<Timestamp> {
         let done = |step: &&StepRecord| step.action == ActionType::Cordon && step.state == StepState::Succeeded;
@@ -252,10 +257,9 @@ impl Episode {
 
     /// Whether it takes the place of `other`, whose node is kept cordoned: it is about all faults for which that is so.
     pub fn succeeds(&self, other: &Self) -> bool {
-        let mut standing = other.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
         self.shares_cordon_of(other)
             && self.policy == other.policy
-            && standing.all(|fault| self.fault(&fault.id).is_some())
+            && other.given_up().all(|fault| self.fault(&fault.id).is_some())
     }
 
     /// Whether anything may have been done in it, by its own record.
@@ -359,12 +363,7 @@ impl Episode {
             self.say("there was nothing to heal any more when it began");
             return;
         }
-        let given_up: Vec<&str> = self
-            .faults
-            .iter()
-            .filter(|fault| fault.state == HealState::GivenUp)
-            .map(|fault| fault.kind.as_str())
-            .collect();
+        let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
         if given_up.is_empty() {
             self.phase = Phase::Succeeded;
             let healed = self.faults.len();

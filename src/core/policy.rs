@@ -127,6 +127,14 @@ pub enum Action {
 }
 
 impl Action {
+    /// To whom it hands the node, if it does.
+    pub const fn hand_off(&self) -> Option<&HandOff> {
+        match self {
+            Self::HandOff(with) => Some(with),
+            _ => None,
+        }
+    }
+
     /// Its kind.
     pub const fn kind(&self) -> ActionType {
         match self {

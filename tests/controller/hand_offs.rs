@@ -1,6 +1,5 @@
 //! Nodes handed to a remediator, which is played here: it answers in its own object's conditions.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -149,22 +148,7 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
     for stop_at in 0.. {
         let world = world("30m");
         world.set_sick("w1", true);
-        let hit = Arc::new(Mutex::new((0_usize, false)));
-        let seen = hit.clone();
-        world.api.hook(move |call| {
-            let mut seen = seen.lock().unwrap();
-            let counts = call.is_write()
-                && !["leases", "events", "noderuntimehealths", "remediationpolicies", "selfsubjectaccessreviews"]
-                    .contains(&call.target.plural.as_str());
-            if seen.1 {
-                return counts.then_some(Fault::Stall);
-            }
-            if counts {
-                seen.0 += 1;
-                seen.1 = seen.0 > stop_at;
-            }
-            seen.1.then_some(Fault::DoneButSilent)
-        });
+        let is_cut_off = world.cut_off_after(stop_at);
         let remediator = tokio::spawn({
             let world = world.clone();
             async move {
@@ -178,8 +162,8 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
             }
         });
         let first = world.controller("a");
-        world.until("crashed or done", || hit.lock().unwrap().1 || world.phases() == ["Succeeded"]).await;
-        let was_hit = hit.lock().unwrap().1;
+        world.until("crashed or done", || is_cut_off() || world.phases() == ["Succeeded"]).await;
+        let was_hit = is_cut_off();
         first.crash().await;
         world.api.unhook();
         let second = world.controller("b");

@@ -16,7 +16,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     world.kubelets();
     let replica = world.controller("a");
     world.probe("w1");
-    let status = || world.api.get("noderuntimehealths", "w1").map(|one| one["status"].clone()).unwrap_or_default();
+    let status = || world.status("w1");
     world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
     sleep(Duration::from_mins(4)).await;
     world.restart_kubelet("w1");

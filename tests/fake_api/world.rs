@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::FakeApi;
+use super::{FakeApi, Fault};
 
 /// Where the world's clock starts.
 const START: &str = "2025-06-01T12:00:00Z";
@@ -216,6 +216,32 @@ impl World {
             );
             sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// The status of a node's report.
+    pub fn status(&self, node: &str) -> Value {
+        self.api.get("noderuntimehealths", node).map(|one| one["status"].clone()).unwrap_or_default()
+    }
+
+    /// From so many writes on that count, the answer is lost and nothing goes through any more: says whether it came to that.
+    pub fn cut_off_after(&self, writes: usize) -> impl Fn() -> bool + use<> {
+        let hit = Arc::new(Mutex::new((0_usize, false)));
+        let seen = Arc::clone(&hit);
+        self.api.hook(move |call| {
+            let mut seen = seen.lock().unwrap();
+            let counts = call.is_write()
+                && !["leases", "events", "noderuntimehealths", "remediationpolicies", "selfsubjectaccessreviews"]
+                    .contains(&call.target.plural.as_str());
+            if seen.1 {
+                return counts.then_some(Fault::Stall);
+            }
+            if counts {
+                seen.0 += 1;
+                seen.1 = seen.0 > writes;
+            }
+            seen.1.then_some(Fault::DoneButSilent)
+        });
+        move || hit.lock().unwrap().1
     }
 
     /// Phases of all episodes.

@@ -192,17 +192,7 @@ fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &Dynamic
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn handed() -> HandedOff {
-        HandedOff {
-            api_version: "r.example/v1".into(),
-            kind: "Fix".into(),
-            namespace: "m".into(),
-            name: "w1".into(),
-            operation_id: "e-1-2".into(),
-            deleted_at: None,
-        }
-    }
+    use crate::controller::hand_offs::tests::handed;
 
     fn standing(metadata: &Value) -> DynamicObject {
         let mut object =

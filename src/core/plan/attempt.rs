@@ -16,7 +16,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         action: step.action.kind(),
         signal: ladder::signal(&step.action),
         restart: ladder::restart_with(&step.action),
-        hand_off: hand_off::of(&step.action),
+        hand_off: step.action.hand_off().cloned(),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -48,7 +48,7 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
     let is_same = step.action.kind() == record.action
         && ladder::signal(&step.action) == record.signal
         && ladder::restart_with(&step.action) == record.restart
-        && hand_off::of(&step.action) == record.hand_off;
+        && step.action.hand_off() == record.hand_off.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 

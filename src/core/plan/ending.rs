@@ -97,28 +97,23 @@ pub(super) fn cancel(ctx: Ctx<'_>, episode: &mut Episode, why: &str) {
 
 /// Puts back what the episode did to the node, where nothing else is left to do in it and the policy does not want it kept.
 pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: &mut Wake) -> Option<Effect> {
-    if !episode.phase.is_final() {
-        if episode.has_work() {
-            return None;
-        }
-        if let Some(until) = kept::until(ctx, episode).filter(|until| *until > ctx.snapshot.now) {
-            // What a remediator was given is taken back all the same, and first.
-            let back = hand_off::take_back(ctx, episode);
-            if back.is_none() {
-                kept::contain(ctx, episode, until, wake);
-            }
-            return back;
-        }
+    if !episode.phase.is_final() && episode.has_work() {
+        return None;
     }
-    undo(ctx, facts, episode)
-}
-
-/// The undo itself, and the end of the episode once nothing is owed.
-pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
     // As long as a remediator is at it, its marks are on the node, and pods have no business there.
     if let Some(back) = hand_off::take_back(ctx, episode) {
         return Some(back);
     }
+    let until = kept::until(ctx, episode).filter(|until| !episode.phase.is_final() && *until > ctx.snapshot.now);
+    if let Some(until) = until {
+        kept::contain(ctx, episode, until, wake);
+        return None;
+    }
+    undo(ctx, facts, episode)
+}
+
+/// Takes the cordon back, and ends the episode once nothing is owed.
+pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
     let mut effect = None;
     if episode.undo.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);

@@ -108,10 +108,9 @@ impl<'a> NodeFacts<'a> {
         acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
     }
 
-    /// The dry run that would heal this fault in its place, if it acted.
-    pub fn trial_for(&self, fault: &Fault) -> Option<&'a Policy> {
-        let heals = self.policy_for(fault).filter(|heals| heals.mode == Mode::Enforce)?;
-        self.with_rule(fault).next().filter(|first| first.name != heals.name)
+    /// The dry run that would heal this fault in the place of the policy that does, if it acted.
+    pub fn trial_for(&self, fault: &Fault, heals: &Policy) -> Option<&'a Policy> {
+        self.with_rule(fault).next().filter(|first| heals.mode == Mode::Enforce && first.name != heals.name)
     }
 
     fn with_rule(&self, fault: &Fault) -> impl Iterator<Item = &'a Policy> {

@@ -9,7 +9,7 @@ use super::turn::Turn;
 use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, readiness, steps};
 use crate::core::episode::{Episode, HealState, StepRecord, StepState, since};
 use crate::core::hand_off::{HandOff, HandOffView, HandedOff};
-use crate::core::policy::{Action, ActionType, Policy};
+use crate::core::policy::{Action, ActionType, Policy, Step};
 use crate::core::snapshot::Tri;
 use std::time::Duration;
 
@@ -21,14 +21,6 @@ const TELL_WITHIN: Duration = Duration::from_hours(1);
 
 /// For how long after the end of a hand-off the remediator may still put things in order on the node.
 const TIDY_UP: Duration = Duration::from_mins(15);
-
-/// To whom an action hands the node.
-pub(super) fn of(action: &Action) -> Option<HandOff> {
-    match action {
-        Action::HandOff(with) => Some(with.clone()),
-        _ => None,
-    }
-}
 
 /// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
 pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
@@ -47,14 +39,14 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
 
 /// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
 pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Hold> {
-    let Action::HandOff(with) = action else { return None };
+    let with = action.hand_off()?;
     is_proven(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
 }
 
 /// An object of a node is made once in an episode: what it has not healed it does not heal under another operation, for
 /// whichever fault.
 pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &'static str> {
-    let (Action::HandOff(with), Some(episode)) = (action, episode) else { return Ok(()) };
+    let Some((with, episode)) = action.hand_off().zip(episode) else { return Ok(()) };
     let planned = HandedOff::new(&with.remediation_template, &episode.node, "");
     let mut begun = episode.steps.iter().filter(|step| step.started_at.is_some());
     let is_done = begun.any(|step| {
@@ -103,7 +95,8 @@ pub(super) fn wait(
     let began = record.started_at.unwrap_or(record.reserved_at);
     // Also where the policy has moved it to another place meanwhile.
     let rule = turn.episode.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
-    let moved = || rule?.steps.iter().find(|step| of(&step.action).is_some() && of(&step.action) == record.hand_off);
+    let is_it = |step: &&Step| step.action.hand_off().is_some() && step.action.hand_off() == record.hand_off.as_ref();
+    let moved = || rule?.steps.iter().find(is_it);
     let step = attempt::step_of(policy, &turn.episode, record).or_else(moved);
     let is_clean = match turn.episode.fault(&record.fault_id) {
         Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
@@ -113,13 +106,14 @@ pub(super) fn wait(
     let view = view(ctx, record, began);
     // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
     let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
-    if is_at_it && since(now, began) < limit {
+    let age = since(now, began);
+    if is_at_it {
         if let Some(current) = turn.episode.current_step_mut() {
             current.clean_since = None;
         }
-        return wake.at(limit.saturating_sub(since(now, began)));
-    }
-    if is_at_it {
+        if age < limit {
+            return wake.at(limit.saturating_sub(age));
+        }
         let why = format!("its remediator is still at work after {}s", limit.as_secs());
         return time_out(ctx, turn, record, limit, &why, wake);
     }
@@ -141,7 +135,6 @@ pub(super) fn wait(
     if record.state == StepState::Verifying {
         return steps::verify(ctx, facts, turn, &record, step, wake);
     }
-    let age = since(now, began);
     if age < limit {
         return wake.at(limit.saturating_sub(age));
     }
@@ -188,13 +181,19 @@ pub(super) fn time_out(
     wake.at(ctx.settings.retry);
 }
 
+/// Whether a step has handed the node off.
+fn was_begun(step: &StepRecord) -> bool {
+    step.action == ActionType::HandOff && step.started_at.is_some()
+}
+
 /// What a remediator had its turn with and did not heal is given up, also where something else ends the episode: it is not
 /// handed to it again at once.
 pub(super) fn give_up(episode: &mut Episode) {
-    let begun = |s: &&StepRecord| s.action == ActionType::HandOff && s.started_at.is_some() && !s.is_refused_call();
-    let handed: Vec<String> = episode.steps.iter().filter(begun).map(|step| step.fault_id.clone()).collect();
-    for fault in episode.faults.iter_mut().filter(|fault| fault.state == HealState::Open) {
-        if handed.contains(&fault.id) {
+    let tried = episode.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
+    for step in tried {
+        for fault in
+            episode.faults.iter_mut().filter(|fault| fault.id == step.fault_id && fault.state == HealState::Open)
+        {
             fault.state = HealState::GivenUp;
         }
     }
@@ -204,10 +203,9 @@ pub(super) fn give_up(episode: &mut Episode) {
 /// which owns it.
 pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
     let now = ctx.snapshot.now;
-    let ended: Vec<(String, jiff::Timestamp)> =
-        episode.steps.iter().filter_map(|step| Some((step.operation_id.clone(), step.finished_at?))).collect();
     for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
-        let end = ended.iter().find(|(operation, _)| *operation == handed.operation_id).map(|(_, at)| *at);
+        let step = episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+        let end = step.and_then(|step| step.finished_at);
         if end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
             handed.deleted_at = Some(now);
         }
@@ -232,8 +230,7 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
 /// Whether a remediator may have uncordoned the node: one is at work there, in whichever episode, or was until a moment ago.
 fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == episode.node_uid);
-    let begun = |step: &&StepRecord| step.action == ActionType::HandOff && step.started_at.is_some();
-    let mut steps = here.flat_map(|other| other.steps.iter().filter(begun));
+    let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
 }
 

@@ -25,8 +25,7 @@ fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
 pub(super) fn until(ctx: Ctx<'_>, episode: &Episode) -> Option<Timestamp> {
     let policy = ending::policy_of(ctx, episode).filter(|_| episode.undo.owes_cordon())?;
     let cordoned_at = episode.cordoned_at()?;
-    let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
-    let longest = standing.filter_map(|fault| keep(policy, fault)).map(|keep| keep.keep_for).max()?;
+    let longest = episode.given_up().filter_map(|fault| keep(policy, fault)).map(|keep| keep.keep_for).max()?;
     cordoned_at.checked_add(longest).ok()
 }
 
@@ -34,8 +33,7 @@ pub(super) fn until(ctx: Ctx<'_>, episode: &Episode) -> Option<Timestamp> {
 pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wake: &mut Wake) {
     let now = ctx.snapshot.now;
     wake.at(since(until, now));
-    let standing = episode.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
-    let names: Vec<&str> = standing.map(|fault| fault.kind.as_str()).collect();
+    let names: Vec<&str> = episode.given_up().map(|fault| fault.kind.as_str()).collect();
     let message = format!(
         "the ladder is at an end, and not healed: {}; a person is needed; the node stays cordoned until that is gone, until {} \
          at the latest unless it is tried anew (cordon.keepFor)",
@@ -75,9 +73,8 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake
 pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Episode>) -> Option<&'a Episode> {
     let is_giver = |kept: &Episode| giver.is_some_and(|giver| giver.name == kept.name);
     let healed = |kept: &Episode| {
-        let mut standing = kept.faults.iter().filter(|fault| fault.state == HealState::GivenUp);
         let is_healed = |id: &str| giver?.fault(id).map(|fault| fault.state == HealState::Healed);
-        standing.all(|fault| is_healed(&fault.id) == Some(true))
+        kept.given_up().all(|fault| is_healed(&fault.id) == Some(true))
     };
     let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_contained() && !is_giver(kept));
     kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())

@@ -60,10 +60,9 @@ pub(super) fn open<'a>(
         remember_simulated(ctx, facts, slots, wake);
     }
     // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
-    let is_trial = |candidate: &Candidate<'_, '_>| candidate.is_trial;
     candidates.sort_by(|a, b| {
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
-        is_trial(a).cmp(&is_trial(b)).then(by_urgency)
+        a.is_trial.cmp(&b.is_trial).then(by_urgency)
     });
     let mut taken: BTreeMap<&str, &'a Policy> = BTreeMap::new();
     for candidate in candidates {
@@ -129,7 +128,7 @@ fn on_node<'c, 'a>(
                 None => candidates.push(Candidate::new(facts, policy, seen, rule, false)),
             },
         }
-        let trial = facts.trial_for(&seen.fault).filter(|_| facts.view.is_some());
+        let trial = facts.trial_for(&seen.fault, policy);
         if let Some((policy, rule)) =
             trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
         {

@@ -172,8 +172,7 @@ impl<'a> Scope<'a> {
 }
 
 /// A confirmed fault that a rule is for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
-/// went silent. What the
-/// node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
+/// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
 /// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe.
 fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
