@@ -5,7 +5,7 @@ use std::time::Duration;
 use nrh::core::episode::{Episode, HealState, Phase};
 use nrh::core::fault::FaultType;
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Keep, Policy, Step};
+use nrh::core::policy::{Action, ActionType, Keep, Policy, Step};
 
 use crate::samples::{cont, hung, notify, plugin, step};
 use crate::world::{Cure, Sickness, World, reasons, secs};
@@ -190,6 +190,24 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
         pass_time(&mut world, secs(60));
         assert!(!is_cordoned(&world), "its time is over: {:?}", world.log);
     }
+}
+
+#[test]
+fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_left_alone() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    // Another policy has handed the node off.
+    let mut other = world.only_episode().clone();
+    (other.name, other.undo) = ("other-1".into(), nrh::core::episode::Undo::default());
+    (other.phase, other.policy) = (Phase::Succeeded, "other".into());
+    for step in &mut other.steps {
+        (step.action, step.started_at, step.finished_at) = (ActionType::HandOff, Some(world.now), Some(world.now));
+    }
+    world.episodes.insert(other.name.clone(), other);
+    let node = world.node("n1");
+    (node.view.unschedulable, node.report.suspended) = (false, Some("under my hands".into()));
+    pass_time(&mut world, secs(30));
+    let episode = of(&world, "p");
+    assert_eq!((episode.phase, episode.is_live()), (Phase::Failed, false), "{}", episode.message);
 }
 
 #[test]

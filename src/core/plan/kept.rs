@@ -119,8 +119,8 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
-    // Whoever wants the node left alone does not want it opened to pods either.
-    if readiness::leave_alone(facts).is_some() && !episode.deleting {
+    // Whoever wants the node left alone does not want it opened to pods either; where a remediator has done so, nothing is kept.
+    if readiness::leave_alone(facts).is_some() && episode.undo.owes_cordon() && !episode.deleting {
         return None;
     }
     if is_healed {
