@@ -150,6 +150,32 @@ async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_mark_that_names_no_episode_is_taken_off_whatever_it_says() {
+    let marks = ["an-episode-that-is-gone", "", "no/name", "../nodes/w1", "Not A Name"];
+    let world = World::new(marks.len());
+    world.policy("hung", "Enforce", &World::release());
+    let node = |at: usize| format!("w{}", at + 1);
+    for (at, mark) in marks.iter().enumerate() {
+        world.api.change("nodes", &node(at), |node| {
+            node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!(mark);
+            node["spec"]["unschedulable"] = json!(true);
+        });
+        world.probe(&node(at));
+    }
+    let replica = world.controller("a");
+    for (at, mark) in marks.iter().enumerate() {
+        world
+            .until(&format!("mark {mark:?} is off"), || {
+                let node = world.api.get("nodes", &node(at)).unwrap();
+                node["spec"]["unschedulable"].is_null()
+                    && node["metadata"]["annotations"].as_object().is_none_or(serde_json::Map::is_empty)
+            })
+            .await;
+    }
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_conflict_on_the_ledger_opens_nothing() {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());

@@ -132,6 +132,13 @@ pub struct EpisodeFault {
     pub clean_since: Option<Timestamp>,
 }
 
+impl EpisodeFault {
+    /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
+    pub fn outlasted_its_ladder(&self) -> bool {
+        self.state == HealState::Healed && self.clean_since.is_some()
+    }
+}
+
 /// What was there before we touched the node, and whether it has been put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

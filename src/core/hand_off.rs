@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultType;
+use super::text::is_subdomain;
 use super::tri::Tri;
 
 /// What a template's kind ends with, and the kind of the object that is made of it does not.
@@ -83,14 +84,6 @@ impl std::fmt::Display for TemplateRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
     }
-}
-
-fn is_subdomain(name: &str) -> bool {
-    let is_part = |part: &str| {
-        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        !part.is_empty() && part.chars().all(is_plain) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(is_part)
 }
 
 /// Parameters of the step.

@@ -16,6 +16,16 @@ pub fn bounded(text: &str, max: usize) -> String {
     out
 }
 
+/// Whether an object of ours, a namespace or a group of the API may have this name: a DNS subdomain of at most 253 characters
+/// (RFC 1123).
+pub fn is_subdomain(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty() && part.chars().all(is_plain) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(is_part)
+}
+
 /// Whether `id` is a full one of a container or sandbox: 64 hexadecimal digits in every runtime that speaks CRI.
 pub fn is_full_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -296,3 +296,31 @@ fn its_episode_is_not_swept_away_before_its_time() {
     let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteEpisode { .. }));
     assert!(!swept && is_cordoned(&world), "{:?}", decided.effects);
 }
+
+#[test]
+fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    world.node("n1").report.suspended = Some("under my hands".into());
+    world.policies.clear();
+    pass_time(&mut world, Duration::from_mins(10));
+    assert!(is_cordoned(&world), "{:?}", world.did());
+    world.node("n1").report.suspended = None;
+    pass_time(&mut world, Duration::from_mins(1));
+    assert!(!is_cordoned(&world), "nobody wants it cordoned any more: {:?}", world.did());
+}
+
+#[test]
+fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    // More often than a fault may come back that was healed.
+    for times in 1..=4 {
+        mend(&mut world);
+        pass_time(&mut world, Duration::from_mins(10));
+        assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded), "{:?}", world.episodes);
+        assert!(world.episodes.values().all(|episode| episode.faults[0].outlasted_its_ladder()));
+        world.infect("n1", hung("log"), Cure::Nothing);
+        pass_time(&mut world, Duration::from_mins(5));
+        let tries = world.did().iter().filter(|did| **did == "job ReleaseCont").count();
+        assert_eq!(tries, times + 1, "{:?}", world.did());
+    }
+}

@@ -1,11 +1,12 @@
 //! Policies that are tried as a dry run beside one that acts.
 
 use nrh::core::episode::Phase;
+use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Mode, Policy, Step};
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{cont, hung, kill, notify, secs};
+use crate::samples::{cont, hung, kill, notify, plugin, secs};
 use crate::world::{Cure, World, reasons};
 
 /// A node that its policy heals, and another policy that is tried there.
@@ -67,4 +68,18 @@ fn an_enforcing_policy_that_is_suspended_still_stands_for_its_faults() {
     let mut world = tried(&[kill(true)], 10, |trial| (trial.mode, trial.suspend) = (Mode::Enforce, true));
     let plan = world.pass();
     assert_eq!(reasons(&plan), [HoldReason::Suspended], "who suspends it wants nothing done");
+}
+
+#[test]
+fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
+    let mut world = tried(&[kill(true)], 10, |_| {});
+    world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
+    world.infect("n1", plugin(), Cure::Nothing);
+    let plan = world.pass();
+    assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst], "as if it enforced: {:?}", plan.held);
+    assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(recorded(&world).len(), 2, "and what it owns: {:?}", recorded(&world));
+    assert_eq!(reasons(&world.plan()), [HoldReason::DryRun]);
 }

@@ -19,7 +19,7 @@ use crate::controller::cache::fold::Folds;
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::core::episode::{Episode, Phase, since};
 use crate::core::snapshot::{ReportView, Snapshot, Tri};
-use crate::core::text::short_name;
+use crate::core::text::{is_subdomain, short_name};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
@@ -149,6 +149,10 @@ impl Applier {
 
     /// Whether there is no such episode. One that is there is folded in.
     pub(super) async fn is_gone(&self, name: &str) -> bool {
+        // What somebody has written into our mark need not be a name, and asking for it need not be a question about one object.
+        if !is_subdomain(name) {
+            return true;
+        }
         let api = self.calls.read::<NodeRemediation>();
         match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
             Ok(Some(object)) => {

@@ -115,6 +115,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
             Ok(rule) => {
                 if let Some(fault) = turn.episode.fault_mut(id) {
                     (fault.state, fault.since) = (HealState::Open, readiness::standing(ctx, seen, rule).since);
+                    fault.clean_since = None;
                 } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
                     turn.episode.faults.push(readiness::standing(ctx, seen, rule));
                 } else {

@@ -39,7 +39,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 
 /// Whether somebody else made the node schedulable again. Our mark on a schedulable node is a sure sign; a node
 /// without mark and cordon only after the time that a cache may be behind.
-fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
+pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
     let is_wanted = episode.is_contained() || episode.has_work();

@@ -53,13 +53,15 @@ fn ended(episode: &Episode) -> jiff::Timestamp {
     episode.finished_at.unwrap_or(episode.opened_at)
 }
 
-/// The newest finished episode about each fault that still shows.
+/// The newest finished episode about each fault that still shows, and the newest dry run beside it: neither speaks for the other.
 fn needed<'a>(nodes: &BTreeMap<&'a str, NodeFacts<'a>>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {
         for seen in &facts.seen {
-            let newest = facts.finished.iter().rev().find(|episode| episode.fault(&seen.fault.id).is_some());
-            needed.extend(newest.map(|episode| episode.name.as_str()));
+            for mode in [Mode::Enforce, Mode::DryRun] {
+                let is_it = |episode: &&&Episode| episode.mode == mode && episode.fault(&seen.fault.id).is_some();
+                needed.extend(facts.finished.iter().rev().find(is_it).map(|episode| episode.name.as_str()));
+            }
         }
     }
     needed

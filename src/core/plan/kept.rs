@@ -113,6 +113,11 @@ enum Over {
 fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Option<Over> {
     let is_healed = episode.faults.iter().all(|fault| fault.state == HealState::Healed);
     let is_same = facts.view.is_some_and(|view| view.uid == episode.node_uid);
+    // Nor does a policy that is gone open a node that is to be left alone.
+    let is_left = readiness::leave_alone(facts).is_some() && episode.undo.owes_cordon() && !episode.deleting;
+    if is_left && is_same && ending::policy_of(ctx, episode).is_none() && !ending::was_uncordoned(ctx, facts, episode) {
+        return None;
+    }
     // That nobody sees our cordon any more may be our own doing, and only the record of it is missing.
     if !(is_healed && is_same)
         && let Some(why) = ending::must_end(ctx, facts, episode)
@@ -120,7 +125,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
         return Some(Over::Ends(Phase::Cancelled, why));
     }
     // Whoever wants the node left alone does not want it opened to pods either; where a remediator has done so, nothing is kept.
-    if readiness::leave_alone(facts).is_some() && episode.undo.owes_cordon() && !episode.deleting {
+    if is_left {
         return None;
     }
     if is_healed {

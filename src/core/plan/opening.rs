@@ -120,25 +120,26 @@ fn on_node<'c, 'a>(
         };
         match readiness::judge(ctx, facts, policy, seen) {
             Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
-            Ok(rule) => match candidates.iter_mut().find(|candidate| candidate.policy.name == policy.name) {
-                Some(candidate) => {
-                    candidate.is_trial = false;
-                    candidate.ready.push((seen, rule));
-                }
-                None => candidates.push(Candidate::new(facts, policy, seen, rule, false)),
-            },
+            Ok(rule) => add(&mut candidates, Candidate::new(facts, policy, seen, rule, false)),
         }
         let trial = facts.trial_for(&seen.fault, policy);
         if let Some((policy, rule)) =
             trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
         {
-            match candidates.iter_mut().find(|candidate| candidate.policy.name == policy.name) {
-                Some(candidate) => candidate.ready.push((seen, rule)),
-                None => candidates.push(Candidate::new(facts, policy, seen, rule, true)),
-            }
+            add(&mut candidates, Candidate::new(facts, policy, seen, rule, true));
         }
     }
     candidates
+}
+
+/// Adds what is ready to what its policy could begin. What a dry run owns and what it only tries are told of apart.
+fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) {
+    let is_same =
+        |other: &&mut Candidate<'_, '_>| (&other.policy.name, other.is_trial) == (&one.policy.name, one.is_trial);
+    match candidates.iter_mut().find(is_same) {
+        Some(same) => same.ready.extend(one.ready),
+        None => candidates.push(one),
+    }
 }
 
 /// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.

@@ -172,7 +172,7 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         return hold(format!("episode {} of {} was {}", stopped.episode, facts.name, stopped.message), stopped.at);
     }
     let healed = |e: &Episode| {
-        e.fault(&fault.id).is_some_and(|f| f.state == HealState::Healed)
+        e.fault(&fault.id).is_some_and(|f| f.state == HealState::Healed && !f.outlasted_its_ladder())
             && e.steps.iter().any(|s| s.fault_id == fault.id && s.acted_at.is_some())
     };
     let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();

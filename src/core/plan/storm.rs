@@ -169,7 +169,8 @@ fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>
     let has = |episode: &Episode, is: &dyn Fn(&EpisodeFault) -> bool| {
         episode.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };
-    let failed = ended.iter().filter(|episode| has(episode, &|fault| fault.state == HealState::GivenUp));
+    let in_vain = |fault: &EpisodeFault| fault.state == HealState::GivenUp || fault.outlasted_its_ladder();
+    let failed = ended.iter().filter(|episode| has(episode, &in_vain));
     let last = failed.filter_map(|episode| episode.finished_at).max();
     let later = ended.iter().filter(|episode| last.is_none_or(|last| episode.opened_at >= last));
     let healed = later.filter(|episode| {
@@ -178,7 +179,7 @@ fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>
             let was_acted_on = steps.any(|step| step.acted_at.is_some());
             let lasted = fault.since.map(|at| since(episode.opened_at, at));
             let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
-            fault.state == HealState::Healed && was_acted_on && was_old
+            fault.state == HealState::Healed && !fault.outlasted_its_ladder() && was_acted_on && was_old
         })
     });
     u32::try_from(healed.count()).unwrap_or(u32::MAX)
