@@ -15,17 +15,24 @@ pub fn condition(
     message: &str,
     now: Timestamp,
 ) -> Condition {
-    let status = status.as_str();
-    let since = before
-        .iter()
-        .find(|old| old.type_ == kind.as_str() && old.status == status)
-        .map_or(Time(now), |old| old.last_transition_time.clone());
+    let same = before.iter().find(|old| old.type_ == kind.as_str() && old.status == status.as_str());
+    condition_since(kind, status, reason, message, same.map_or(now, |old| old.last_transition_time.0))
+}
+
+/// A condition that has had its status since then.
+pub fn condition_since(
+    kind: ConditionType,
+    status: Tri,
+    reason: ConditionReason,
+    message: &str,
+    since: Timestamp,
+) -> Condition {
     Condition {
         type_: kind.as_str().to_owned(),
-        status: status.to_owned(),
+        status: status.as_str().to_owned(),
         reason: reason.as_str().to_owned(),
         message: crate::core::text::bounded(message, 1024),
-        last_transition_time: since,
+        last_transition_time: Time(since),
         observed_generation: None,
     }
 }
@@ -38,9 +45,5 @@ pub fn standing_of(conditions: &[Condition], kind: ConditionType) -> Option<(Tri
 
 /// The status of one condition, Unknown where it is missing.
 pub fn status_of(conditions: &[Condition], kind: ConditionType) -> Tri {
-    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(Tri::Unknown, |c| match c.status.as_str() {
-        "True" => Tri::True,
-        "False" => Tri::False,
-        _ => Tri::Unknown,
-    })
+    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(Tri::Unknown, |c| Tri::of(&c.status))
 }

@@ -22,6 +22,7 @@ use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{FaultState, PodRef};
+use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
 use crate::core::notices::Notices;
@@ -35,6 +36,7 @@ pub mod job;
 pub mod node;
 pub mod pods;
 pub mod report;
+pub mod said;
 pub mod suspects;
 pub mod versions;
 pub mod watches;
@@ -43,6 +45,7 @@ use arrival::Arrivals;
 use conditions::Shared;
 use job::JobRow;
 use report::Standing;
+use said::Said;
 use versions::Versions;
 
 /// A pod of a DaemonSet may take as long to come up before its node is read.
@@ -175,7 +178,9 @@ pub struct State {
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
     /// The ways in which conditions of Nodes stand.
-    shared: Shared,
+    shared: Shared<[Foreign]>,
+    /// What conditions of reports say.
+    said: Shared<Said>,
     /// Since when conditions stand as policies ask for them, by the time since `started`.
     notices: Notices,
     started: Instant,
@@ -200,6 +205,7 @@ impl State {
             rights: BTreeMap::new(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
+            said: Shared::default(),
             notices: Notices::default(),
             started: now,
         }

@@ -23,7 +23,6 @@ use super::calls::{CallError, Calls, bounded};
 use super::clock::Clock;
 use super::leader::Leadership;
 use super::status::Outlook;
-use crate::api::condition::standing_of;
 use crate::core::fault::Fault;
 use crate::core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
 
@@ -234,9 +233,8 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
         .map(|seen| &seen.fault)
         .collect();
     let one = |kind: &NodeCondition| {
-        let found = standing.conditions.iter().find(|one| one.type_ == kind.of().as_str())?;
-        let (status, reason) = standing_of(&standing.conditions, kind.of())?;
-        Some(mirrored(*kind, status, reason, &found.message, &faults))
+        let said = &standing.conditions.get(kind.of())?.said;
+        Some(mirrored(*kind, said.status, &said.reason, &said.message, &faults))
     };
     wanted.0.iter().filter_map(one).collect()
 }
@@ -300,7 +298,8 @@ mod tests {
             "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
         };
         let conditions = NodeCondition::ALL.map(condition);
-        let conditions = serde_json::from_value(json!(conditions)).unwrap();
+        let conditions: Vec<_> = serde_json::from_value(json!(conditions)).unwrap();
+        let conditions = crate::controller::cache::said::Conditions::of(&conditions);
         let row = report::Standing { owner: Some("u".into()), conditions, ..report::Standing::default() };
         state.standing.insert("w1".into(), row);
         let writes = due(&state, &wanted.parse().unwrap(), &BTreeMap::new(), Timestamp::UNIX_EPOCH);

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::cache::PolicyRow;
 use super::cache::report::Standing;
-use crate::api::condition::{condition, status_of};
+use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
 use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
@@ -121,8 +121,10 @@ pub fn node_part(
 
 fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -> Vec<Condition> {
     use ConditionReason as Why;
-    let before = &standing.conditions;
-    let of = |kind, status, reason, message: &str| condition(before, kind, status, reason, message, now);
+    let of = |kind, status, reason, message: &str| {
+        let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
+        condition_since(kind, status, reason, message, same.map_or(now, |before| before.since))
+    };
     let by = |status, good, bad| match status {
         Tri::True => good,
         Tri::False => bad,
@@ -176,11 +178,11 @@ fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionT
     let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeSilent);
     OF_PROBE
         .into_iter()
-        .filter(|kind| standing.conditions.iter().any(|c| c.type_ == kind.as_str()))
+        .filter(|kind| standing.conditions.get(*kind).is_some())
         .filter(|kind| {
             let safe_no_more = *kind == ConditionType::RestartSafe
                 && !outlook.restart_safe_known
-                && status_of(&standing.conditions, *kind) != Tri::False;
+                && standing.conditions.status(*kind) != Tri::False;
             silent || safe_no_more
         })
         .collect()
@@ -214,10 +216,8 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
         || key(remediation) != key(&part.remediation)
         || states(&standing.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().any(|want| {
-            !standing
-                .conditions
-                .iter()
-                .any(|c| (&c.type_, &c.status, &c.reason) == (&want.type_, &want.status, &want.reason))
+            let stands = standing.conditions.named(&want.type_).map(|stands| &stands.said);
+            stands.is_none_or(|said| (said.status.as_str(), &said.reason) != (want.status.as_str(), &want.reason))
         });
     if matter {
         return Difference::Matter;
@@ -225,10 +225,9 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let differs = summary != &part.summary
         || remediation.held != part.remediation.held
         || words(&standing.cluster_faults) != words(&part.cluster_faults)
-        || part
-            .conditions
-            .iter()
-            .any(|want| standing.conditions.iter().any(|c| c.type_ == want.type_ && c.message != want.message));
+        || part.conditions.iter().any(|want| {
+            standing.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
+        });
     if differs { Difference::Words } else { Difference::None }
 }
 
@@ -285,6 +284,7 @@ pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::cache::said::Conditions;
     use serde_json::json;
 
     fn now() -> Timestamp {
@@ -292,7 +292,8 @@ mod tests {
     }
 
     fn standing_with(conditions: &serde_json::Value) -> Standing {
-        Standing { conditions: serde_json::from_value(conditions.clone()).unwrap(), ..Standing::default() }
+        let conditions: Vec<Condition> = serde_json::from_value(conditions.clone()).unwrap();
+        Standing { conditions: Conditions::of(&conditions), ..Standing::default() }
     }
 
     fn stands(part: NodePart) -> Standing {
@@ -301,7 +302,7 @@ mod tests {
             kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
-            conditions: part.conditions,
+            conditions: Conditions::of(&part.conditions),
             ..Standing::default()
         }
     }

@@ -16,6 +16,15 @@ pub enum Tri {
 }
 
 impl Tri {
+    /// The status of a condition as Kubernetes spells it; Unknown for whatever else stands there.
+    pub fn of(status: &str) -> Self {
+        match status {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
+
     /// The status of a condition, as Kubernetes spells it.
     pub const fn as_str(self) -> &'static str {
         match self {

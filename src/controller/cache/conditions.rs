@@ -18,25 +18,35 @@ pub fn of(node: &Node) -> Arc<[Foreign]> {
     sorted(all.iter().filter_map(|one| Foreign::new(&one.type_, &one.status, &word(&one.reason), &word(&one.message))))
 }
 
-/// All ways in which the conditions of some Node stand.
-#[derive(Debug, Default)]
-pub struct Shared(BTreeSet<Arc<[Foreign]>>);
+/// What is the same for many nodes, such as all ways in which the conditions of some Node stand: one copy of each.
+#[derive(Debug)]
+pub struct Shared<T: ?Sized>(BTreeSet<Arc<T>>);
 
-impl Shared {
-    /// The one copy of these.
-    pub fn keep(&mut self, conditions: Arc<[Foreign]>) -> Arc<[Foreign]> {
-        if let Some(known) = self.0.get(&conditions) {
+impl<T: ?Sized + Ord> Default for Shared<T> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+impl<T: ?Sized + Ord> Shared<T> {
+    /// The one copy of this.
+    pub fn keep(&mut self, held: Arc<T>) -> Arc<T> {
+        if let Some(known) = self.0.get(&held) {
             return Arc::clone(known);
         }
-        self.0.insert(Arc::clone(&conditions));
-        conditions
+        self.0.insert(Arc::clone(&held));
+        held
     }
 
-    /// Takes back what a Node held that stands as `now` from now on, and forgets it where no other Node stands so.
-    pub fn give_back(&mut self, held: Arc<[Foreign]>, now: &Arc<[Foreign]>) {
-        if Arc::ptr_eq(&held, now) {
-            return;
+    /// Takes back what a node held that holds `now` from now on, and forgets it where no other node holds it.
+    pub fn give_back(&mut self, held: Arc<T>, now: &Arc<T>) {
+        if !Arc::ptr_eq(&held, now) {
+            self.release(held);
         }
+    }
+
+    /// Takes back what a node held, and forgets it where no other node holds it.
+    pub fn release(&mut self, held: Arc<T>) {
         let Some(known) = self.0.take(&held) else { return };
         drop(held);
         if Arc::strong_count(&known) > 1 {

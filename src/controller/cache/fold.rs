@@ -129,7 +129,7 @@ impl Folds for NodeRuntimeHealth {
         let beat =
             probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
         let view = report::view(&self);
-        state.standing.insert(key.to_owned(), report::standing(&self));
+        state.stand(key, report::standing(&self));
         let old = state.snapshot.reports.insert(key.to_owned(), view);
         let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
@@ -139,7 +139,7 @@ impl Folds for NodeRuntimeHealth {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
-        state.standing.remove(key);
+        state.stand_no_more(key);
         state.arrivals.remove(key);
         News::when(state.snapshot.reports.remove(key).is_some())
     }
@@ -162,7 +162,7 @@ impl Folds for DeserializeGuard<NodeRuntimeHealth> {
                 tracing::warn!(node = key, error = bad.error, "NodeRuntimeHealth cannot be read; the node is held");
                 let (view, standing) = report::unreadable(&bad.metadata, &bad.error);
                 state.arrivals.remove(key);
-                state.standing.insert(key.to_owned(), standing);
+                state.stand(key, standing);
                 let old = state.snapshot.reports.insert(key.to_owned(), view);
                 News::when(old.as_ref() != state.snapshot.reports.get(key))
             }

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
 use super::arrival::{Arrivals, UNDATED};
+use super::said::Conditions;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
 use crate::api::{ConditionType, NodeRuntimeHealthStatus};
@@ -34,7 +35,7 @@ pub struct Standing {
     /// The line that is printed.
     pub summary: Option<Summary>,
     /// All conditions, the probe's too.
-    pub conditions: Vec<Condition>,
+    pub conditions: Conditions,
     /// Sequence number of the last report, to tell whether a look that was asked for has come.
     pub sequence: Option<u64>,
     /// Whether the object cannot be read: then nothing is written to it either.
@@ -58,7 +59,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         cluster_faults: status.cluster_faults,
         remediation: status.remediation,
         summary: status.summary,
-        conditions: status.conditions,
+        conditions: Conditions::of(&status.conditions),
         sequence: status.probe.map(|probe| probe.sequence),
         unreadable: false,
     }

@@ -1,0 +1,144 @@
+//! The conditions of our reports: one copy of what is said, for all nodes of which it is said.
+//!
+//! Nearly all nodes are well, and a healthy one's conditions are the same sentences everywhere; only their times are its own.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::State;
+use super::conditions::Shared;
+use super::report::Standing;
+use crate::api::ConditionType;
+use crate::core::snapshot::Tri;
+
+/// A condition without its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Said {
+    /// Its type, as it stands in the object.
+    pub kind: String,
+    /// Its status.
+    pub status: Tri,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// What stands in a report, and since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stands {
+    /// What is said.
+    pub said: Arc<Said>,
+    /// Since when the status is this one.
+    pub since: Timestamp,
+}
+
+/// All conditions of a report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions(Box<[Stands]>);
+
+impl Conditions {
+    /// Reads them off an object.
+    pub fn of(conditions: &[Condition]) -> Self {
+        let one = |condition: &Condition| Stands {
+            said: Arc::new(Said {
+                kind: condition.type_.clone(),
+                status: Tri::of(&condition.status),
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+            }),
+            since: condition.last_transition_time.0,
+        };
+        Self(conditions.iter().map(one).collect())
+    }
+
+    /// The one of this type, if it stands there.
+    pub fn get(&self, kind: ConditionType) -> Option<&Stands> {
+        self.named(kind.as_str())
+    }
+
+    /// The one of this type, as it stands in the object.
+    pub fn named(&self, kind: &str) -> Option<&Stands> {
+        self.0.iter().find(|one| one.said.kind == kind)
+    }
+
+    /// The status of the one of this type; Unknown where it is missing.
+    pub fn status(&self, kind: ConditionType) -> Tri {
+        self.get(kind).map_or(Tri::Unknown, |one| one.said.status)
+    }
+
+    /// Keeps one copy of what is said, in place of the own ones.
+    pub fn share(&mut self, shared: &mut Shared<Said>) {
+        for one in &mut self.0 {
+            one.said = shared.keep(Arc::clone(&one.said));
+        }
+    }
+
+    /// Gives up what is said; where no other report says it, it is forgotten.
+    pub fn give_back(self, shared: &mut Shared<Said>) {
+        for one in self.0 {
+            shared.release(one.said);
+        }
+    }
+}
+
+impl State {
+    /// Takes over the controller's part of a report.
+    pub(super) fn stand(&mut self, node: &str, mut standing: Standing) {
+        standing.conditions.share(&mut self.said);
+        let old = self.standing.insert(node.to_owned(), standing);
+        self.forget_said(old);
+    }
+
+    /// Forgets the controller's part of a report that is gone.
+    pub(super) fn stand_no_more(&mut self, node: &str) {
+        let old = self.standing.remove(node);
+        self.forget_said(old);
+    }
+
+    fn forget_said(&mut self, old: Option<Standing>) {
+        if let Some(old) = old {
+            old.conditions.give_back(&mut self.said);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn conditions(message: &str) -> Conditions {
+        let conditions: Vec<Condition> = serde_json::from_value(json!([
+            {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": message, "lastTransitionTime": "2025-01-01T00:00:00Z"},
+            {"type": "Other", "status": "?", "reason": "r", "message": "m", "lastTransitionTime": "2025-01-01T00:00:00Z"}]))
+        .unwrap();
+        Conditions::of(&conditions)
+    }
+
+    #[test]
+    fn what_is_said_of_many_is_kept_once_and_forgotten_with_the_last() {
+        let mut shared = Shared::default();
+        let mut all = [conditions("well"), conditions("well"), conditions("ill")];
+        for one in &mut all {
+            one.share(&mut shared);
+        }
+        assert_eq!(shared.len(), 3);
+        assert_eq!(all[0], all[1]);
+        assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().said.message, "ill");
+        assert_eq!(
+            (all[0].status(ConditionType::RuntimeReady), all[0].status(ConditionType::RestartSafe)),
+            (Tri::True, Tri::Unknown)
+        );
+        assert_eq!(all[0].named("Other").unwrap().said.status, Tri::Unknown, "what nobody knows is no word");
+        let [one, two, three] = all;
+        one.give_back(&mut shared);
+        assert_eq!(shared.len(), 3, "the second still says it");
+        three.give_back(&mut shared);
+        assert_eq!(shared.len(), 2);
+        two.give_back(&mut shared);
+        assert!(shared.is_empty());
+    }
+}
