@@ -10,6 +10,7 @@ use kube::Resource;
 use kube::core::DeserializeGuard;
 use tokio::time::Instant;
 
+use super::report::Standing;
 use super::versions::{Versions, version_of};
 use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
 use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
@@ -129,7 +130,7 @@ impl Folds for NodeRuntimeHealth {
         let beat =
             probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
         let view = report::view(&self);
-        state.stand(key, report::standing(&self));
+        stand(state, key, report::standing(&self));
         let old = state.snapshot.reports.insert(key.to_owned(), view);
         let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
@@ -139,9 +140,23 @@ impl Folds for NodeRuntimeHealth {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
-        state.stand_no_more(key);
+        let old = state.standing.remove(key);
+        forget_said(state, old);
         state.arrivals.remove(key);
         News::when(state.snapshot.reports.remove(key).is_some())
+    }
+}
+
+/// Takes over the controller's part of a report.
+fn stand(state: &mut State, node: &str, mut standing: Standing) {
+    standing.conditions.share(&mut state.said);
+    let old = state.standing.insert(node.to_owned(), standing);
+    forget_said(state, old);
+}
+
+fn forget_said(state: &mut State, old: Option<Standing>) {
+    if let Some(old) = old {
+        old.conditions.give_back(&mut state.said);
     }
 }
 
@@ -162,7 +177,7 @@ impl Folds for DeserializeGuard<NodeRuntimeHealth> {
                 tracing::warn!(node = key, error = bad.error, "NodeRuntimeHealth cannot be read; the node is held");
                 let (view, standing) = report::unreadable(&bad.metadata, &bad.error);
                 state.arrivals.remove(key);
-                state.stand(key, standing);
+                stand(state, key, standing);
                 let old = state.snapshot.reports.insert(key.to_owned(), view);
                 News::when(old.as_ref() != state.snapshot.reports.get(key))
             }

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::State;
 use super::conditions::Shared;
-use super::report::Standing;
 use crate::api::ConditionType;
 use crate::core::snapshot::Tri;
 
@@ -80,27 +78,6 @@ impl Conditions {
     pub fn give_back(self, shared: &mut Shared<Said>) {
         for one in self.0 {
             shared.release(one.said);
-        }
-    }
-}
-
-impl State {
-    /// Takes over the controller's part of a report.
-    pub(super) fn stand(&mut self, node: &str, mut standing: Standing) {
-        standing.conditions.share(&mut self.said);
-        let old = self.standing.insert(node.to_owned(), standing);
-        self.forget_said(old);
-    }
-
-    /// Forgets the controller's part of a report that is gone.
-    pub(super) fn stand_no_more(&mut self, node: &str) {
-        let old = self.standing.remove(node);
-        self.forget_said(old);
-    }
-
-    fn forget_said(&mut self, old: Option<Standing>) {
-        if let Some(old) = old {
-            old.conditions.give_back(&mut self.said);
         }
     }
 }

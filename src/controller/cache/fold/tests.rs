@@ -127,6 +127,33 @@ fn nodes_that_stand_alike_share_their_conditions_and_none_is_kept_for_nobody() {
 }
 
 #[test]
+fn what_reports_say_is_kept_once_and_goes_with_the_last_that_says_it() {
+    let (mut state, now) = (state(), Instant::now());
+    let report = |name: &str, version: u64, message: &str| {
+        let mut report = report(version, &json!({}));
+        report.metadata.name = Some(name.to_owned());
+        let conditions = json!([{"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": message,
+            "lastTransitionTime": format!("2025-01-01T00:00:0{version}Z")}]);
+        report.status.get_or_insert_default().conditions = serde_json::from_value(conditions).unwrap();
+        report
+    };
+    for (name, message) in [("w1", "well"), ("w2", "well"), ("w3", "well"), ("w3", "ill")] {
+        let version = if message == "ill" { 2 } else { 1 };
+        report(name, version, message).fold(&mut state, now);
+    }
+    assert_eq!(state.said.len(), 2);
+    let said =
+        |state: &State, node: &str| state.standing[node].conditions.named("RuntimeReady").unwrap().said.message.clone();
+    assert_eq!((said(&state, "w1"), said(&state, "w3")), ("well".to_owned(), "ill".to_owned()));
+    NodeRuntimeHealth::forget("w3", &mut state);
+    assert_eq!(state.said.len(), 1);
+    for name in ["w1", "w2"] {
+        NodeRuntimeHealth::forget(name, &mut state);
+    }
+    assert!(state.said.is_empty());
+}
+
+#[test]
 fn a_start_is_unfinished_for_as_long_as_it_is_seen_so_and_its_end_is_news() {
     let (mut state, now) = (state(), Instant::now());
     let wall = Timestamp::UNIX_EPOCH;
