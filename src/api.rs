@@ -12,7 +12,7 @@ pub use condition::{ConditionReason, ConditionType};
 pub use duration::HumanDuration;
 pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
 pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
-pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
+pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};
 
 /// API group of all three kinds.
 pub const GROUP: &str = "runtimehealth.io";

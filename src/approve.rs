@@ -3,30 +3,27 @@
 //! Nothing is approved that was not seen: without `--operation` it says what waits, and what a yes would touch.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::api::{NodeRemediation, convert};
+use crate::caller::{client, whoami, within};
 use crate::cli::ApproveArgs;
 use crate::core::episode::{Approval, Episode, clock};
 use crate::core::text::bounded;
 
 /// Longest line about a step, in bytes.
 const MAX_LINE: usize = 1024;
-/// How long the API server may take for one answer.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs `nrh approve`.
 ///
 /// # Errors
 /// The cluster does not answer, nothing of that name waits, or the API server says no.
 pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG")?;
+    let client = client().await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
     let episodes: Vec<Episode> = listed.items.iter().map(convert::episode).collect();
@@ -54,19 +51,6 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
         episode.name
     );
     Ok(())
-}
-
-async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
-    Ok(tokio::time::timeout(DEADLINE, call).await.context("no answer in time")??)
-}
-
-/// The caller's own name, as the API server knows them.
-async fn whoami(client: Client) -> anyhow::Result<String> {
-    let api: Api<SelfSubjectReview> = Api::all(client);
-    let (params, question) = (PostParams::default(), SelfSubjectReview::default());
-    let review = within(api.create(&params, &question)).await.context("cannot ask the API server who you are")?;
-    let name = review.status.and_then(|status| status.user_info).and_then(|user| user.username);
-    name.context("the API server does not say who you are")
 }
 
 /// Episodes with a step that waits, of this node or of this name.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::api::HumanDuration;
 use crate::core::node_condition::NodeConditions;
+use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
 
 /// Node Runtime Health: finds the one sick object on a node and heals it in place.
@@ -46,6 +48,10 @@ pub enum Command {
     Evidence(EvidenceArgs),
     /// Says which steps wait for a person, and approves one of them.
     Approve(ApproveArgs),
+    /// Says which steps could be started by hand on a node, and has one of them done.
+    Start(StartArgs),
+    /// Ends an episode, or a start by hand that has not begun.
+    Cancel(CancelArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
@@ -167,6 +173,46 @@ pub struct ApproveArgs {
     /// Approve this operation. Without it, what waits is printed.
     #[arg(long)]
     pub operation: Option<String>,
+}
+
+/// Flags of `nrh start`.
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// The node.
+    pub node: String,
+    /// Do this, such as `CleanupOrphans` or `RestartKubelet`: a step that a policy has for the fault. Without it, what could be
+    /// started is printed.
+    #[arg(long, value_parser = action)]
+    pub action: Option<ActionType>,
+    /// For this fault: its type, or its id where the node has several of that type.
+    #[arg(long)]
+    pub fault: Option<String>,
+    /// As this policy has it.
+    #[arg(long)]
+    pub policy: Option<String>,
+    /// Why, in one sentence; it stands in the episode.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Give it up when it could not begin within this time (1m to 24h); 1h by default.
+    #[arg(long)]
+    pub timeout: Option<HumanDuration>,
+}
+
+fn action(text: &str) -> Result<ActionType, String> {
+    let all = ActionType::ALL;
+    let found = all.into_iter().find(|action| action.as_str() == text);
+    let names = || all.map(ActionType::as_str).join(", ");
+    found.ok_or_else(|| format!("expected one of {}", names()))
+}
+
+/// Flags of `nrh cancel`.
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    /// A node, or the name of an episode.
+    pub what: String,
+    /// Why, in one sentence; it stands in the episode.
+    #[arg(long)]
+    pub reason: Option<String>,
 }
 
 /// Flags of `nrh status`.

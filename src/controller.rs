@@ -11,6 +11,7 @@ pub mod calls;
 pub mod clock;
 pub mod decide;
 pub mod events;
+pub mod evictions;
 pub mod hand_offs;
 pub mod http;
 pub mod jobs;

@@ -10,6 +10,8 @@
 
 pub mod api;
 pub mod approve;
+mod caller;
+pub mod cancel;
 pub mod cli;
 pub mod controller;
 pub mod core;
@@ -20,4 +22,5 @@ pub mod fuzz;
 pub mod node;
 pub mod process;
 pub mod simulate;
+pub mod start;
 pub mod telemetry;

@@ -32,6 +32,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
             Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
+            Command::Start(args) => Box::pin(nrh::start::run(args)).await,
+            Command::Cancel(args) => Box::pin(nrh::cancel::run(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),

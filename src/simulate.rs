@@ -15,6 +15,7 @@ pub mod remediator;
 mod sickness;
 pub mod text;
 pub mod timeline;
+pub mod workload;
 pub mod world;
 
 use std::collections::BTreeSet;

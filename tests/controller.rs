@@ -1,9 +1,15 @@
 //! The controller against an API server in memory, with paused time: whole healings, and everything that may
 //! go wrong between two calls.
 
+#[path = "controller/by_hand.rs"]
+mod by_hand;
+#[path = "controller/drains.rs"]
+mod drains;
 mod fake_api;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
+#[path = "controller/matching.rs"]
+mod matching;
 #[path = "controller/orders.rs"]
 mod orders;
 

@@ -123,11 +123,10 @@ fn policy(text: &str) -> RemediationPolicy {
 #[test]
 fn every_policy_in_the_repository_is_valid() {
     let mut seen = 0;
-    for path in ["config/policies", "config/policies/dry-run"]
-        .into_iter()
-        .flat_map(yaml_files)
-        .chain(["policy.yaml", "restart.yaml", "hand-off.yaml"].map(|name| root().join("config/samples").join(name)))
-    {
+    for path in ["config/policies", "config/policies/dry-run"].into_iter().flat_map(yaml_files).chain(
+        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml"]
+            .map(|name| root().join("config/samples").join(name)),
+    ) {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
         assert!(read.is_ok(), "{}: {read:?}", path.display());
         seen += 1;
@@ -169,6 +168,42 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
     ] {
         assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
     }
+}
+
+#[test]
+fn a_drain_that_slips_past_the_server_is_refused() {
+    type Change = fn(&mut nrh::api::policy::PolicyRule);
+    use nrh::core::policy::{ActionType, Mode};
+    let text = fs::read_to_string(root().join("config/samples/drain.yaml")).unwrap();
+    let read = convert::policy(&policy(&text)).unwrap();
+    let with = read.rules[0].steps[2].action.drain().unwrap();
+    assert_eq!(with.except_namespaces, ["monitoring"]);
+    assert!(!with.force && !with.delete_empty_dir_data && with.grace_period_seconds.is_none());
+    let cases: [(Change, &str); 6] = [
+        (|rule| drop(rule.steps.remove(1)), "steps[1]: expected a Cordon before Drain"),
+        (|rule| rule.steps.swap(1, 2), "steps[1]: expected a Cordon before Drain"),
+        (|rule| rule.steps[1].mode = Mode::DryRun, "steps[2]: expected a Cordon of mode Enforce before Drain"),
+        (|rule| rule.steps[2].action = ActionType::DeletePod, "steps[2].drain: goes with action Drain"),
+        (
+            |rule| rule.steps[2].drain.as_mut().unwrap().except_namespaces = vec!["*".into()],
+            "steps[2].drain.exceptNamespaces: expected",
+        ),
+        (
+            |rule| {
+                rule.steps.retain(|step| matches!(step.action, ActionType::Cordon | ActionType::Drain));
+                rule.steps[0].cordon = None;
+            },
+            "nor does Drain",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let mut slipped = policy(&text);
+        change(&mut slipped.spec.rules[0]);
+        let errors = convert::policy(&slipped).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert!(bare["spec"]["rules"][0]["steps"][0].get("drain").is_none());
 }
 
 #[test]
@@ -223,6 +258,23 @@ fn conditions_of_nodes_may_stand_beside_faults_or_instead_of_them() {
 }
 
 #[test]
+fn pods_and_nodes_may_be_asked_for() {
+    let all = "{faults: [HungContainer], podSelector: {matchLabels: {app: db}, matchExpressions: [{key: t, operator: Exists}]},
+        ownerKinds: [StatefulSet, None], runtimes: [{name: containerd, versions: '>=1.7.0 <1.7.24'}, {name: cri-o}],
+        kubeletVersions: ['>=1.29 <1.31', '=1.32.1']}";
+    let narrow = convert::policy(&matching(all)).unwrap().rules[0].narrow.clone();
+    assert_eq!((narrow.pods.unwrap().0.len(), narrow.owner_kinds.len()), (2, 2));
+    assert_eq!((narrow.runtimes.len(), narrow.kubelets.len()), (2, 2));
+    assert!(narrow.runtimes[0].versions.is_some() && narrow.runtimes[1].versions.is_none());
+    // What the API server lets be is read, and what it refuses is refused here as well.
+    let any = "{faults: [HungContainer], podSelector: {}}";
+    assert_eq!(
+        convert::policy(&matching(any)).unwrap().rules[0].narrow.pods.as_ref().map(|pods| pods.0.len()),
+        Some(0)
+    );
+}
+
+#[test]
 fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
     let long = "{nodeConditions: [{type: TYPE, status: 'True'}]}".replace("TYPE", &"x".repeat(317));
     for (matches, sentence) in [
@@ -233,6 +285,20 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
         ("{nodeConditions: [{type: A, status: 'True', reasons: ['']}]}", "expected 1 to 256 bytes each, found 0"),
         ("{minSeverity: High, nodeConditions: [{type: A, status: 'True'}]}", "of severity Medium"),
         ("{namespaces: [a], nodeConditions: [{type: A, status: 'True'}]}", "about no pod"),
+        ("{podSelector: {}, nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
+        ("{ownerKinds: [Job], nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
+        ("{faults: [DiskFull], ownerKinds: [daemonset]}", "expected the kind of an owner such as DaemonSet"),
+        ("{faults: [DiskFull], ownerKinds: ['']}", "expected the kind of an owner such as DaemonSet"),
+        (
+            "{faults: [DiskFull], podSelector: {matchExpressions: [{key: a, operator: In}]}}",
+            "rules[r].match.podSelector.matchExpressions[a]: In and NotIn need values",
+        ),
+        ("{faults: [DiskFull], runtimes: [{name: containerd, versions: '1.7'}]}", "expected a range such as"),
+        ("{faults: [DiskFull], runtimes: [{name: 'containerd://'}]}", "expected a name such as containerd"),
+        (
+            "{faults: [DiskFull], kubeletVersions: ['>=1.31 <1.29']}",
+            "kubeletVersions: expected a range with a version in it",
+        ),
     ] {
         let errors = convert::policy(&matching(matches)).unwrap_err().0;
         assert!(errors.iter().any(|error| error.contains(sentence)), "{matches}: {errors:#?}");
@@ -314,6 +380,7 @@ mod server {
         applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &folder("config/policies")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
     }
 
     fn bad_policies(bed: &Bed) {

@@ -8,8 +8,12 @@ mod answers;
 mod approvals;
 #[path = "plan/budgets.rs"]
 mod budgets;
+#[path = "plan/by_hand.rs"]
+mod by_hand;
 #[path = "plan/conditions.rs"]
 mod conditions;
+#[path = "plan/drains.rs"]
+mod drains;
 #[path = "plan/endings.rs"]
 mod endings;
 #[path = "plan/hand_offs.rs"]
@@ -20,6 +24,8 @@ mod healing;
 mod kept;
 #[path = "plan/kubelet.rs"]
 mod kubelet;
+#[path = "plan/matching.rs"]
+mod matching;
 #[path = "plan/pods.rs"]
 mod pods;
 #[path = "plan/properties.rs"]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
-use http::Request;
+use http::{HeaderValue, Request};
 use kube::Client;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
@@ -117,7 +117,11 @@ impl Templates {
                     "apiVersion": self.episode["apiVersion"], "kind": self.episode["kind"], "spec": self.episode["spec"],
                     "metadata": {"name": format!("bare-{index}-{}", stamp()), "labels": {MARK: "yes"}},
                 });
-                send("POST", &format!("{GROUP}/noderemediations"), "application/json", &body)
+                let mut made = send("POST", &format!("{GROUP}/noderemediations"), "application/json", &body)?;
+                // Nobody else opens episodes.
+                let controller = HeaderValue::from_static("system:serviceaccount:nrh-system:nrh-controller");
+                made.headers_mut().insert("impersonate-user", controller);
+                Ok(made)
             }
             "patch noderemediations/status" => {
                 let body = json!({"status": {"message": format!("written by a bare client: {index}")}});

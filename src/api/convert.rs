@@ -1,23 +1,29 @@
 //! From the objects as the API serves them to the values the core decides on. All errors of a policy are
 //! collected; nothing after this handles an optional string.
 
+mod drain;
+
 use std::collections::BTreeSet;
 
 use super::policy::{
     Cordon, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
     RemediationPolicy, SelectorOperator,
 };
-use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
-use crate::core::episode::Episode;
+use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};
+use crate::core::episode::{Episode, Wish};
 use crate::core::fault::{FaultType, Severity};
 use crate::core::foreign::{self, Asked};
+use crate::core::narrow::{Narrow, Runtime};
 use crate::core::node_condition::NodeCondition;
 use crate::core::order::is_service;
 use crate::core::policy::{
     Action, ActionType, Amount, ApprovalMode, Daemon, History, Keep, Limits, Mode, Namespaces, NodeLimit, Policy,
     Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
+use crate::core::text::bounded;
+use crate::core::version::Range;
 use crate::core::window::Window;
+use crate::core::wish::OpenWish;
 use std::time::Duration;
 
 /// For how long an approval is waited for, unless the policy says.
@@ -25,6 +31,8 @@ const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 
 /// For how long a fault that no step has healed must stay away before its node is uncordoned, unless the policy says.
 const HEALTHY_DELAY: Duration = Duration::from_mins(5);
+
+pub use drain::drain;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +60,8 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             Err(error) => errors.push(format!("windows[{i}].{error}")),
         }
     }
-    let selector = spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, &mut errors));
+    let selector =
+        spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, "nodeSelector", &mut errors));
     let limits = Limits {
         max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
         max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
@@ -128,12 +137,15 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
         ));
     }
-    let is_bare = |step: &PolicyStep| step.action == ActionType::Cordon && step.cordon.is_none();
+    let is_bare =
+        |step: &PolicyStep| matches!(step.action, ActionType::Cordon | ActionType::Drain) && step.cordon.is_none();
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
-            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.keepFor does nothing alone"
+            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.keepFor does nothing alone, nor \
+             does Drain"
         ));
     }
+    drain::check_place(&rule.steps, &at, errors);
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
         errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
@@ -147,9 +159,47 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             only: rule.matches.namespaces.clone(),
             except: rule.matches.except_namespaces.clone(),
         },
+        narrow: read_narrow(&rule.matches, &format!("{at}.match"), errors),
         hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
     }
+}
+
+/// What a rule asks of the pod and the node of a fault, by its object.
+///
+/// # Errors
+/// Everything that is wrong with it, one sentence each.
+pub fn narrow(rule: &PolicyRule) -> Result<Narrow, Invalid> {
+    let mut errors = Vec::new();
+    let read = read_narrow(&rule.matches, &format!("rules[{}].match", rule.name), &mut errors);
+    if errors.is_empty() { Ok(read) } else { Err(Invalid(errors)) }
+}
+
+fn read_narrow(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) -> Narrow {
+    let is_kind = |kind: &str| {
+        let begins = kind.starts_with(|c: char| c.is_ascii_uppercase());
+        begins && kind.len() <= 63 && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    for kind in matches.owner_kinds.iter().filter(|kind| !is_kind(kind)) {
+        let kind = bounded(kind, 63);
+        errors
+            .push(format!("{at}.ownerKinds: expected the kind of an owner such as DaemonSet, or None, found {kind:?}"));
+    }
+    let mut range =
+        |text: &String, at: String| Range::parse(text).map_err(|error| errors.push(format!("{at}: {error}"))).ok();
+    let mut runtimes = Vec::new();
+    for runtime in &matches.runtimes {
+        let name = bounded(&runtime.name, 63);
+        let versions = runtime.versions.as_ref().map(|text| range(text, format!("{at}.runtimes[{name}].versions")));
+        runtimes.push(Runtime { name, versions: versions.flatten() });
+    }
+    let kubelets =
+        matches.kubelet_versions.iter().filter_map(|text| range(text, format!("{at}.kubeletVersions"))).collect();
+    if let Some(runtime) = runtimes.iter().find(|runtime| runtime.name.is_empty() || runtime.name.contains("://")) {
+        errors.push(format!("{at}.runtimes: expected a name such as containerd, found {:?}", runtime.name));
+    }
+    let pods = matches.pod_selector.as_ref().map(|pods| read_selector(pods, &format!("{at}.podSelector"), errors));
+    Narrow { pods, owner_kinds: matches.owner_kinds.iter().cloned().collect(), runtimes, kubelets }
 }
 
 /// What a rule asks for of a Node's conditions.
@@ -207,6 +257,12 @@ fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
                  its own for nodeConditions"
             ));
         }
+        if matches.pod_selector.is_some() || !matches.owner_kinds.is_empty() {
+            errors.push(format!(
+                "{at}.match: a condition of a Node is about no pod, so none would ever match podSelector and ownerKinds; \
+                 expected a rule without them for nodeConditions"
+            ));
+        }
     }
 }
 
@@ -250,6 +306,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             .push(format!("{at}.restart.unit: expected the name of a service such as kubelet.service, found {unit:?}"));
     }
     check_hand_off(step, at, errors);
+    drain::check(step, at, errors);
     let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {
@@ -269,6 +326,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             return None;
         }
         (ActionType::Cordon, None) => Action::Cordon(step.cordon.as_ref().map(keep)),
+        (ActionType::Drain, None) => Action::Drain(drain(step).unwrap_or_default()),
         (ActionType::DeletePod, None) => Action::DeletePod,
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
         (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
@@ -315,7 +373,7 @@ fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     }
 }
 
-fn read_selector(selector: &NodeSelector, errors: &mut Vec<String>) -> Selector {
+fn read_selector(selector: &NodeSelector, at: &str, errors: &mut Vec<String>) -> Selector {
     let mut requirements: Vec<Requirement> = selector
         .match_labels
         .iter()
@@ -326,7 +384,7 @@ fn read_selector(selector: &NodeSelector, errors: &mut Vec<String>) -> Selector 
         let needs_values = matches!(expression.operator, SelectorOperator::In | SelectorOperator::NotIn);
         if needs_values == values.is_empty() {
             errors.push(format!(
-                "nodeSelector.matchExpressions[{key}]: In and NotIn need values; Exists and DoesNotExist take none"
+                "{at}.matchExpressions[{key}]: In and NotIn need values; Exists and DoesNotExist take none"
             ));
         }
         requirements.push(match expression.operator {
@@ -351,6 +409,46 @@ fn amount(raw: IntOrPercent, at: &str, errors: &mut Vec<String>) -> Amount {
     }
 }
 
+/// For how long a start by hand waits, where it does not say so itself.
+const BEGUN_WITHIN: Duration = Duration::from_hours(1);
+/// Shortest such time, which the schema asks for as well.
+const LEAST_WAIT: Duration = Duration::from_mins(1);
+
+/// Reads a start by hand that has not begun: one whose status does not say since when it is an episode. None = it is an episode.
+pub fn wish(object: &NodeRemediation) -> Option<OpenWish> {
+    let (meta, spec) = (&object.metadata, &object.spec);
+    let wish = spec.wish.as_ref()?;
+    let status = object.status.as_ref();
+    if status.is_some_and(|status| status.opened_at.is_some()) {
+        return None;
+    }
+    Some(OpenWish {
+        name: meta.name.clone().unwrap_or_default(),
+        identity: meta.uid.clone().zip(meta.resource_version.clone()).unwrap_or_default(),
+        node: spec.node_name.clone(),
+        node_uid: spec.node_uid.clone(),
+        policy: spec.policy.clone(),
+        mode: spec.mode,
+        wish: asked_for(wish),
+        cancel: spec.cancel.clone(),
+        deleting: meta.deletion_timestamp.is_some(),
+        asked_at: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
+        message: status.map(|status| status.message.clone()).unwrap_or_default(),
+    })
+}
+
+fn asked_for(wish: &WishSpec) -> Wish {
+    Wish {
+        by: wish.by.clone(),
+        fault: wish.fault,
+        fault_id: wish.fault_id.clone(),
+        action: wish.action,
+        policy_generation: wish.policy_generation,
+        reason: wish.reason.clone(),
+        timeout: wish.timeout.map_or(BEGUN_WITHIN, super::HumanDuration::get).max(LEAST_WAIT),
+    }
+}
+
 /// Reads an episode.
 pub fn episode(object: &NodeRemediation) -> Episode {
     let (meta, spec) = (&object.metadata, &object.spec);
@@ -366,6 +464,8 @@ pub fn episode(object: &NodeRemediation) -> Episode {
         mode: spec.mode,
         deleting: meta.deletion_timestamp.is_some(),
         approval: spec.approval.clone(),
+        cancel: spec.cancel.clone(),
+        wish: spec.wish.as_ref().map(asked_for),
         phase: status.phase,
         message: status.message,
         opened_at,
@@ -384,6 +484,9 @@ pub fn remediation_spec(episode: &Episode) -> NodeRemediationSpec {
         policy: episode.policy.clone(),
         mode: episode.mode,
         approval: episode.approval.clone(),
+        // Both are for people to write.
+        cancel: None,
+        wish: None,
     }
 }
 

@@ -11,8 +11,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+mod drain;
 mod limits;
 
+pub use drain::Drain;
 pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit};
 
 use super::duration::HumanDuration;
@@ -115,11 +117,11 @@ fn default_zone() -> String {
     "UTC".to_owned()
 }
 
-/// A choice of nodes by labels: all of `matchLabels` and all of `matchExpressions`.
+/// A choice of nodes, or of pods, by labels: all of `matchLabels` and all of `matchExpressions`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeSelector {
-    /// Labels a node must have, with these values. At most 16.
+    /// Labels it must have, with these values. At most 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "label_values")]
     pub match_labels: BTreeMap<String, String>,
@@ -160,7 +162,7 @@ pub enum SelectorOperator {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? (has(self.values) && self.values.size() > 0) : !has(self.values)").message("In and NotIn need values; Exists and DoesNotExist take none"))]
 pub struct NodeRequirement {
-    /// Key of the label, such as `node.kubernetes.io/instance-type`.
+    /// Key of the label, such as `node.kubernetes.io/instance-type` or `app.kubernetes.io/name`.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
     /// In: the label has one of the values; NotIn: it is absent or has none of them; Exists; DoesNotExist.
@@ -175,7 +177,8 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
-#[x_kube(validation = Rule::new("self.steps.exists(s, s.action != 'Cordon' || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor (and so it is with Drain)"))]
+#[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
@@ -196,6 +199,7 @@ pub struct PolicyRule {
 #[x_kube(validation = Rule::new("!has(self.faults) || !('NodeCondition' in self.faults)").message("a NodeCondition is asked for by its type and status, in nodeConditions"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || self.minSeverity in ['Low', 'Medium']").message("minSeverity: a condition of a Node is of severity Medium, so none would ever match"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !has(self.namespaces)").message("namespaces: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule of their own"))]
+#[x_kube(validation = Rule::new("!has(self.nodeConditions) || !(has(self.podSelector) || has(self.ownerKinds))").message("podSelector and ownerKinds: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule without them"))]
 pub struct PolicyMatch {
     /// Kinds of fault, one of which it must be, or one of `nodeConditions`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -218,10 +222,55 @@ pub struct PolicyMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
     pub except_namespaces: Vec<String>,
+    /// Only faults about a pod with such labels; `{}` = about any pod. What the controller has not read yet is neither there nor
+    /// absent: such a fault is held, and no later rule takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_selector: Option<NodeSelector>,
+    /// Only faults about a pod whose controlling owner is of one of these kinds, such as DaemonSet, ReplicaSet, StatefulSet or Job;
+    /// Node = static pods, None = a pod without such an owner. 1 to 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$")))]
+    pub owner_kinds: Vec<String>,
+    /// Only on nodes with one of these container runtimes, by `status.nodeInfo` of the Node. 1 to 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 8))]
+    pub runtimes: Vec<PolicyRuntime>,
+    /// Only on nodes whose kubelet is within one of these ranges, such as `>=1.29 <1.31`: comparisons by `>=`, `>`, `<=`, `<` or
+    /// `=` that all must hold, with spaces between them. What vendors put behind the three numbers does not count; `-rc` and the
+    /// like come before their release. 1 to 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(min = 1, max = 8),
+        inner(
+            length(min = 2, max = 64),
+            regex(
+                pattern = "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$"
+            )
+        )
+    )]
+    pub kubelet_versions: Vec<String>,
     /// How long the fault must have been there since it was first seen, before the first step, beside being confirmed: a duration
     /// from 1s to 24h, such as `90s`. Absent = act as soon as it is confirmed.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub hold_for: Option<HumanDuration>,
+}
+
+/// A container runtime and its versions.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyRuntime {
+    /// Its name as the Node tells it: `containerd`, `cri-o`, `docker`.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Which versions, as in `kubeletVersions`: `>=1.7.0 <1.7.24`. Absent = all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 2, max = 64),
+        regex(
+            pattern = "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$"
+        )
+    )]
+    pub versions: Option<String>,
 }
 
 /// A condition of the Node, as it stands when something is wrong.
@@ -247,6 +296,7 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.restart) || self.action in ['RestartKubelet', 'RestartRuntime']").message("restart goes with actions RestartKubelet and RestartRuntime"))]
 #[x_kube(validation = Rule::new("!has(self.cordon) || self.action == 'Cordon'").message("cordon goes with action Cordon"))]
+#[x_kube(validation = Rule::new("!has(self.drain) || self.action == 'Drain'").message("drain goes with action Drain"))]
 #[x_kube(validation = Rule::new("(self.action == 'HandOff') == has(self.handOff)").message("handOff is needed with action HandOff, and with no other"))]
 #[x_kube(validation = Rule::new("self.action != 'HandOff' || self.attempts == 1").message("attempts: HandOff is tried once, since its remediator tries by itself"))]
 #[x_kube(validation = Rule::new("!has(self.handOff) || !self.handOff.remediationTemplate.apiVersion.matches('^([^/]*[.])?(k8s|kubernetes|runtimehealth)[.]io/')").message("handOff.remediationTemplate.apiVersion: expected the group of a remediator, not one of Kubernetes or of this project"))]
@@ -255,7 +305,8 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
 #[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; DeletePod deletes the stuck
+    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; Drain evicts
+    /// the pods of a node that a Cordon before it has marked, as their PodDisruptionBudgets allow; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
     /// a unit; HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
@@ -269,14 +320,17 @@ pub struct PolicyStep {
     /// Parameters of Cordon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
+    /// Parameters of Drain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
     /// Parameters of HandOff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
-    /// Time from the act to a verified cure, after which the step has failed: a duration from 1s to 24h.
-    /// Default 3m.
+    /// Time from the act to a verified cure, with Drain from the first eviction to the last pod's end, after which the step has
+    /// failed: a duration from 1s to 24h. Default 3m.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
     /// How often the step may be tried on one fault. 1 (default) to 5. A call that the API server refuses touches

@@ -9,10 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::core::episode::{Approval, EpisodeFault, Phase, StepRecord, Undo};
-use crate::core::policy::Mode;
+use super::duration::HumanDuration;
+use crate::core::episode::{Approval, Cancel, EpisodeFault, Phase, StepRecord, Undo};
+use crate::core::fault::FaultType;
+use crate::core::policy::{ActionType, Mode};
 
-/// The node and the policy of an episode, written once by the controller, and what a person has approved in it.
+/// The node and the policy of an episode, written once: by the controller, or by a person who starts one by hand. Beside that what
+/// a person has approved in it, and that a person has ended it.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "runtimehealth.io",
@@ -36,6 +39,9 @@ use crate::core::policy::Mode;
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.nodeName == oldSelf.nodeName && self.nodeUid == oldSelf.nodeUid && self.policy == oldSelf.policy && self.mode == oldSelf.mode").message("an episode's node, policy and mode cannot be changed; cancel it instead"))]
+#[x_kube(validation = Rule::new("has(self.wish) == has(oldSelf.wish) && (!has(self.wish) || self.wish == oldSelf.wish)").message("wish: what a person wanted cannot be changed; cancel it and write another one"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.cancel) || (has(self.cancel) && self.cancel == oldSelf.cancel)").message("cancel: what is cancelled stays so; start anew instead (nrh start)"))]
+#[x_kube(validation = Rule::new("!has(self.wish) || self.mode == 'Enforce'").message("a start by hand is no dry run: expected mode Enforce"))]
 pub struct NodeRemediationSpec {
     /// Name of the node.
     #[schemars(length(min = 1, max = 253))]
@@ -51,6 +57,41 @@ pub struct NodeRemediationSpec {
     /// A person's yes to the step that awaits it. Needs the verb `approve` on noderemediations; `nrh approve` writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
+    /// A person's no to the whole episode, for good: no further step, and what it did to the node is put back. Needs the verb `cancel` on noderemediations; `nrh cancel` writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Cancel>,
+    /// What a person wants done who starts the episode by hand. Needs the verbs `start` and `approve` on noderemediations; `nrh start` writes it. The controller's own episodes have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wish: Option<WishSpec>,
+}
+
+/// What a person wants done, named by its kind: never by a process, a path or a container, which the probe names.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WishSpec {
+    /// Who wants it: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
+    #[schemars(length(min = 1, max = 512))]
+    pub by: String,
+    /// Kind of the fault, which has to be confirmed on the node.
+    pub fault: FaultType,
+    /// Id of the fault, as the node's report tells it (status.faults). Without it the only one of that kind is meant, whichever it is when it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 80))]
+    pub fault_id: Option<String>,
+    /// What is to be done first: the first such step on the ladder of the policy's rule for that fault. After it the ladder goes on as usual.
+    pub action: ActionType,
+    /// Generation (metadata.generation) of the policy that was looked at. Its first step counts as approved only while the policy is still that one; otherwise, or without it, a step with approval Manual waits for approval as usual.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub policy_generation: Option<i64>,
+    /// Why, in one sentence for those who read the episode later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub reason: Option<String>,
+    /// For how long it may wait until it can begin; after that it ends as Cancelled, with what it waited for. 1m to 24h, 1h by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1m')").message("must be at least 1m"))]
+    pub timeout: Option<HumanDuration>,
 }
 
 /// How far the episode is.

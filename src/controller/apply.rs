@@ -21,9 +21,11 @@ use crate::core::plan::Effect;
 use crate::core::snapshot::Ledger;
 
 mod act;
+mod drain;
 mod episode;
 mod hand_off;
 mod recheck;
+mod wish;
 
 /// Most chains that run at the same time.
 const CHAINS: usize = 8;
@@ -100,7 +102,7 @@ impl Failures {
 /// Whether an effect needs its slot in the ledger. What is put back, or taken away, does not; nor does a dry run.
 fn spends(effect: &Effect) -> bool {
     match effect {
-        Effect::Act { .. } => true,
+        Effect::Act { .. } | Effect::BeginWish(_) => true,
         Effect::WriteEpisode(episode) => episode.identity.is_none() && episode.is_open(),
         _ => false,
     }
@@ -201,7 +203,8 @@ impl Applier {
             known.filter(is_unseen).cloned().collect()
         };
         for name in unseen {
-            if !self.is_gone(&name).await {
+            // A start by hand that has not begun holds nothing.
+            if !self.is_gone(&name).await && !self.cache.lock().snapshot.wishes.contains_key(&name) {
                 tracing::warn!(
                     episode = name,
                     "the slot of an episode that does not show is kept: it is there, or nobody knows"
@@ -259,6 +262,8 @@ impl Applier {
             Effect::StoreLedger(_) => Ok(()),
             Effect::WriteEpisode(episode) if episode.identity.is_none() => self.open_episode(&episode).await,
             Effect::WriteEpisode(episode) => self.write_episode(&episode).await,
+            Effect::BeginWish(episode) => self.begin_wish(&episode).await,
+            Effect::TellWish { name, identity, message, .. } => self.tell_wish(&name, &identity, &message).await,
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
                 Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
             }
@@ -280,7 +285,7 @@ impl Applier {
     /// Effects with the same key depend on each other.
     fn chain_of(&self, effect: &Effect) -> String {
         match effect {
-            Effect::WriteEpisode(episode) => episode.node.clone(),
+            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
             | Effect::TimeOutHandOff { node, .. }
@@ -291,7 +296,7 @@ impl Applier {
                 let of = |e: &&crate::core::episode::Episode| e.steps.iter().any(|s| s.operation_id == *operation_id);
                 state.snapshot.episodes.values().find(of).map_or_else(|| operation_id.clone(), |e| e.node.clone())
             }
-            Effect::DeleteEpisode { name } => name.clone(),
+            Effect::TellWish { name, .. } | Effect::DeleteEpisode { name } => name.clone(),
             Effect::StoreLedger(_) => String::new(),
         }
     }

@@ -17,17 +17,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::evictions;
 use super::hand_offs::rights::Lacks;
 use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
-use crate::core::fault::{FaultState, PodRef};
+use crate::core::fault::{Fault, FaultState, PodRef};
 use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
+use crate::core::narrow::{PodSeen, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
-use crate::core::snapshot::{Snapshot, SuspectPod};
+use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 
 pub mod arrival;
 pub mod conditions;
@@ -111,6 +113,8 @@ pub struct PodsRead {
     pub suspects: Vec<SuspectPod>,
     /// Pods that are being deleted (reads of a whole node only).
     pub terminating: BTreeSet<PodRef>,
+    /// What policies ask of them: of the suspects, and of the pods that faults of the node name.
+    pub seen: BTreeMap<PodRef, PodSeen>,
 }
 
 /// Versions per kind.
@@ -175,6 +179,8 @@ pub struct State {
     pub hand_offs: BTreeMap<String, (HandOffView, Instant)>,
     /// What the controller lacks to use the templates that policies name; nothing known = no entry.
     pub rights: BTreeMap<TemplateRef, Lacks>,
+    /// Whether the controller may evict pods; asked only where a policy drains nodes.
+    pub may_evict: Tri,
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
     /// The ways in which conditions of Nodes stand.
@@ -203,6 +209,7 @@ impl State {
             pods_of_nodes: BTreeMap::new(),
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
+            may_evict: Tri::Unknown,
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
             said: Shared::default(),
@@ -241,6 +248,21 @@ impl State {
         true
     }
 
+    /// Whether a policy drains nodes.
+    pub fn drains(&self) -> bool {
+        self.policies.values().filter_map(|row| row.read.as_ref().ok()).any(drains)
+    }
+
+    /// Takes over whether the controller may evict pods; whether that is news.
+    pub fn note_may_evict(&mut self, may: Tri, now: Instant) -> bool {
+        let is_news = self.may_evict != may;
+        self.may_evict = may;
+        if is_news {
+            self.list_policies(now);
+        }
+        is_news
+    }
+
     /// Lists the policies that can be used.
     fn list_policies(&mut self, now: Instant) {
         let named = self.templates();
@@ -248,7 +270,10 @@ impl State {
         for row in self.policies.values_mut() {
             let asked: BTreeSet<TemplateRef> =
                 row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
-            row.lacks = asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().collect();
+            let evict = row.read.as_ref().is_ok_and(drains) && self.may_evict == Tri::False;
+            let evict = evict.then(evictions::lacking);
+            row.lacks =
+                asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
         }
         // A policy that lacks a right is not taken away: what it has begun, and its other steps, go on.
         self.snapshot.policies = self.policies.values().filter_map(|row| row.read.as_ref().ok()).cloned().collect();
@@ -257,6 +282,7 @@ impl State {
         let unproven: BTreeSet<TemplateRef> = named.into_iter().filter(|template| !is_proven(template)).collect();
         self.snapshot.lacking = unproven.iter().filter(is_known).cloned().collect();
         self.snapshot.unproven = unproven;
+        self.snapshot.may_evict = self.may_evict;
         self.note_all_conditions(now);
     }
 
@@ -333,6 +359,19 @@ impl State {
             }
         }
         self.snapshot.pods = pods.into_values().collect();
+        self.refresh_seen(now);
+    }
+
+    /// What policies ask of pods. Of two reads of one pod the later counts.
+    fn refresh_seen(&mut self, now: Instant) {
+        let mut reads: Vec<&PodsRead> = self.pods_of_sets.values().chain(self.pods_of_nodes.values()).collect();
+        reads.sort_by_key(|read| read.at);
+        let mut all = BTreeMap::new();
+        for read in reads {
+            let by = now.saturating_duration_since(read.at);
+            all.extend(read.seen.iter().map(|(pod, seen)| (pod.clone(), pods::aged(seen, by))));
+        }
+        self.snapshot.pods_seen = all;
     }
 
     /// When the passing of time alone changes what [`State::refresh`] yields, beside ages.
@@ -348,8 +387,11 @@ impl State {
     /// Nodes whose pods are to be read as a whole: those with an open episode, those with a confirmed fault
     /// that is about a pod, and those of the suspects that have been so for longest.
     pub fn nodes_of_interest(&self) -> BTreeSet<String> {
+        let asks = asks_of_pods(&self.snapshot.policies);
+        // Some faults are about a plugin or a process, and name the pod in what an act would touch.
+        let names_pod = |fault: &Fault| fault.subject.pod.is_some() || (asks && pod_of(fault).is_some());
         let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
-            view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && f.fault.subject.pod.is_some())
+            view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
         });
         let with_episode = self.snapshot.episodes.values().filter(|e| e.is_live()).map(|e| &e.node);
         let mut suspects: Vec<&SuspectPod> = self.pods_of_sets.values().flat_map(|read| &read.suspects).collect();
@@ -370,6 +412,11 @@ impl State {
 fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
     let steps = policy.rules.iter().flat_map(|rule| &rule.steps);
     steps.filter_map(|step| Some(step.action.hand_off()?.remediation_template.clone()))
+}
+
+/// Whether a policy drains nodes.
+fn drains(policy: &Policy) -> bool {
+    policy.rules.iter().flat_map(|rule| &rule.steps).any(|step| step.action.drain().is_some())
 }
 
 fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {

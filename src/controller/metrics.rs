@@ -106,8 +106,9 @@ impl Metrics {
         self.decisions.observe(seconds);
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.episodes.clear();
-        for episode in state.snapshot.episodes.values() {
-            self.episodes.get_or_create(&Phase { phase: episode.phase.as_str() }).inc();
+        let waiting = state.snapshot.wishes.values().map(|_| crate::core::episode::Phase::Pending);
+        for phase in state.snapshot.episodes.values().map(|episode| episode.phase).chain(waiting) {
+            self.episodes.get_or_create(&Phase { phase: phase.as_str() }).inc();
         }
         self.holds.clear();
         for held in &plan.held {

@@ -21,7 +21,7 @@ use super::metrics::Metrics;
 use super::node_conditions::Mirror;
 use super::status::Outlook;
 use super::status::writer::StatusWriter;
-use super::{calls, events, hand_offs, own_image};
+use super::{calls, events, evictions, hand_offs, own_image};
 use crate::cli::ControllerArgs;
 use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
@@ -156,6 +156,7 @@ impl Controller {
                 return Err(Ended::Part("the reader of hand-offs"));
             }
             () = hand_offs::rights::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for rights")),
+            () = evictions::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for the right to evict")),
             () = suspects::run(calls.clone(), cache, clock, leadership) => {
                 return Err(Ended::Part("the reader of suspects' pods"));
             }

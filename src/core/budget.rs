@@ -163,9 +163,14 @@ impl Slots {
         }
     }
 
-    /// Whether an episode of that name holds a slot already (its creation failed after the slot was taken).
+    /// The slot that an episode of that name holds already (its creation failed after the slot was taken).
+    pub fn slot(&self, episode: &str) -> Option<&Slot> {
+        self.taken.get(episode)
+    }
+
+    /// Whether an episode of that name holds a slot already.
     pub fn has(&self, episode: &str) -> bool {
-        self.taken.contains_key(episode)
+        self.slot(episode).is_some()
     }
 
     /// The ledger to store, if it differs from the stored one. A missing one is made anew only where

@@ -1,6 +1,7 @@
 //! The healing of one node, from the first step to the undo: the record and its state machine.
 
 mod acted;
+mod by_hand;
 mod hand_off;
 mod naming;
 mod step;
@@ -17,6 +18,7 @@ use super::policy::{ActionType, Mode};
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned};
+pub use by_hand::{Cancel, Wish};
 pub use hand_off::{taken_back, timed_out};
 pub use naming::{episode_name, episode_of, operation_id};
 pub use step::{Lane, StepRecord, StepState};
@@ -203,6 +205,10 @@ pub struct Episode {
     pub deleting: bool,
     /// What a person has approved last.
     pub approval: Option<Approval>,
+    /// That a person has ended it, for good.
+    pub cancel: Option<Cancel>,
+    /// What a person wanted who has started it by hand.
+    pub wish: Option<Wish>,
     /// Where it stands.
     pub phase: Phase,
     /// Why, in one sentence.
@@ -272,11 +278,6 @@ impl Episode {
     /// Whether anything may have been done in it, by its own record.
     pub fn was_begun(&self) -> bool {
         self.steps.iter().any(|step| step.started_at.is_some() || step.acted_at.is_some())
-    }
-
-    /// Who has approved this operation, if somebody has.
-    pub fn approved(&self, operation_id: &str) -> Option<&str> {
-        self.approval.as_ref().filter(|yes| yes.operation_id == operation_id).map(|yes| yes.by.as_str())
     }
 
     /// The operation that waits for a person, if one does.

@@ -6,6 +6,7 @@ mod approval;
 mod attempt;
 mod conditions;
 mod decide;
+mod drain;
 mod ending;
 mod evidence;
 mod hand_off;
@@ -25,6 +26,7 @@ mod scope;
 mod steps;
 mod storm;
 mod turn;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,6 +35,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::drain::Drain;
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
 use super::hand_off::{HandOff, HandedOff};
@@ -69,6 +72,9 @@ pub struct Held {
 pub enum Operation {
     /// Mark the node unschedulable with our annotation; refuse when it is unschedulable already.
     Cordon,
+    /// One round of evictions of the node's pods, each with its uid as precondition; refuse when the node does not carry this
+    /// episode's cordon. It is asked for again until no pod is left.
+    Drain(Drain),
     /// Delete this pod with its uid as precondition.
     DeletePod(PodRef),
     /// Run a Job on the node with this order.
@@ -92,6 +98,20 @@ pub enum Effect {
     /// Create the episode (identity `None`; a name that exists already is a failure) or write its status
     /// (only at the resource version in its identity: a conflict is a failure).
     WriteEpisode(Box<Episode>),
+    /// A start by hand begins: write the status of its object, only at the resource version in its identity, with what keeps it
+    /// from vanishing. From then on the object is this episode. As with one that is created, its slot is stored before.
+    BeginWish(Box<Episode>),
+    /// Tell the person who waits for a start by hand why it has not begun: its message, only at this resource version.
+    TellWish {
+        /// Name of the object.
+        name: String,
+        /// Its uid and resource version.
+        identity: (String, String),
+        /// The node.
+        node: String,
+        /// Why, in one sentence.
+        message: String,
+    },
     /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the episode
     /// as last written, with what came of it, to `episode::acted` and write the result. A `Cordon` whose mark
     /// is on the node already, a Job or an order of this operation that stands already: done, not an error.

@@ -6,9 +6,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::drain::Drain;
 use super::fault::{Fault, FaultType, Severity};
 use super::foreign::Asked;
 use super::hand_off::HandOff;
+use super::narrow::{Answer, Around, Lack, Narrow, pod_of};
 use super::order::{Restart, Signal};
 use super::text;
 use super::window::Window;
@@ -28,6 +30,8 @@ pub enum Mode {
 pub enum ActionType {
     /// Marks the node unschedulable; undone when the episode ends, or by its own rule where no step has healed.
     Cordon,
+    /// Evicts the pods of the node that we have cordoned, as their disruption budgets allow.
+    Drain,
     /// Deletes the stuck DaemonSet pod.
     DeletePod,
     /// Removes the confirmed leftover.
@@ -45,6 +49,19 @@ pub enum ActionType {
 }
 
 impl ActionType {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Cordon,
+        Self::Drain,
+        Self::DeletePod,
+        Self::CleanupOrphans,
+        Self::ReleaseHungProcess,
+        Self::RestartKubelet,
+        Self::RestartRuntime,
+        Self::HandOff,
+        Self::Notify,
+    ];
+
     /// The daemon that such a step has restarted, if it is one.
     pub const fn restarts(self) -> Option<Daemon> {
         match self {
@@ -56,6 +73,11 @@ impl ActionType {
 
     /// Whether it may heal: it does more than tell people or keep pods away.
     pub const fn heals(self) -> bool {
+        !matches!(self, Self::Cordon | Self::Drain | Self::Notify)
+    }
+
+    /// Whether it disturbs what runs on the node: so often this may be done to one node.
+    pub const fn disturbs(self) -> bool {
         !matches!(self, Self::Cordon | Self::Notify)
     }
 
@@ -63,6 +85,7 @@ impl ActionType {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cordon => "Cordon",
+            Self::Drain => "Drain",
             Self::DeletePod => "DeletePod",
             Self::CleanupOrphans => "CleanupOrphans",
             Self::ReleaseHungProcess => "ReleaseHungProcess",
@@ -99,6 +122,8 @@ pub enum Action {
     /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
     /// it lasts after the end of the ladder; none = it ends with it.
     Cordon(Option<Keep>),
+    /// See [`ActionType::Drain`]. It contains, as a cordon does: when it is done, or has failed, the next step follows at once.
+    Drain(Drain),
     /// See [`ActionType::DeletePod`].
     DeletePod,
     /// See [`ActionType::CleanupOrphans`].
@@ -135,10 +160,19 @@ impl Action {
         }
     }
 
+    /// How it drains the node, if it does.
+    pub const fn drain(&self) -> Option<&Drain> {
+        match self {
+            Self::Drain(with) => Some(with),
+            _ => None,
+        }
+    }
+
     /// Its kind.
     pub const fn kind(&self) -> ActionType {
         match self {
             Self::Cordon(_) => ActionType::Cordon,
+            Self::Drain(_) => ActionType::Drain,
             Self::DeletePod => ActionType::DeletePod,
             Self::CleanupOrphans => ActionType::CleanupOrphans,
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
@@ -217,6 +251,11 @@ impl Step {
     pub fn heals(&self) -> bool {
         self.acts() && self.action.kind().heals()
     }
+
+    /// Whether it disturbs what runs on the node.
+    pub fn disturbs(&self) -> bool {
+        self.acts() && self.action.kind().disturbs()
+    }
 }
 
 /// In which namespaces the pod of a fault may be. Both empty = any, and a fault that is about no pod too.
@@ -231,7 +270,7 @@ pub struct Namespaces {
 impl Namespaces {
     /// Whether a fault is about a pod in such a namespace.
     pub fn matches(&self, fault: &Fault) -> bool {
-        let pod = fault.subject.pod.as_ref().or(fault.target.pod.as_ref());
+        let pod = pod_of(fault);
         let is_in = |patterns: &[String]| {
             pod.is_some_and(|pod| patterns.iter().any(|pattern| text::is_like(pattern, &pod.namespace)))
         };
@@ -252,6 +291,8 @@ pub struct Rule {
     pub min_severity: Severity,
     /// Where its pod may be.
     pub namespaces: Namespaces,
+    /// What its pod and its node must be like.
+    pub narrow: Narrow,
     /// How long a fault must have been Confirmed and present before the first step.
     pub hold_for: Duration,
     /// The ladder, cheapest safe step first.
@@ -271,8 +312,13 @@ impl Rule {
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
     }
 
-    /// Whether it is for such a fault.
-    pub fn matches(&self, fault: &Fault) -> bool {
+    /// Whether it is for such a fault, as far as is known of its pod and its node.
+    pub fn matches(&self, fault: &Fault, around: &Around<'_>) -> Answer {
+        Answer::from(self.is_for(fault)).and(|| self.narrow.holds(pod_of(fault), around))
+    }
+
+    /// The same by the fault alone.
+    pub fn is_for(&self, fault: &Fault) -> bool {
         // That a condition stands says nothing by itself: it must be one that is asked for.
         let is_meant = match fault.kind {
             FaultType::NodeCondition => self.conditions.iter().any(|asked| asked.is_for(fault)),
@@ -317,7 +363,7 @@ pub struct TopologyLimit {
 /// A bound for each node by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// So many acts that may heal; Cordon and Notify do not count.
+    /// So many acts that disturb it; Cordon and Notify do not count.
     pub acts: u32,
     /// Within this time.
     pub within: Duration,
@@ -381,6 +427,18 @@ pub enum Requirement {
     DoesNotExist(String),
 }
 
+impl Requirement {
+    /// Whether the label may have this value, or be absent.
+    pub fn is_met(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::In(_, values) => value.is_some_and(|value| values.contains(value)),
+            Self::NotIn(_, values) => value.is_none_or(|value| !values.contains(value)),
+            Self::Exists(_) => value.is_some(),
+            Self::DoesNotExist(_) => value.is_none(),
+        }
+    }
+}
+
 /// Which nodes a policy is for. No requirement = all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(pub Vec<Requirement>);
@@ -388,12 +446,25 @@ pub struct Selector(pub Vec<Requirement>);
 impl Selector {
     /// Whether a node with these labels is selected.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().all(|requirement| match requirement {
-            Requirement::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
-            Requirement::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
-            Requirement::Exists(key) => labels.contains_key(key),
-            Requirement::DoesNotExist(key) => !labels.contains_key(key),
-        })
+        self.0.iter().all(|requirement| requirement.is_met(labels.get(requirement.key()).map(String::as_str)))
+    }
+}
+
+/// The rule of a policy that a fault is for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found<'p> {
+    /// This one, the first.
+    Rule(&'p Rule),
+    /// Perhaps this one, and nobody knows: it is for none of those after it as long as that is so.
+    Perhaps(&'p Rule, Lack),
+    /// None.
+    Nothing,
+}
+
+impl Found<'_> {
+    /// Whether there is one, or may be one.
+    pub const fn is_some(&self) -> bool {
+        !matches!(self, Self::Nothing)
     }
 }
 
@@ -428,8 +499,33 @@ pub struct Policy {
 
 impl Policy {
     /// The first of its rules that is for this fault.
-    pub fn rule_for(&self, fault: &Fault) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.matches(fault))
+    pub fn rule_for(&self, fault: &Fault, around: &Around<'_>) -> Found<'_> {
+        let first = self.perhaps_for(fault, around).next();
+        first.map_or(Found::Nothing, |(rule, lack)| match lack {
+            None => Found::Rule(rule),
+            Some(lack) => Found::Perhaps(rule, lack),
+        })
+    }
+
+    /// The rules that may turn out to be the one for this fault, each with what is not known: up to the first that surely is
+    /// for it.
+    pub fn perhaps_for(&self, fault: &Fault, around: &Around<'_>) -> impl Iterator<Item = (&Rule, Option<Lack>)> {
+        let mut is_sure = false;
+        self.rules
+            .iter()
+            .map_while(move |rule| {
+                if is_sure {
+                    return None;
+                }
+                let answer = rule.matches(fault, around);
+                is_sure = answer == Answer::Yes;
+                Some((rule, answer))
+            })
+            .filter_map(|(rule, answer)| match answer {
+                Answer::Yes => Some((rule, None)),
+                Answer::Unknown(lack) => Some((rule, Some(lack))),
+                Answer::No => None,
+            })
     }
 
     /// Every kind of step that it may take.

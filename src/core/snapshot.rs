@@ -12,9 +12,11 @@ use super::fault::{Fault, FaultType, PodRef};
 use super::foreign::{Foreign, Noticed};
 use super::hand_off::{HandOffView, TemplateRef};
 use super::kubelet::Complaint;
+use super::narrow::PodSeen;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
 use super::policy::{Daemon, Policy};
+use super::wish::OpenWish;
 
 pub use super::tri::Tri;
 
@@ -35,6 +37,8 @@ pub struct NodeView {
     pub status_at: Option<Timestamp>,
     /// The kubelet's version.
     pub kubelet_version: Option<String>,
+    /// The container runtime with its version, such as `containerd://1.7.24`.
+    pub runtime_version: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// Name of the episode in our cordon mark (annotation), if the node carries one.
@@ -252,6 +256,8 @@ pub struct Snapshot {
     pub policies: Vec<Policy>,
     /// All episodes, by name, the finished ones too.
     pub episodes: BTreeMap<String, Episode>,
+    /// Starts by hand that have not begun, by name: they are no episodes yet, hold no slot and have no node.
+    pub wishes: BTreeMap<String, OpenWish>,
     /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
     pub noticed: BTreeMap<String, Vec<Noticed>>,
     /// The ledger; `None` = missing or unreadable: nothing new starts.
@@ -264,6 +270,8 @@ pub struct Snapshot {
     pub pods_read: BTreeMap<String, Duration>,
     /// Pods that are being deleted on nodes with faults, for the protection of running pods.
     pub terminating: BTreeSet<PodRef>,
+    /// What policies ask about the pods that faults name, as far as they were read.
+    pub pods_seen: BTreeMap<PodRef, PodSeen>,
     /// Our Jobs, by operation id.
     pub jobs: BTreeMap<String, JobView>,
     /// Objects of hand-offs as they were read last, by operation id. Nobody could look = no entry.
@@ -272,6 +280,9 @@ pub struct Snapshot {
     pub unproven: BTreeSet<TemplateRef>,
     /// Those of them of which it is known that the controller may not, or that they are not there.
     pub lacking: BTreeSet<TemplateRef>,
+    /// Whether the controller may evict pods. Unknown = nobody has said so far, and a drain is held; it is asked only where a
+    /// policy drains nodes.
+    pub may_evict: Tri,
     /// Leader term.
     pub epoch: u64,
     /// Cluster-wide ceiling of slots.

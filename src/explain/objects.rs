@@ -1,12 +1,12 @@
 //! The objects an explanation is made from, out of the cluster or out of a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -14,14 +14,18 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
-use crate::controller::cache::{node, report};
-use crate::core::fault::Fault;
+use crate::controller::cache::{node, pods, report};
+use crate::core::fault::{Fault, PodRef};
 use crate::core::foreign::Noticed;
+use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
-use crate::core::snapshot::{Ledger, Slot, Snapshot};
+use crate::core::policy::Policy;
+use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri};
 
 /// How long the API server may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Most pods that are read one by one.
+const MAX_PODS: usize = 500;
 
 /// All objects a decision is made from, as far as a reader may see them.
 #[derive(Debug, Default)]
@@ -30,6 +34,10 @@ pub(crate) struct Objects {
     healths: Vec<NodeRuntimeHealth>,
     policies: Vec<RemediationPolicy>,
     episodes: Vec<NodeRemediation>,
+    /// Pods that faults name, as far as they were read.
+    pods: Vec<Pod>,
+    /// Those of them that are not there any more.
+    gone: BTreeSet<PodRef>,
     /// Objects that cannot be read, one sentence each.
     unreadable: Vec<String>,
 }
@@ -76,6 +84,7 @@ impl Objects {
                 "NodeRuntimeHealth" => serde_json::from_value(item).map(|object| objects.healths.push(object)),
                 "RemediationPolicy" => serde_json::from_value(item).map(|object| objects.policies.push(object)),
                 "NodeRemediation" => serde_json::from_value(item).map(|object| objects.episodes.push(object)),
+                "Pod" => serde_json::from_value(item).map(|object| objects.pods.push(object)),
                 _ => continue,
             };
             if let Err(error) = read {
@@ -96,13 +105,68 @@ impl Objects {
         let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG, or use --file")?;
         let what =
             |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
-        Ok(Self {
+        let mut objects = Self {
             nodes: list(client.clone()).await.with_context(|| what("nodes"))?,
             healths: list(client.clone()).await.with_context(|| what("noderuntimehealths"))?,
             policies: list(client.clone()).await.with_context(|| what("remediationpolicies"))?,
-            episodes: list(client).await.with_context(|| what("noderemediations"))?,
-            unreadable: Vec::new(),
-        })
+            episodes: list(client.clone()).await.with_context(|| what("noderemediations"))?,
+            ..Self::default()
+        };
+        objects.fetch_pods(client, node).await;
+        Ok(objects)
+    }
+
+    /// Reads the pods that faults name: to explain a node, where a policy asks for them; for a recording all of them. What cannot
+    /// be read is not known, as for the controller.
+    async fn fetch_pods(&mut self, client: Client, node: Option<&str>) {
+        let policies: Vec<Policy> = self.policies.iter().filter_map(|object| convert::policy(object).ok()).collect();
+        if node.is_some() && !asks_of_pods(&policies) {
+            return;
+        }
+        let named = self.named_pods(node);
+        if named.len() > MAX_PODS {
+            let count = named.len();
+            self.unreadable.push(format!("of {count} pods that faults name only {MAX_PODS} are read"));
+        }
+        for named in named.into_iter().take(MAX_PODS) {
+            let api: Api<Pod> = Api::namespaced(client.clone(), &named.namespace);
+            match tokio::time::timeout(DEADLINE, api.get_opt(&named.name)).await {
+                Ok(Ok(Some(pod))) if pods::names(&pod).any(|name| name == named) => self.pods.push(pod),
+                Ok(Ok(_)) => drop(self.gone.insert(named)),
+                // The others can hardly be read either.
+                Ok(Err(error)) => {
+                    self.unreadable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
+                    return;
+                }
+                Err(_) => {
+                    self.unreadable
+                        .push(format!("the labels of pods are not known: no answer for pod {named} in time"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The pods that faults name, of one node or of all.
+    fn named_pods(&self, node: Option<&str>) -> BTreeSet<PodRef> {
+        let is_meant = |name: &str| node.is_none_or(|node| node == name);
+        let reports = self.healths.iter().filter(|object| is_meant(&object.name_any()));
+        let faults = reports.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
+        let episodes = self.episodes.iter().filter(|object| is_meant(&object.spec.node_name));
+        let past = episodes.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
+        faults.filter_map(pod_of).chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
+    }
+
+    /// What is known of the pods that were read: all their labels, and which of those that policies ask for they lack.
+    fn pods_seen(&self, policies: &[Policy]) -> BTreeMap<PodRef, PodSeen> {
+        let asked = asked_keys(policies);
+        let gone = self.gone.iter().map(|pod| (pod.clone(), PodSeen::Gone));
+        let read = self.pods.iter().flat_map(|pod| {
+            let labels = pod.metadata.labels.iter().flatten().map(|(key, _)| key.clone());
+            let seen = PodSeen::Read(pods::traits(pod, &asked.iter().cloned().chain(labels).collect()));
+            pods::names(pod).map(move |name| (name, seen.clone()))
+        });
+        gone.chain(read).collect()
     }
 
     pub(crate) fn node_names(&self) -> Vec<String> {
@@ -143,7 +207,8 @@ impl Objects {
     /// The snapshot as of `now`, and what is wrong with objects that cannot be used.
     pub(crate) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
         let mut invalid = self.unreadable.clone();
-        let mut snapshot = Snapshot { now, ceiling: u32::MAX, ..Snapshot::default() };
+        // As with hand-offs, what the controller may do is not asked here.
+        let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: Tri::True, ..Snapshot::default() };
         for object in &self.nodes {
             snapshot.nodes.insert(object.name_any(), node::view(object));
         }
@@ -169,6 +234,10 @@ impl Objects {
         }
         let mut ledger = Ledger::default();
         for object in &self.episodes {
+            if let Some(wish) = convert::wish(object) {
+                snapshot.wishes.insert(wish.name.clone(), wish);
+                continue;
+            }
             let episode = convert::episode(object);
             if episode.is_open() {
                 let slot =
@@ -179,6 +248,7 @@ impl Objects {
         }
         snapshot.ledger = Some(ledger);
         snapshot.noticed = self.noticed(&snapshot);
+        snapshot.pods_seen = self.pods_seen(&snapshot.policies);
         (snapshot, invalid)
     }
 

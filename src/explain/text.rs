@@ -145,7 +145,7 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
         }
         None if unused(node, snapshot).is_some() => {}
         None => {
-            let _ = writeln!(out, "    no policy has a rule for it");
+            let _ = writeln!(out, "    no policy has a rule for it, as far as is known");
         }
     }
     if fault.state != FaultState::Confirmed {
@@ -166,6 +166,7 @@ fn rule_for<'s>(node: &str, fault: &Fault, snapshot: &'s Snapshot, decided: &Pla
 fn act(operation: &Operation) -> String {
     match operation {
         Operation::Cordon => "Cordon".to_owned(),
+        Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
         Operation::RunJob(order) => format!("{} by a Job", name(order.action)),
         Operation::GiveOrder(order) => format!("{} by the probe", name(order.action)),
@@ -197,6 +198,10 @@ fn ladder(rule: &Rule) -> String {
 fn episodes(out: &mut String, node: &str, snapshot: &Snapshot) {
     let mut mine: Vec<_> = snapshot.episodes.values().filter(|episode| episode.node == node).collect();
     mine.sort_by_key(|episode| std::cmp::Reverse(episode.opened_at));
+    for wish in snapshot.wishes.values().filter(|wish| wish.node == node).take(5) {
+        let (name, policy, phrase) = (&wish.name, &wish.policy, wish.phrase());
+        let _ = writeln!(out, "  start by hand {name} ({policy}, Pending): {phrase}; {}", wish.message);
+    }
     for episode in mine.into_iter().take(5) {
         let _ = writeln!(
             out,

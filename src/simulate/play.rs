@@ -6,13 +6,17 @@ use std::time::Duration;
 use super::account::Account;
 use super::remediator::Remediator;
 use super::sickness;
-use super::timeline::{Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline};
+use super::timeline::{
+    CancelEvent, Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline, WishEvent,
+};
 use super::world::{Cure, World, WorldNode};
 use crate::core::episode::{Approval, Episode, Phase};
 use crate::core::fault::{Fault, FaultType};
+use crate::core::narrow::Around;
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::Tri;
 use crate::core::stuck::LONGEST_BACK_OFF;
+use crate::core::wish::choices;
 
 /// Time between two passes while something is under way: probes and Jobs answer within it.
 const STEP: Duration = Duration::from_secs(5);
@@ -39,6 +43,8 @@ struct Play<'t> {
     stuck: BTreeMap<String, Vec<Stuck<'t>>>,
     account: Account,
     elapsed: Duration,
+    /// How often a person has started something by hand.
+    wishes: usize,
 }
 
 struct Stuck<'t> {
@@ -76,7 +82,8 @@ impl<'t> Play<'t> {
         });
         let mut account = Account::default();
         account.notes = idle.map(|policy| format!("policy {} selects none of the nodes", policy.name)).collect();
-        Self { world, timeline, leaving: BTreeMap::new(), stuck: BTreeMap::new(), account, elapsed: Duration::ZERO }
+        let (leaving, stuck) = (BTreeMap::new(), BTreeMap::new());
+        Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, wishes: 0 }
     }
 
     fn run(mut self) -> Self {
@@ -144,6 +151,9 @@ impl<'t> Play<'t> {
         if let Some(by) = &event.approved {
             told.push(self.approve(name, by));
         }
+        if let Some(cancel) = &event.cancel {
+            told.push(self.cancel_by_hand(name, cancel));
+        }
         if let Some(fault) = &event.fault {
             told.push(self.fall_ill(name, fault));
         }
@@ -160,6 +170,10 @@ impl<'t> Play<'t> {
             }
             None if event.machine.is_none() => told = vec!["nothing happens: the node is gone".to_owned()],
             None => {}
+        }
+        // Of what happens at one moment a person knows.
+        if let Some(wish) = &event.wish {
+            told.push(self.wish(name, wish));
         }
         for sentence in told {
             self.account.happens(self.elapsed, Some(name), &sentence);
@@ -209,8 +223,48 @@ impl<'t> Play<'t> {
         }
     }
 
+    /// The policy is the one that a person would be offered first.
+    fn wish(&mut self, name: &str, event: &WishEvent) -> String {
+        let Some(node) = self.world.nodes.get(name) else { return String::new() };
+        let is_meant = |seen: &&Fault| seen.kind == event.fault;
+        let reported = node.report.faults.iter().map(|seen| &seen.fault).find(is_meant);
+        let around = Around {
+            pods: None,
+            runtime: node.view.runtime_version.as_deref(),
+            kubelet: node.view.kubelet_version.as_deref(),
+        };
+        let offered = reported.and_then(|fault| {
+            let choices = choices(&self.world.policies, &node.view.labels, &around, fault, Some(event.action));
+            Some(choices.first()?.policy.name.clone())
+        });
+        let has_rule = |policy: &Policy| policy.rules.iter().any(|rule| rule.faults.contains(&event.fault));
+        let is_its = |policy: &&Policy| policy.selector.matches(&node.view.labels) && has_rule(policy);
+        let any = || self.world.policies.iter().find(is_its).map(|policy| policy.name.clone());
+        let Some(policy) = event.policy.clone().or(offered).or_else(any) else {
+            return format!("{} would start a step by hand, and no policy has a rule for it there", event.by);
+        };
+        self.wishes += 1;
+        let looked_at = self.world.policies.iter().find(|one| one.name == policy);
+        let wish = event.wish(looked_at.map(|policy| policy.generation));
+        let sentence =
+            format!("{} starts {} for {} by hand, policy {policy}", wish.by, wish.action.as_str(), wish.fault);
+        self.world.ask(&format!("by-hand-{}", self.wishes), name, &policy, wish);
+        sentence
+    }
+
+    fn cancel_by_hand(&mut self, name: &str, event: &CancelEvent) -> String {
+        let cancel = event.cancel();
+        match self.world.cancel(name, &cancel) {
+            Some(episode) => format!("{episode} is cancelled {}", cancel.told()),
+            None => format!("{} would cancel the node's episode, and there is none", cancel.by),
+        }
+    }
+
     fn fall_ill(&mut self, name: &str, event: &'t FaultEvent) -> String {
         let Some(node) = self.world.nodes.get_mut(name) else { return String::new() };
+        if let Some(like) = sickness::pod_like(event) {
+            self.world.pods.insert(sickness::pod(event, name, 0), like);
+        }
         if event.terminating {
             self.world.terminating.insert(sickness::pod(event, name, 0));
         }
@@ -288,6 +342,9 @@ impl<'t> Play<'t> {
             for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
                 stuck.back_at = None;
                 stuck.lives += 1;
+                if let Some(like) = sickness::pod_like(stuck.event) {
+                    self.world.pods.insert(sickness::pod(stuck.event, name, stuck.lives), like);
+                }
                 node.pods.push(sickness::stuck_pod(stuck.event, name, stuck.lives));
             }
         }
@@ -324,6 +381,7 @@ fn fresh(name: &str, like: &Nodes) -> WorldNode {
     node.view.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
     node.view.labels.extend(like.labels.clone());
     node.view.kubelet_version.clone_from(&like.kubelet_version);
+    node.view.runtime_version.clone_from(&like.runtime_version);
     node
 }
 
@@ -359,6 +417,10 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
                 format!("another tool writes condition {}={}{why} on the Node", change.kind, status.as_str())
             }
         });
+    }
+    if let Some(pods) = &event.pods {
+        let name = node.view.labels.get("kubernetes.io/hostname").cloned().unwrap_or_default();
+        told.push(pods.happen(&name, &mut node.workloads));
     }
     if let Some(state) = event.probe {
         node.probe_runs = state != ProbeState::Silent;

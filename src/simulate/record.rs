@@ -11,6 +11,7 @@ use super::timeline::{ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes
 use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use crate::core::foreign::Noticed;
+use crate::core::narrow::{NO_OWNER, PodSeen};
 use crate::core::order::Signal;
 use crate::core::policy::ActionType;
 use crate::core::snapshot::{NodeView, Snapshot, Tri, missed_after};
@@ -54,7 +55,7 @@ pub fn record(snapshot: &Snapshot) -> Timeline {
     let mut left_out = 0_usize;
     let mut events = Vec::new();
     for one in past.iter().filter(|one| snapshot.nodes.contains_key(one.node)) {
-        match events_of(one, &offset) {
+        match events_of(one, snapshot, &offset) {
             Some(more) => events.extend(more),
             None => left_out += 1,
         }
@@ -84,7 +85,13 @@ fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
             .filter(|(key, _)| !OWN_LABELS.contains(&key.as_str()))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
-        Nodes { name: name.clone(), count: None, labels, kubelet_version: view.kubelet_version.clone() }
+        Nodes {
+            name: name.clone(),
+            count: None,
+            labels,
+            kubelet_version: view.kubelet_version.clone(),
+            runtime_version: view.runtime_version.clone(),
+        }
     };
     snapshot.nodes.iter().map(node).collect()
 }
@@ -104,7 +111,7 @@ fn of_episode<'a>(snapshot: &'a Snapshot, episode: &'a Episode) -> impl Iterator
 /// What healed it; `None` where nobody knows.
 fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
     let mut tried = episode.steps.iter().filter(|step| step.fault_id == fault.id);
-    let healed = tried.find(|step| step.state == StepState::Succeeded && step.action != ActionType::Cordon);
+    let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
     match (fault.state, healed) {
         (HealState::Healed, Some(step)) => match (step.action, step.signal) {
             // What is resumed would have been ended just as well.
@@ -115,7 +122,7 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
             (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
             (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
             (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
-            (ActionType::Cordon | ActionType::Notify, _) => Some(Vec::new()),
+            (ActionType::Cordon | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
         },
         (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
         (HealState::Open, _) => None,
@@ -198,7 +205,7 @@ fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [Noticed] {
 }
 
 /// What a timeline says of it; `None` where it has no words for it.
-fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<Vec<Event>> {
+fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -> Offset) -> Option<Vec<Event>> {
     let at = offset(past.at);
     let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
     match past.kind {
@@ -221,6 +228,13 @@ fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<V
     }
     let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
     let pod = past.subject.pod.as_ref().filter(|_| sickness::has_pod(past.kind));
+    let traits = pod.and_then(|pod| match snapshot.pods_seen.get(pod)? {
+        PodSeen::Read(traits) => Some(traits),
+        PodSeen::Gone => None,
+    });
+    let label = |(key, value): (&String, &Option<String>)| Some((key.clone(), value.clone()?));
+    let pod_labels = traits.map(|traits| traits.labels.iter().filter_map(label).collect());
+    let pod_owner = traits.map(|traits| traits.owner.clone().unwrap_or_else(|| NO_OWNER.to_owned()));
     let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
     let fault = FaultEvent {
         kind: past.kind,
@@ -228,6 +242,8 @@ fn events_of(past: &Past<'_>, offset: &impl Fn(Timestamp) -> Offset) -> Option<V
         pod,
         // Two leftovers without a name are two.
         name: past.subject.name.clone().or_else(|| past.subject.id.as_deref().map(|id| bounded(id, 12))),
+        pod_labels,
+        pod_owner,
         terminating: false,
         cured_by: past.cured_by.clone(),
         lasts,
@@ -240,6 +256,7 @@ mod tests {
     use super::super::{play, timeline};
     use super::*;
     use crate::core::episode::Phase;
+    use crate::core::plan::HoldReason;
     use crate::simulate::account::What;
 
     /// The snapshot at the end of a timeline.
@@ -276,6 +293,48 @@ until: 30m
             .map(|line| (line.node.as_deref().unwrap_or_default(), line.what))
             .collect();
         assert_eq!(ends, [("worker-1", What::Ends(Phase::Succeeded)), ("worker-2", What::Ends(Phase::Failed))]);
+    }
+
+    #[test]
+    fn what_rules_ask_about_pods_and_nodes_is_recorded() {
+        let policy = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: web}
+spec:
+  mode: Enforce
+  rules:
+    - name: r
+      match:
+        faults: [HungContainer]
+        podSelector: {matchExpressions: [{key: app, operator: In, values: [web]}, {key: tier, operator: DoesNotExist}]}
+        ownerKinds: [None]
+        runtimes: [{name: containerd}]
+      steps: [{action: Notify}]
+";
+        let text = "
+nodes: [{name: worker, count: 2, kubeletVersion: v1.36.1, runtimeVersion: 'containerd://1.7.24'}]
+events:
+  - {at: 1m, nodes: [worker-1], fault: {type: HungContainer, pod: shop/a, podLabels: {app: web}, podOwner: None}}
+  - {at: 1m, nodes: [worker-2], fault: {type: HungContainer, pod: shop/b}}
+until: 30m
+";
+        let recorded = record(&after(text, policy));
+        let again = serde_saphyr::to_string(&recorded).unwrap();
+        let read = timeline::Timeline::parse(&again).unwrap_or_else(|error| panic!("{error:#}: {again}"));
+        assert!(read.nodes.iter().all(|node| node.runtime_version.as_deref() == Some("containerd://1.7.24")));
+        let faults: Vec<_> = read.events.iter().filter_map(|event| event.fault.clone()).collect();
+        let told: Vec<_> = faults.iter().map(|fault| (fault.pod_labels.clone(), fault.pod_owner.as_deref())).collect();
+        let labels = [("app".to_owned(), "web".to_owned())].into();
+        assert_eq!(told, [(Some(labels), Some("None")), (None, None)]);
+        let policy = super::super::policy(serde_saphyr::from_str(policy).unwrap()).unwrap();
+        let lines = play::play(&read, &[policy]).lines;
+        let held = |node: &str| {
+            lines.iter().any(|line| {
+                line.node.as_deref() == Some(node) && matches!(line.what, What::Held(HoldReason::PodUnknown))
+            })
+        };
+        assert_eq!((held("worker-1"), held("worker-2")), (false, true));
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::timeline::{CuredBy, FaultEvent};
-use super::world::{Cure, Sickness};
+use super::world::{Cure, PodLike, Sickness};
 use crate::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
 use crate::core::hand_off;
+use crate::core::narrow::NO_OWNER;
 use crate::core::snapshot::{SuspectPod, WaitingContainer};
 use crate::core::stuck::LONGEST_BACK_OFF;
 use crate::core::text::short_hash;
@@ -127,8 +128,23 @@ pub(super) const fn has_pod(kind: FaultType) -> bool {
 /// The pod that an event names. `life` tells successors apart.
 pub(super) fn pod(event: &FaultEvent, node: &str, life: usize) -> PodRef {
     let (namespace, name) = event.pod.as_deref().and_then(|pod| pod.split_once('/')).unwrap_or(("default", "work"));
-    let uid = format!("uid-{}", short_hash(&format!("{node}/{namespace}/{name}/{life}")));
-    PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid }
+    PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid(node, namespace, name, life) }
+}
+
+/// Uid of a pod of the node.
+pub(super) fn uid(node: &str, namespace: &str, name: &str, life: usize) -> String {
+    format!("uid-{}", short_hash(&format!("{node}/{namespace}/{name}/{life}")))
+}
+
+/// What that pod is like, where the event says it.
+pub(super) fn pod_like(event: &FaultEvent) -> Option<PodLike> {
+    if event.pod_labels.is_none() && event.pod_owner.is_none() {
+        return None;
+    }
+    let usual = if event.kind == FaultType::StuckDaemonSetPod { "DaemonSet" } else { "ReplicaSet" };
+    let owner = event.pod_owner.clone().unwrap_or_else(|| usual.to_owned());
+    let labels = event.pod_labels.clone().unwrap_or_default();
+    Some(PodLike::There { labels, owner: Some(owner).filter(|kind| kind != NO_OWNER) })
 }
 
 /// The fault as the probe of this node confirms it now.

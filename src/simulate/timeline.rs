@@ -15,9 +15,13 @@ use crate::core::plan::HoldReason;
 use crate::core::policy::ActionType;
 use crate::core::text::is_like;
 
+mod by_hand;
 mod condition;
+mod pods;
 
+pub use by_hand::{CancelEvent, WishEvent};
 pub use condition::ConditionEvent;
+pub use pods::PodsEvent;
 
 /// Most nodes of a timeline.
 const MAX_NODES: usize = 10_000;
@@ -80,6 +84,9 @@ pub struct Nodes {
     /// Version of the kubelet, such as v1.36.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_version: Option<String>,
+    /// Container runtime with its version, as a Node tells it: `containerd://1.7.24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_version: Option<String>,
 }
 
 /// Time since the beginning.
@@ -138,6 +145,9 @@ pub struct Event {
     /// Another tool writes a condition on the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionEvent>,
+    /// Pods run on the node which a drain would evict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<PodsEvent>,
     /// How the probe stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeState>,
@@ -166,6 +176,12 @@ pub struct Event {
     /// This person approves the step that waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
+    /// A person starts a step by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wish: Option<WishEvent>,
+    /// A person cancels the node's episode, or the start by hand that waits there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<CancelEvent>,
     /// A policy is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyEvent>,
@@ -240,6 +256,13 @@ pub struct FaultEvent {
     /// Name of the container, the plugin or whatever it is about; of the DaemonSet for a stuck pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Labels of that pod, as the controller reads them. Without them, and without an owner, nothing is known of it, and rules that
+    /// ask for it are held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_labels: Option<BTreeMap<String, String>>,
+    /// Kind of the owner that controls it; None = none does. By default `ReplicaSet`, and `DaemonSet` for a stuck pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_owner: Option<String>,
     /// Whether that pod is being deleted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub terminating: bool,
@@ -394,6 +417,7 @@ impl Event {
             self.fault.is_some(),
             self.clears.is_some(),
             self.condition.is_some(),
+            self.pods.is_some(),
             self.probe.is_some(),
             self.kubelet.is_some(),
             self.remediator.is_some(),
@@ -403,6 +427,8 @@ impl Event {
             self.machine.is_some(),
             self.cancelled,
             self.approved.is_some(),
+            self.wish.is_some(),
+            self.cancel.is_some(),
         ]
         .contains(&true);
         ensure!(of_nodes || self.policy.is_some(), "nothing happens in it");
@@ -414,6 +440,11 @@ impl Event {
         }
         if let Some(condition) = &self.condition {
             condition.check()?;
+        }
+        self.wish.as_ref().map_or(Ok(()), WishEvent::check)?;
+        self.cancel.as_ref().map_or(Ok(()), CancelEvent::check)?;
+        if let Some(pods) = &self.pods {
+            pods.check()?;
         }
         let Some(fault) = &self.fault else { return Ok(()) };
         let instead = match fault.kind {
@@ -428,6 +459,8 @@ impl Event {
         let has_pod = super::sickness::has_pod(fault.kind);
         ensure!(has_pod || fault.pod.is_none(), "pod: a {} is about none", fault.kind);
         ensure!(has_pod || !fault.terminating, "terminating: a {} is about no pod", fault.kind);
+        let is_described = fault.pod_labels.is_some() || fault.pod_owner.is_some();
+        ensure!(has_pod || !is_described, "podLabels, podOwner: a {} is about no pod", fault.kind);
         if let Some(pod) = &fault.pod {
             ensure!(pod.split('/').count() == 2, "pod: expected namespace/name, found {pod:?}");
         }
@@ -486,6 +519,8 @@ mod tests {
             ("{at: 1m, nodes: [w-1], fault: {type: ProbeSilent}}", "", "expected `probe: Silent`"),
             ("{at: 1m, nodes: [w-1], fault: {type: NodeCondition}}", "", "expected `condition: {type, status}`"),
             ("{at: 1m, nodes: [w-1], condition: {type: HostUnhealthy, status: True}}", "", "that another tool writes"),
+            ("{at: 1m, nodes: [w-1], pods: {name: web}}", "", "expected namespace/name, found \"web\""),
+            ("{at: 1m, nodes: [w-1], pods: {name: a/web, count: 501}}", "", "expected at most 500"),
             ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
             ("{at: 1m, nodes: [w-1], condition: {type: A, status: Maybe}}", "", "Maybe"),
             (
@@ -494,10 +529,23 @@ mod tests {
                 "expected namespace/name, found \"a\"",
             ),
             ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a/b}}", "", "pod: a DiskFull is about none"),
+            ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, podOwner: Job}}", "", "a DiskFull is about no pod"),
             ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
             ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
             ("{at: 1m, nodes: [w-1], first: 0, cordoned: true}", "", "first: expected at least 1, found 0"),
             ("{at: 1m, nodes: [w-1], approved: ''}", "", "approved: expected a person's name"),
+            ("{at: 1m, nodes: [w-1], cancel: {by: ''}}", "", "cancel.by: expected a person's name"),
+            (
+                "{at: 1m, nodes: [w-1], wish: {by: '', fault: DiskFull, action: Notify}}",
+                "",
+                "wish.by: expected a person's name",
+            ),
+            (
+                "{at: 1m, nodes: [w-1], wish: {by: a, fault: DiskFull, action: Notify, timeout: 5s}}",
+                "",
+                "wish.timeout: expected 1m to 24h",
+            ),
+            ("{at: 1m, wish: {by: a, fault: DiskFull, action: Notify}}", "", "needs `nodes`"),
             (
                 "",
                 "{node: w-1}",

@@ -4,16 +4,20 @@
 //! It models what the decision can see of a cluster, no more: every effect of a plan changes it as the real call would, and
 //! time passes only in [`World::tick`].
 
+mod by_hand;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::remediator::{Remediator, Remediators};
+use super::workload::{self, Workload};
 use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::foreign::{self, Foreign};
 use crate::core::hand_off::HandedOff;
+use crate::core::narrow::{PodSeen, PodTraits, asked_keys};
 use crate::core::notices::Notices;
 use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::plan::{Effect, Operation, Plan, PlanSettings, plan};
@@ -22,6 +26,7 @@ use crate::core::restart_safety::by_faults;
 use crate::core::snapshot::{
     Heartbeat, JobView, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, SuspectPod, Tri,
 };
+use crate::core::wish::OpenWish;
 
 /// Age of what a probe has seen when its report arrives.
 const LOOKED: Duration = Duration::from_secs(1);
@@ -58,6 +63,20 @@ pub struct Sickness {
     pub cures: BTreeSet<Cure>,
 }
 
+/// What a pod is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodLike {
+    /// It is in the API.
+    There {
+        /// All its labels.
+        labels: BTreeMap<String, String>,
+        /// Kind of the owner that controls it.
+        owner: Option<String>,
+    },
+    /// The API has it no more, and nobody has seen it.
+    Gone,
+}
+
 /// One node, and what runs on it of ours.
 #[derive(Clone, Debug)]
 pub struct WorldNode {
@@ -81,6 +100,8 @@ pub struct WorldNode {
     pub looked: Duration,
     /// The tool to which it may be handed.
     pub remediator: Remediator,
+    /// Its other pods, which a drain evicts.
+    pub workloads: Vec<Workload>,
 }
 
 /// Everything there is.
@@ -96,16 +117,22 @@ pub struct World {
     pub policies: Vec<Policy>,
     /// By name.
     pub episodes: BTreeMap<String, Episode>,
+    /// Starts by hand that have not begun, by name.
+    pub wishes: BTreeMap<String, OpenWish>,
     /// `None` = lost.
     pub ledger: Option<Ledger>,
     /// By operation id, each with its order.
     pub jobs: BTreeMap<String, (Order, JobView)>,
     /// Pods that are being deleted.
     pub terminating: BTreeSet<PodRef>,
+    /// What pods are like that faults name; of the others nothing is known.
+    pub pods: BTreeMap<PodRef, PodLike>,
     /// Most episodes in flight in the whole cluster.
     pub ceiling: u32,
     /// The leader's term.
     pub epoch: u64,
+    /// Whether the controller may evict pods, as far as it knows.
+    pub may_evict: Tri,
     /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
     pub refuses: bool,
     version: u64,
@@ -128,11 +155,14 @@ impl World {
             nodes: BTreeMap::new(),
             policies: policies.to_vec(),
             episodes: BTreeMap::new(),
+            wishes: BTreeMap::new(),
             ledger: Some(Ledger::default()),
             jobs: BTreeMap::new(),
             terminating: BTreeSet::new(),
+            pods: BTreeMap::new(),
             ceiling: 10,
             epoch: 1,
+            may_evict: Tri::True,
             refuses: false,
             version: 0,
             began: now,
@@ -154,18 +184,31 @@ impl World {
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             policies: self.policies.clone(),
             episodes: self.episodes.clone(),
+            wishes: self.wishes.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
             ledger: self.ledger.clone(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
             terminating: self.terminating.clone(),
+            pods_seen: self.pods_seen(),
             jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
             hand_offs: self.remediators.views(self.handed_off(), self.now),
             unproven: BTreeSet::new(),
             lacking: BTreeSet::new(),
+            may_evict: self.may_evict,
             epoch: self.epoch,
             ceiling: self.ceiling,
         }
+    }
+
+    /// What policies ask of pods, as the controller reads it: it reads everything at once.
+    fn pods_seen(&self) -> BTreeMap<PodRef, PodSeen> {
+        let asked = asked_keys(&self.policies);
+        let seen = |like: &PodLike| match like {
+            PodLike::There { labels, owner } => PodSeen::Read(PodTraits::of(labels, owner.as_deref(), &asked)),
+            PodLike::Gone => PodSeen::Gone,
+        };
+        self.pods.iter().map(|(pod, like)| (pod.clone(), seen(like))).collect()
     }
 
     /// What open episodes have still to take back.
@@ -220,7 +263,7 @@ impl World {
     pub fn node_of(&self, effect: &Effect) -> String {
         match effect {
             Effect::StoreLedger(_) => "-ledger".into(),
-            Effect::WriteEpisode(episode) => episode.node.clone(),
+            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
             | Effect::TimeOutHandOff { node, .. }
@@ -229,7 +272,7 @@ impl World {
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
             }
-            Effect::DeleteEpisode { name } => format!("-{name}"),
+            Effect::TellWish { name, .. } | Effect::DeleteEpisode { name } => format!("-{name}"),
         }
     }
 
@@ -238,8 +281,21 @@ impl World {
     pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
         match effect {
             Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
-            Effect::WriteEpisode(episode) => return self.write(episode),
+            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => return self.write(episode),
+            Effect::TellWish { name, identity, message, .. } => {
+                self.version += 1;
+                let version = self.version.to_string();
+                let Some(wish) = self.wishes.get_mut(name).filter(|wish| wish.identity == *identity) else {
+                    return false;
+                };
+                message.clone_into(&mut wish.message);
+                wish.identity.1 = version;
+            }
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
+                // The last look before the act.
+                if self.episodes.get(episode).is_none_or(|episode| episode.cancel.is_some()) {
+                    return false;
+                }
                 let Some(result) = self.act(node, node_uid, episode, operation_id, operation) else { return false };
                 if may_record && let Some(known) = self.episodes.get(episode).cloned() {
                     let next = acted(&known, operation_id, result, self.now);
@@ -297,10 +353,12 @@ impl World {
     }
 
     fn write(&mut self, episode: &Episode) -> bool {
-        let stored = self.episodes.get(&episode.name);
-        if stored.map(|stored| &stored.identity) != episode.identity.as_ref().map(|_| &episode.identity) {
+        let wish = self.wishes.get(&episode.name).map(|wish| &wish.identity);
+        let stored = self.episodes.get(&episode.name).and_then(|stored| stored.identity.as_ref()).or(wish);
+        if stored != episode.identity.as_ref() {
             return false;
         }
+        self.wishes.remove(&episode.name);
         self.version += 1;
         let mut stored = episode.clone();
         stored.identity = Some((format!("uid-{}", episode.name), self.version.to_string()));
@@ -336,6 +394,14 @@ impl World {
                 world_node.view.unschedulable = true;
                 world_node.view.cordoned_by = Some(episode.to_owned());
                 done()
+            }
+            Operation::Drain(with) => {
+                let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(episode);
+                let known = self.episodes.get(episode)?;
+                let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
+                let began = step.started_at.unwrap_or(now);
+                let faults = world_node.sick.iter().map(|sick| &sick.fault);
+                Some(workload::drain(&mut world_node.workloads, with, faults, now, since(now, began)))
             }
             Operation::DeletePod(pod) => {
                 let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
@@ -390,6 +456,7 @@ impl World {
             }
         }
         for node in self.nodes.values_mut() {
+            node.workloads.retain(|workload| !workload.is_gone(self.now));
             if let Some(heartbeat) = &mut node.report.heartbeat {
                 heartbeat.arrived += wait;
             }
@@ -414,6 +481,7 @@ impl World {
 pub fn describe(operation: &Operation) -> String {
     match operation {
         Operation::Cordon => "cordon".into(),
+        Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
         Operation::RunJob(order) => format!("job {:?}", order.action),
         Operation::GiveOrder(order) => format!("order {:?}", order.action),
@@ -439,6 +507,7 @@ impl WorldNode {
             claimed: BTreeSet::new(),
             looked: LOOKED,
             remediator: Remediator::default(),
+            workloads: Vec::new(),
         };
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node

@@ -36,7 +36,9 @@ pub struct Callers {
     pub approver: Caller,
     /// Somebody with the role that writes policies.
     pub operator: Caller,
-    /// Somebody who may change episodes, and not approve steps.
+    /// Somebody with the role that starts steps by hand.
+    pub starter: Caller,
+    /// Somebody who may make and change episodes, and neither approve, nor start, nor cancel.
     pub patcher: Caller,
 }
 
@@ -59,8 +61,13 @@ impl Callers {
             bed.kubectl(&["create", "clusterrolebinding", name, "--clusterrole", role, &account])?;
             with_token(name, &[name, "-n", "default"])
         };
-        let may_patch =
-            ["create", "clusterrole", "patcher", "--verb=get,patch", "--resource=noderemediations.runtimehealth.io"];
+        let may_patch = [
+            "create",
+            "clusterrole",
+            "patcher",
+            "--verb=get,patch,create",
+            "--resource=noderemediations.runtimehealth.io",
+        ];
         bed.kubectl(&may_patch)?;
         let kube_system = |name, account: &str| with_token(name, &[account, "-n", "kube-system"]);
         Ok(Self {
@@ -68,6 +75,7 @@ impl Callers {
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
             approver: person("ann", "nrh:approver")?,
             operator: person("olga", "nrh:operator")?,
+            starter: person("stan", "nrh:starter")?,
             patcher: person("patcher", "patcher")?,
             jobs: kube_system("controller of Jobs", "job-controller")?,
             pod: bound("probe pod", "worker-1")?,

@@ -10,21 +10,10 @@ use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::callers::Callers;
+use crate::remediators::{METAL, SELF_NODE, definitions, template};
 use crate::requests::{Cases, create, delete, get, merge};
 
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
-const SELF_NODE: &str = "self-node-remediation.medik8s.io/v1alpha1";
-const METAL: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
-
-/// A template of a remediator, in namespace `medik8s`.
-pub fn template(api_version: &str, kind: &str) -> TemplateRef {
-    TemplateRef {
-        api_version: api_version.into(),
-        kind: kind.into(),
-        name: "automatic".into(),
-        namespace: "medik8s".into(),
-    }
-}
 
 /// A policy that hands nodes to these.
 pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
@@ -32,24 +21,6 @@ pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
     let steps: Vec<Value> = to.iter().map(step).collect();
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
         "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
-}
-
-/// Definitions as a remediator brings them: its objects, and their templates.
-fn definitions(group: &str, version: &str, kind: &str) -> String {
-    let one = |kind: String| {
-        let (plural, singular) = (format!("{}s", kind.to_lowercase()), kind.to_lowercase());
-        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("{plural}.{group}"),
-                // Groups of Kubernetes' own want a word on who has looked at them.
-                "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
-            "spec": {"group": group, "scope": "Namespaced",
-                "names": {"plural": plural, "singular": singular, "kind": kind, "listKind": format!("{kind}List")},
-                "versions": [{"name": version, "served": true, "storage": true, "subresources": {"status": {}},
-                    "schema": {"openAPIV3Schema": schema}}]}})
-        .to_string()
-    };
-    format!("{}\n---\n{}", one(kind.to_owned()), one(format!("{kind}Template")))
 }
 
 /// A policy's author needs the right himself; what stands already needs no new one.

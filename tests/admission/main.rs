@@ -5,14 +5,18 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod approvals;
+mod by_hand;
 mod callers;
 mod controller;
 mod credential;
+mod drains;
 mod hand_offs;
 mod jobs;
 mod mirror;
 mod nodes;
 mod pods;
+#[path = "../remediators/mod.rs"]
+mod remediators;
 mod requests;
 
 use std::path::Path;
@@ -43,12 +47,16 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
             approvals::guarded(&callers, &mut cases).await?;
+            by_hand::started(&callers, &mut cases).await?;
+            by_hand::cancelled(&callers, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
             mirror::guarded(&callers, &bed, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             hand_offs::by_those_who_may(&callers, &bed, &mut cases).await?;
             hand_offs::rights_of_the_controller(&callers, &bed, &mut cases).await?;
+            drains::by_those_who_may(&callers, &bed, &mut cases).await?;
+            drains::evictions(&callers, &bed, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             Ok(cases)

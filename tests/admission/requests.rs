@@ -204,21 +204,19 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
         ),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
-        (
-            admin,
-            create(
-                "/apis/runtimehealth.io/v1alpha1/noderemediations",
-                json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"},
-                    "spec": {"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce",
-                        "approval": {"by": "x", "operationId": "y"}}}),
-            ),
-        ),
+        (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
+        (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
+        (admin, episode_with(&json!({}))),
         (
             &callers.operator,
             create(
                 "/apis/runtimehealth.io/v1alpha1/remediationpolicies",
-                crate::hand_offs::policy("canary", &[crate::hand_offs::template("a.example/v1", "CanaryTemplate")]),
+                crate::hand_offs::policy("canary", &[crate::remediators::template("a.example/v1", "CanaryTemplate")]),
             ),
+        ),
+        (
+            &callers.operator,
+            create("/apis/runtimehealth.io/v1alpha1/remediationpolicies", crate::drains::policy("canary")),
         ),
         (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),
         (&callers.sets, create(PODS, crate::controller::bare_pod("nobodys"))),
@@ -245,6 +243,14 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An episode with something more in its spec.
+fn episode_with(more: &Value) -> Call {
+    let mut spec = json!({"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"}, "spec": spec});
+    create("/apis/runtimehealth.io/v1alpha1/noderemediations", object)
 }
 
 /// A report as the controller makes it.

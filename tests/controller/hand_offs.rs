@@ -181,6 +181,37 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
     assert!(crashed >= 6, "ledger, episode, its status, the object, …: {crashed}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
+    let world = world("30m");
+    let replica = world.controller("a");
+    sleep(Duration::from_secs(30)).await;
+    // The Lease is not renewed any more, and each look before the act comes so late that it is just in time by itself.
+    let mut is_late = false;
+    world.api.hook(move |call| {
+        let late = match (call.verb, call.target.plural.as_str()) {
+            ("get", "nodes") => 2_000,
+            ("get", OBJECTS | TEMPLATES) => 4_900,
+            (_, "leases") if is_late => return Some(Fault::Stall),
+            _ => return None,
+        };
+        is_late = true;
+        Some(Fault::Late(Duration::from_millis(late)))
+    });
+    world.set_sick("w1", true);
+    world.until("reserved", || step(&world)["state"] == "Reserved").await;
+    sleep(Duration::from_mins(1)).await;
+    let looks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
+    assert!(looks > 0, "it came as far as its last look");
+    assert_eq!(created(&world), 0, "an object was made after the term's end");
+    replica.crash().await;
+    world.api.unhook();
+    let next = world.controller("b");
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    assert_eq!(created(&world), 1);
+    next.crash().await;
+}
+
 fn valid(world: &World, policy: &str) -> (String, String) {
     let policy = world.api.get("remediationpolicies", policy).unwrap_or_default();
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();

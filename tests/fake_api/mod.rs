@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test world that breaks is a failed test")]
 
 mod apply;
+mod evict;
 mod path;
 mod serve;
 pub mod world;
@@ -15,6 +16,7 @@ pub mod world;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use axum::body::Body as Answer;
 use http::{Request, Response};
@@ -53,6 +55,8 @@ pub enum Fault {
     Code(u16),
     /// Never answered, nothing is done.
     Stall,
+    /// Done and answered after a while.
+    Late(Duration),
     /// Done, and never answered: what a crash of the caller looks like.
     DoneButSilent,
     /// A list that shows nothing, as one that is far behind.

@@ -13,7 +13,7 @@ use super::apply::{apply_status, merge, record_owner};
 use super::path::{Target, of_path};
 use super::{Call, FakeApi, Fault, Store};
 
-type Reply = Result<(u16, Value), (u16, &'static str, String)>;
+pub(super) type Reply = Result<(u16, Value), (u16, &'static str, String)>;
 
 impl FakeApi {
     pub(super) async fn serve(&self, request: Request<Body>, own_lease: Option<String>) -> Response<Answer> {
@@ -55,6 +55,7 @@ impl FakeApi {
         };
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
+            Some(Fault::Late(by)) => tokio::time::sleep(by).await,
             Some(Fault::Stall) => return std::future::pending().await,
             Some(Fault::DoneButSilent) => {
                 let _ = self.lock().reply(&call, &kind);
@@ -142,7 +143,7 @@ impl Store {
         Some(json_answer(200, &list))
     }
 
-    fn found(&self, target: &Target) -> Result<Value, (u16, &'static str, String)> {
+    pub(super) fn found(&self, target: &Target) -> Result<Value, (u16, &'static str, String)> {
         self.objects.get(target).cloned().ok_or_else(|| (404, "NotFound", format!("{target:?} not found")))
     }
 
@@ -157,11 +158,17 @@ impl Store {
     }
 
     fn create(&mut self, call: &Call) -> Reply {
+        if call.target.subresource.as_deref() == Some("eviction") {
+            return self.evict(call);
+        }
         let mut object = call.body.clone();
         if call.target.plural == "selfsubjectaccessreviews" {
             let asked = &object["spec"]["resourceAttributes"];
-            let is_asked =
-                |(verb, plural): &(String, String)| asked["verb"] == json!(verb) && asked["resource"] == json!(plural);
+            let resource = match asked["subresource"].as_str() {
+                Some(sub) => format!("{}/{sub}", asked["resource"].as_str().unwrap_or_default()),
+                None => asked["resource"].as_str().unwrap_or_default().to_owned(),
+            };
+            let is_asked = |(verb, denied): &(String, String)| asked["verb"] == json!(verb) && resource == *denied;
             object["status"] = json!({"allowed": !self.denied.iter().any(is_asked)});
             return Ok((201, object));
         }
@@ -289,9 +296,12 @@ fn json_answer(code: u16, value: &Value) -> Response<Answer> {
 }
 
 fn status(code: u16, reason: &str, message: &str) -> Response<Answer> {
-    json_answer(
-        code,
-        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": message, "reason": reason, "code": code}),
-    )
+    let mut answer = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code});
+    // As the API server tells of a budget: the sentence is that of the cause.
+    if message.starts_with("The disruption budget") {
+        answer["message"] = json!("Cannot evict pod as it would violate the pod's disruption budget.");
+        answer["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": message}]});
+    }
+    json_answer(code, &answer)
 }

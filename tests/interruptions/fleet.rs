@@ -1,6 +1,7 @@
 //! Nodes on a real API server whose probes report, and whose kubelets run our Jobs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth};
-use nrh::core::condition::{ConditionType, looked_at};
+use nrh::core::condition::{faults_of, looked_at};
 use nrh::core::episode::Phase;
+use nrh::core::fault::FaultType;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -22,12 +24,21 @@ const READY: Duration = Duration::from_secs(5);
 /// How long a healing may take.
 const LIMIT: Duration = Duration::from_mins(2);
 
+/// What a node has, and since when.
+#[derive(Clone, Copy)]
+struct Sickness {
+    fault: FaultType,
+    since: Timestamp,
+}
+
 /// All nodes.
 #[derive(Clone)]
 pub struct Fleet {
     client: Client,
-    /// Since when each is sick, while it is.
-    nodes: Arc<Mutex<BTreeMap<String, Option<Timestamp>>>>,
+    /// What each has, while it is sick.
+    nodes: Arc<Mutex<BTreeMap<String, Option<Sickness>>>>,
+    /// Whether the kubelets start nothing.
+    idle: Arc<AtomicBool>,
     /// Operations that were carried out on nodes, each time.
     done: Arc<Mutex<Vec<String>>>,
 }
@@ -35,19 +46,35 @@ pub struct Fleet {
 impl Fleet {
     /// No nodes yet; they live as long as the runtime.
     pub fn new(client: Client) -> Self {
-        let fleet = Self { client, nodes: Arc::default(), done: Arc::default() };
+        let fleet = Self { client, nodes: Arc::default(), idle: Arc::default(), done: Arc::default() };
         tokio::spawn(fleet.clone().live());
         fleet
     }
 
-    /// Makes a node that is sick from the start.
+    /// Makes a node on which a shim is left over from the start.
     pub async fn sick_node(&self, name: &str) -> Result<()> {
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}}});
+        self.node(name, &[], FaultType::LeakedShim).await
+    }
+
+    /// Makes a node with these labels that has this fault from the start.
+    pub async fn node(&self, name: &str, labels: &[(&str, &str)], fault: FaultType) -> Result<()> {
+        let labels: BTreeMap<&str, &str> = labels.iter().copied().chain([("kubernetes.io/os", "linux")]).collect();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
         self.ready(name).await?;
-        self.nodes.lock().unwrap().insert(name.to_owned(), Some(Timestamp::now()));
+        self.nodes.lock().unwrap().insert(name.to_owned(), Some(Sickness { fault, since: Timestamp::now() }));
         Ok(())
+    }
+
+    /// A node is well again, by something that nobody here plays.
+    pub fn well(&self, name: &str) {
+        self.nodes.lock().unwrap().insert(name.to_owned(), None);
+    }
+
+    /// Whether the kubelets start no pods for now.
+    pub fn keep_idle(&self, idle: bool) {
+        self.idle.store(idle, Ordering::SeqCst);
     }
 
     /// Takes a node away.
@@ -117,7 +144,7 @@ impl Fleet {
         loop {
             sleep(BEAT).await;
             sequence += 1;
-            let nodes: Vec<(String, Option<Timestamp>)> =
+            let nodes: Vec<(String, Option<Sickness>)> =
                 self.nodes.lock().unwrap().iter().map(|(name, sick)| (name.clone(), *sick)).collect();
             let is_due = told.elapsed() >= READY;
             for (name, sick) in nodes {
@@ -130,7 +157,9 @@ impl Fleet {
             if is_due {
                 told = Instant::now();
             }
-            let _ = self.run_jobs().await;
+            if !self.idle.load(Ordering::SeqCst) {
+                let _ = self.run_jobs().await;
+            }
         }
     }
 
@@ -143,25 +172,19 @@ impl Fleet {
         Ok(())
     }
 
-    async fn report(&self, node: &str, sequence: u64, sick: Option<Timestamp>) -> Result<()> {
+    async fn report(&self, node: &str, sequence: u64, sick: Option<Sickness>) -> Result<()> {
         let now = Timestamp::now();
-        let fault = |since: Timestamp| {
-            json!({"id": format!("leakedshim-{node}"), "type": "LeakedShim", "severity": "Medium", "state": "Confirmed",
-                "subject": {"kind": "Shim", "id": "0".repeat(64)},
-                "target": {"process": {"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"},
-                    "sandboxId": "0".repeat(64)},
-                "message": "a shim is left over", "firstSeen": since, "forSeconds": 90, "confirmations": 3, "lookAgeSeconds": 0})
-        };
         let judged = looked_at().map(|kind| {
-            let is_bad = sick.is_some() && kind == ConditionType::SandboxesConsistent;
+            let is_bad = sick.is_some_and(|sick| faults_of(kind).contains(&sick.fault));
             let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
-            json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": sick.unwrap_or(now)})
+            let since = sick.map_or(now, |sick| sick.since);
+            json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": since})
         });
         let conditions: Vec<Value> = judged.collect();
         let status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
             "probe": {"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
                 "canAct": true, "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
-            "kubelet": {"started": true}, "faults": sick.map(fault).into_iter().collect::<Vec<_>>(), "conditions": conditions}});
+            "kubelet": {"started": true}, "faults": sick.map(|sick| fault(node, sick)).into_iter().collect::<Vec<_>>(), "conditions": conditions}});
         let api: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
         api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
         Ok(())
@@ -192,4 +215,19 @@ impl Fleet {
         }
         Ok(())
     }
+}
+
+/// A fault as the probe reports it. A shim that is left over has a process; others concern the node as a whole.
+fn fault(node: &str, sick: Sickness) -> Value {
+    let (kind, shim) = (sick.fault.as_str(), "0".repeat(64));
+    let mut fault = json!({"id": format!("{}-{node}", kind.to_lowercase()), "type": kind, "severity": "High", "state": "Confirmed",
+        "subject": {"kind": "Host"}, "message": "it is so", "firstSeen": sick.since, "forSeconds": 90, "confirmations": 3,
+        "lookAgeSeconds": 0});
+    if sick.fault == FaultType::LeakedShim {
+        fault["severity"] = json!("Medium");
+        fault["subject"] = json!({"kind": "Shim", "id": shim});
+        let process = json!({"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"});
+        fault["target"] = json!({"process": process, "sandboxId": shim});
+    }
+    fault
 }

@@ -1,10 +1,19 @@
 //! A leader that dies at each of its writes, and a way to the API server on which calls are late, refused and lost: on a real API
 //! server, with the controller's own rights and admission as shipped. Nothing is done twice, nothing is left undone, and no
 //! budget is passed.
+//!
+//! On such a server, too: what a dry run writes, how nodes are handed to remediators, and a leader that slept past its Lease.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod account;
+mod dry_run;
 mod fleet;
+mod hand_offs;
+#[path = "../remediators/mod.rs"]
+mod remediators;
+mod sleeper;
+mod stand_in;
 mod way;
 
 use std::collections::BTreeMap;
@@ -59,23 +68,7 @@ spec:
 
 #[test]
 fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: a real API server needs root (network namespace); this test did not run");
-        return;
-    }
-    let options = BedOptions { name: "interruptions".into(), control_plane_only: true, ..BedOptions::default() };
-    let bed = Bed::up(options).unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
-    bed.kubectl(&["apply", "-k", &folder.display().to_string()]).unwrap();
-    bed.kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "--timeout=30s",
-        "crd",
-        "-l",
-        "app.kubernetes.io/part-of=nrh",
-    ])
-    .unwrap();
+    let Some(bed) = up("interruptions") else { return };
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
     let points = bed
         .run(async |admin| {
@@ -91,6 +84,65 @@ fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
     bed.down().unwrap();
 }
 
+#[test]
+fn a_dry_run_touches_nothing_a_node_is_handed_off_once_and_a_leader_that_slept_does_nothing() {
+    let Some(bed) = up("proofs") else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        let stage = Stage { bed: &bed, admin, upstream, fleet };
+        hand_offs::install(&stage)?;
+        dry_run::writes_only_its_account(&stage).await.context("the dry run")?;
+        hand_offs::go_on_whatever_happens(&stage).await.context("the hand-offs")?;
+        sleeper::does_nothing_when_it_wakes(&stage).await.context("the leader that slept")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+/// What everything here works with.
+struct Stage<'a> {
+    bed: &'a Bed,
+    admin: Client,
+    /// With the controller's rights.
+    upstream: Client,
+    fleet: Fleet,
+}
+
+/// A control plane with the manifests as shipped; none without root.
+fn up(name: &str) -> Option<Bed> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: a real API server needs root (network namespace); this test did not run");
+        return None;
+    }
+    let options = BedOptions { name: name.into(), control_plane_only: true, ..BedOptions::default() };
+    let bed = Bed::up(options).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/default");
+    bed.kubectl(&["apply", "-k", &folder.display().to_string()]).unwrap();
+    bed.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "--timeout=30s",
+        "crd",
+        "-l",
+        "app.kubernetes.io/part-of=nrh",
+    ])
+    .unwrap();
+    Some(bed)
+}
+
+/// Asks again and again until there is an answer.
+async fn until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+    let ends = std::time::Instant::now() + limit;
+    loop {
+        if let Some(answer) = ask().await? {
+            return Ok(answer);
+        }
+        ensure!(std::time::Instant::now() < ends, "{what}: not within {} s", limit.as_secs());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// A client with the rights of the controller's account.
 async fn controllers_own(bed: &Bed) -> Result<Client> {
     let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
@@ -101,12 +153,16 @@ async fn controllers_own(bed: &Bed) -> Result<Client> {
 
 /// Starts a controller.
 fn start(client: &Client) -> JoinHandle<Result<(), Ended>> {
+    start_as(client, "interrupted")
+}
+
+fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
     let args = ControllerArgs {
         image: Some(IMAGE.into()),
         listen: "127.0.0.1:0".parse().unwrap(),
         max_in_flight: 10,
         node_conditions: "".parse().unwrap(),
-        identity: "interrupted".into(),
+        identity: identity.into(),
     };
     let controller = Controller::new(Calls::new(client.clone(), client.clone()), Clock::system(), &args);
     tokio::spawn(controller.run(CancellationToken::new()))

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -58,6 +59,11 @@ impl Call {
         self.is_write() && is_named && !others.iter().any(|other| self.path.contains(other))
     }
 
+    /// Whether it makes an object of that resource.
+    pub fn makes(&self, resource: &str) -> bool {
+        self.method == Method::POST && self.path.rsplit('/').next() == Some(resource)
+    }
+
     /// One line, for people.
     pub fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
@@ -91,6 +97,16 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl FnMut(&Call) -> Fa
             }
             upstream.send(request).await
         }
+    });
+    Client::new(service, "default")
+}
+
+/// A client that tells the API server its name, as it then stands in the audit log.
+pub fn named(upstream: Client, name: &'static str) -> Client {
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(name));
+        let upstream = upstream.clone();
+        async move { upstream.send(request).await }
     });
     Client::new(service, "default")
 }

@@ -46,7 +46,7 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
         (&[], &["shop-*"], (true, true)),
     ] {
         let rule = about(only, except);
-        assert_eq!((rule.matches(&of_pod), rule.matches(&of_none)), expected, "{only:?} {except:?}");
+        assert_eq!((rule.is_for(&of_pod), rule.is_for(&of_none)), expected, "{only:?} {except:?}");
     }
     let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
     world.infect("n1", of_pod, Cure::Cont);

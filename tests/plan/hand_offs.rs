@@ -1,5 +1,7 @@
 //! Hand-offs to a remediator: one at a time, answered or timed out, and always taken back.
 
+use std::collections::BTreeSet;
+
 use nrh::core::episode::{HealState, Lane, Phase, StepState};
 use nrh::core::fault::FaultType;
 use nrh::core::order::OutcomeReason;
@@ -290,12 +292,21 @@ fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
 #[test]
 fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+    let mut said = BTreeSet::new();
     for _ in 0..90 {
         let is_back = |(_, effect): &(usize, &Effect)| matches!(effect, Effect::TakeBackHandOff { .. });
-        let failing = world.plan().effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
+        let plan = world.plan();
+        let failing: BTreeSet<usize> =
+            plan.effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
+        said.extend(plan.held.iter().filter(|_| !failing.is_empty()).map(|held| held.message.clone()));
         world.disturbed_pass(&Chaos { failing, ..Chaos::default() });
         world.tick(secs(10));
     }
+    // One sentence for as long as it takes.
+    let [said] = Vec::from_iter(said).try_into().unwrap();
+    let expected = "Fix remediators/n1 is to be deleted before anything else is done to node n1, and the API server has not \
+                    accepted that yet: tried again until ";
+    assert!(said.starts_with(expected), "{said}");
     assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());
     assert_eq!(world.remediators.objects.len(), 1, "it goes with the episode, which owns it");
 }

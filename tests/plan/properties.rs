@@ -3,27 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nrh::core::episode::{Episode, HealState, Phase, StepRecord, StepState, since};
+use nrh::core::drain::Owner;
+use nrh::core::episode::{Cancel, Episode, HealState, Phase, StepRecord, StepState, Wish, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::{Asked, Foreign};
+use nrh::core::narrow::PodSeen;
 use nrh::core::order::{NodeAction, Restart};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
 use nrh::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, NodeLimit, Policy, Step, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, NodeLimit, OnFailure, Policy, Requirement, Selector,
+    Step, TopologyLimit,
 };
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::window::{self, WindowType};
 use nrh::simulate::remediator::Remediator;
+use nrh::simulate::workload::Workload;
+use nrh::simulate::world::PodLike;
 use proptest::prelude::*;
 
+use crate::by_hand::wish;
 use crate::samples::{
-    backing_off, cont, creating, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today,
-    tomorrow,
+    backing_off, cont, creating, drain, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today,
+    tomorrow, workload,
 };
 use crate::world::{Chaos, Cure, World, secs};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const ZONE: &str = "zone";
+/// A label of pods, and the value that a rule does not want.
+const LABEL: &str = "app";
+const NOT_DB: &str = "db";
 /// What another tool writes on Nodes, and the policy asks for.
 const CONDITION: &str = "KernelDeadlock";
 
@@ -58,7 +67,13 @@ enum Event {
     Refuse(bool),
     Shadow(usize, bool),
     Condition(usize, u8),
+    Label(usize, u8),
     Remediator(usize, Remediator),
+    Wish(usize, FaultType, ActionType),
+    Cancel(usize),
+    DeleteWish(usize),
+    MayEvict(Tri),
+    Pods(usize, u8),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -71,6 +86,22 @@ fn event() -> impl Strategy<Value = Event> {
         FaultType::RuntimeListHung,
         FaultType::KubeletDown,
         FaultType::RuntimeUnreachable,
+    ]);
+    let wished = prop::sample::select(vec![
+        FaultType::HungContainer,
+        FaultType::OrphanContainer,
+        FaultType::KubeletDown,
+        FaultType::StuckDaemonSetPod,
+        FaultType::NodeCondition,
+    ]);
+    let action = prop::sample::select(vec![
+        ActionType::Cordon,
+        ActionType::ReleaseHungProcess,
+        ActionType::CleanupOrphans,
+        ActionType::RestartKubelet,
+        ActionType::DeletePod,
+        ActionType::HandOff,
+        ActionType::Notify,
     ]);
     let cure = prop::sample::select(vec![
         Cure::Cont,
@@ -114,8 +145,28 @@ fn event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
         3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
+        3 => (0_usize..3, 0_u8..6).prop_map(|(key, how)| Event::Label(key, how)),
         2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::Remediator(n, how)),
+        4 => (0..NODES.len(), wished, action).prop_map(|(n, kind, action)| Event::Wish(n, kind, action)),
+        2 => (0..NODES.len()).prop_map(Event::Cancel),
+        1 => (0..NODES.len()).prop_map(Event::DeleteWish),
+        1 => tri().prop_map(Event::MayEvict),
+        4 => (0..NODES.len(), 0_u8..6).prop_map(|(n, how)| Event::Pods(n, how)),
     ]
+}
+
+/// Three pods, one of which may not go at once, or none.
+fn workloads(how: u8) -> Vec<Workload> {
+    let mut pods: Vec<_> = (0..3).map(|i| workload(&format!("x{i}"))).collect();
+    match how {
+        0 => pods[1].budget = Some("web".into()),
+        1 => pods[2].pod.has_empty_dir = true,
+        2 => pods[0].takes = secs(600),
+        3 => pods[2].pod.owner = Owner::DaemonSet,
+        4 => pods.clear(),
+        _ => {}
+    }
+    pods
 }
 
 fn happen(world: &mut World, event: &Event, turn: usize) {
@@ -189,7 +240,15 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             open.for_each(|episode| episode.deleting = true);
         }
         Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
+        Event::Wish(n, kind, action) => {
+            let wish = Wish { timeout: secs(300), ..wish(*kind, *action) };
+            world.ask(&format!("by-hand-{turn}"), name(n), "p", wish);
+        }
+        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { by: "ann".into(), reason: None })),
+        Event::DeleteWish(n) => world.wishes.retain(|_, wish| wish.node != name(n)),
         Event::NewLeader => world.epoch += 1,
+        Event::MayEvict(may) => world.may_evict = *may,
+        Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
         Event::Condition(n, how) => {
             let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
             let condition = match how {
@@ -200,12 +259,29 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             };
             world.node(name(n)).set_condition(CONDITION, condition);
         }
+        Event::Label(key, how) => label(world, *key, *how),
         Event::Refuse(on) => world.refuses = *on,
         Event::Shadow(rung, on) => {
             if let Some(step) = world.policies[0].rules[0].steps.get_mut(*rung) {
                 step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
             }
         }
+    }
+}
+
+/// What is known of a pod that faults of these worlds name.
+fn label(world: &mut World, key: usize, how: u8) {
+    let pod = pod(&format!("x{key}"));
+    let there = |value: &str| {
+        let labels = BTreeMap::from([(LABEL.to_owned(), value.to_owned())]);
+        PodLike::There { labels, owner: None }
+    };
+    match how {
+        0 | 1 => drop(world.pods.insert(pod, there("web"))),
+        2 => drop(world.pods.insert(pod, there("db"))),
+        3 => drop(world.pods.insert(pod, PodLike::There { labels: BTreeMap::new(), owner: None })),
+        4 => drop(world.pods.insert(pod, PodLike::Gone)),
+        _ => drop(world.pods.remove(&pod)),
     }
 }
 
@@ -230,6 +306,14 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
         vec![cont(), step(Action::Cordon(None)), short("Fix"), notify()],
+        vec![step(Action::Cordon(None)), drain(), cont(), kill(true), notify()],
+        vec![
+            cont(),
+            step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))),
+            Step { on_failure: OnFailure::Stop, ..drain() },
+            short("Fix"),
+            notify(),
+        ],
         vec![
             short("Fix"),
             short("Other"),
@@ -244,27 +328,32 @@ fn worlds() -> impl Strategy<Value = World> {
     let zones = prop::option::of(1_u32..3);
     let bad = prop::sample::select(vec![50_u32, 75, 100]);
     let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
-    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts).prop_map(|(ladder, most, ceiling, bad, zones, acts)| {
-        let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
-        let asked = Asked { kind: CONDITION.into(), status: Tri::True, reasons: ["Asked".to_owned()].into() };
-        policy.rules[0].conditions.push(asked);
-        policy.limits.max_in_flight = Amount::Count(most);
-        policy.limits.max_unhealthy = Amount::Percent(bad);
-        policy.limits.per_topology = zones
-            .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
-            .into_iter()
-            .collect();
-        if let Some((acts, within)) = acts {
-            policy.limits.per_node = NodeLimit { acts, within: secs(within) };
-        }
-        let mut world = World::new(&[policy], &NODES);
-        for (place, name) in NODES.iter().enumerate() {
-            world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
-        }
-        world.ceiling = ceiling;
-        world.settings.rebuild_ledger = true;
-        world
-    })
+    let narrow = prop::option::weighted(0.3, Just(NOT_DB));
+    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts, narrow).prop_map(
+        |(ladder, most, ceiling, bad, zones, acts, narrow)| {
+            let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
+            let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
+            policy.rules[0].narrow.pods = narrow.map(|value| Selector(vec![other(value)]));
+            let asked = Asked { kind: CONDITION.into(), status: Tri::True, reasons: ["Asked".to_owned()].into() };
+            policy.rules[0].conditions.push(asked);
+            policy.limits.max_in_flight = Amount::Count(most);
+            policy.limits.max_unhealthy = Amount::Percent(bad);
+            policy.limits.per_topology = zones
+                .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
+                .into_iter()
+                .collect();
+            if let Some((acts, within)) = acts {
+                policy.limits.per_node = NodeLimit { acts, within: secs(within) };
+            }
+            let mut world = World::new(&[policy], &NODES);
+            for (place, name) in NODES.iter().enumerate() {
+                world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
+            }
+            world.ceiling = ceiling;
+            world.settings.rebuild_ledger = true;
+            world
+        },
+    )
 }
 
 /// One round: what happens, how long it takes, and how the pass is disturbed.
@@ -304,18 +393,31 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 assert!(ledger.slots.len() <= most.max(had).max(open), "{ledger:?}");
             }
             Effect::WriteEpisode(episode) => check_episode(episode),
+            Effect::BeginWish(episode) => {
+                check_episode(episode);
+                check_wish(snapshot, plan, episode);
+            }
+            Effect::TellWish { name, message, .. } => {
+                let wish = &snapshot.wishes[name];
+                assert!(since(snapshot.now, wish.asked_at) < wish.wish.timeout, "it waits for ever");
+                assert!(*message != wish.message && message.len() <= 512, "{message}");
+            }
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
                 *acts.entry(node).or_default() += 1;
                 check_act(snapshot, node, node_uid, operation);
                 let written = plan.effects[..place].iter().find_map(|effect| match effect {
-                    Effect::WriteEpisode(written) if written.name == *episode => Some(written.as_ref()),
+                    Effect::WriteEpisode(written) | Effect::BeginWish(written) if written.name == *episode => {
+                        Some(written.as_ref())
+                    }
                     _ => None,
                 });
                 let record = written.or_else(|| snapshot.episodes.get(episode)).unwrap();
                 let step = record.current_step().unwrap();
                 assert_eq!(step.operation_id, *operation_id, "reserved before the act");
+                assert!(record.cancel.is_none(), "an act after a person's no was seen");
                 let rule = &snapshot.policies[0].rules[0];
                 assert_eq!(rule.steps[step.rung as usize].mode, Mode::Enforce, "a step that is a dry run");
+                check_pod(snapshot, record, step, operation);
                 if matches!(operation, Operation::HandOff(_)) {
                     let owed = record.undo.hand_off_of(operation_id).unwrap();
                     assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
@@ -353,6 +455,29 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");
 }
 
+/// What a person starts by hand is one episode, paid for, on a node that has no other.
+fn check_wish(snapshot: &Snapshot, plan: &Plan, episode: &Episode) {
+    let wish = &snapshot.wishes[&episode.name];
+    assert!(wish.cancel.is_none() && !wish.deleting && !snapshot.episodes.contains_key(&episode.name));
+    assert_eq!((episode.identity.as_ref(), episode.wish.as_ref()), (Some(&wish.identity), Some(&wish.wish)));
+    assert!(snapshot.episodes.values().all(|other| other.node != episode.node || !other.is_open()), "a second episode");
+    let stored =
+        plan.effects.iter().find_map(|e| if let Effect::StoreLedger(ledger) = e { Some(ledger) } else { None });
+    let ledger = stored.or(snapshot.ledger.as_ref()).unwrap();
+    assert!(ledger.slots.contains_key(&episode.name), "no slot: {ledger:?}");
+    let policy = &snapshot.policies[0];
+    assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty());
+    let step = episode.current_step().unwrap();
+    let agreed = (wish.wish.policy_generation == Some(policy.generation)).then_some("ann");
+    assert_eq!((step.action, step.approved_by.as_deref()), (wish.wish.action, agreed));
+    let rule = policy.rule(&episode.faults[0].rule).unwrap();
+    let first = rule.steps.iter().position(|one| one.mode == Mode::Enforce && one.action.kind() == step.action);
+    assert_eq!(first, Some(step.rung as usize), "a later step in the place of the first");
+    assert!(since(snapshot.now, wish.asked_at) < wish.wish.timeout, "what was wanted long ago");
+    let reported = snapshot.reports[&episode.node].faults.iter().find(|seen| seen.fault.id == step.fault_id);
+    assert!(reported.is_none_or(|seen| seen.fault.state == FaultState::Confirmed), "no fault that is confirmed");
+}
+
 fn check_episode(episode: &Episode) {
     let under_way = episode.steps.iter().filter(|step| !step.state.is_final()).count();
     assert!(under_way <= 1, "{episode:?}");
@@ -382,14 +507,23 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
     let policy: &Policy = &snapshot.policies[0];
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
     let is_told = matches!(operation, Operation::Notify(_));
-    assert!(is_told || window::shut(&policy.windows, ActionType::DeletePod, snapshot.now).is_none());
+    // A drain that goes on is counted already, and asks for no hour: what has begun is finished.
+    let open = snapshot.episodes.values().find(|episode| episode.node == node && episode.is_open());
+    let step = open.and_then(Episode::current_step);
+    let goes_on = step.is_some_and(|step| step.action == ActionType::Drain && step.state == StepState::Started);
+    assert!(is_told || goes_on || window::shut(&policy.windows, ActionType::DeletePod, snapshot.now).is_none());
     assert!(snapshot.ledger.is_some() || snapshot.episodes.values().any(|e| e.node == node && e.is_open()));
     let heartbeat = report.heartbeat.as_ref().unwrap();
     if matches!(operation, Operation::Notify(_)) && heartbeat.arrived > heartbeat.interval {
         return;
     }
     assert!(heartbeat.arrived <= heartbeat.interval * 3 / 2, "a missed heartbeat");
-    if !matches!(operation, Operation::Cordon | Operation::Notify(_)) {
+    if matches!(operation, Operation::Drain(_)) {
+        assert_eq!(snapshot.may_evict, Tri::True);
+        let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
+        assert!(view.unschedulable && own.is_open(), "drained without a cordon of its episode");
+    }
+    if !goes_on && !matches!(operation, Operation::Cordon | Operation::Notify(_)) {
         assert!(acted(snapshot, node, uid) < policy.limits.per_node.acts as usize, "more acts than a node may have");
     }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
@@ -416,6 +550,20 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
     }
 }
 
+/// A rule that asks for the labels of pods is for no fault whose pod's labels nobody knows.
+fn check_pod(snapshot: &Snapshot, record: &Episode, step: &StepRecord, operation: &Operation) {
+    let narrow = &snapshot.policies[0].rules[0].narrow;
+    if narrow.pods.is_none() || matches!(operation, Operation::Notify(_)) {
+        return;
+    }
+    let fault = record.fault(&step.fault_id).unwrap();
+    let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref()).unwrap();
+    match snapshot.pods_seen.get(pod) {
+        Some(PodSeen::Read(traits)) => assert_ne!(traits.labels[LABEL].as_deref(), Some(NOT_DB)),
+        other => panic!("acted on pod {pod} of which nothing is known: {other:?}"),
+    }
+}
+
 /// What the world keeps after every pass, however it was disturbed.
 fn check_world(world: &World) {
     for node in NODES {
@@ -436,6 +584,7 @@ fn check_world(world: &World) {
         }
     }
     check_hand_offs(world);
+    check_drains(world);
     world.episodes.values().for_each(|episode| check_refusals(world, episode));
     if let Some(ledger) = &world.ledger {
         assert!(ledger.slots.len() <= usize::try_from(most).unwrap(), "{ledger:?}");
@@ -455,6 +604,26 @@ fn check_hand_offs(world: &World) {
         let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
         if in_vain && step.started_at.is_some() && !step.message.contains("could not be told") {
             assert!(hand_offs.told.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
+        }
+    }
+}
+
+/// What stays, or is held up, is not evicted, and a drain that is done has left nothing behind that was to go.
+fn check_drains(world: &World) {
+    for node in world.nodes.values() {
+        for pod in node.workloads.iter().filter(|one| one.evicted_at.is_some()) {
+            let may_go = pod.pod.owner != Owner::DaemonSet && !pod.pod.has_empty_dir && pod.budget.is_none();
+            assert!(may_go, "evicted: {pod:?}");
+        }
+    }
+    for step in world.episodes.values().flat_map(|episode| &episode.steps) {
+        let is_drain = step.action == ActionType::Drain;
+        if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
+            assert!(step.message.contains("pod(s) left"), "says not what is left: {step:?}");
+        }
+        if is_drain && step.state == StepState::Started {
+            let began = step.started_at.unwrap();
+            assert!(step.continued_at.is_some_and(|at| at >= began), "{step:?}");
         }
     }
 }
@@ -497,6 +666,7 @@ fn calm_down(world: &mut World) {
     world.policies[0].suspend = false;
     world.policies[0].windows.clear();
     world.refuses = false;
+    world.may_evict = Tri::True;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
         // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.
@@ -507,11 +677,13 @@ fn calm_down(world: &mut World) {
         let plan = world.pass();
         check_world(world);
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-        if plan.effects.is_empty() && slots == 0 && !world.episodes.values().any(Episode::is_live) {
+        let is_over = world.wishes.is_empty() && !world.episodes.values().any(Episode::is_live);
+        if plan.effects.is_empty() && slots == 0 && is_over {
             break;
         }
         world.tick(secs(15));
     }
+    assert!(world.wishes.is_empty(), "never begun and never ended: {:?}", world.wishes);
     let open: Vec<&Episode> = world.episodes.values().filter(|episode| episode.is_live()).collect();
     assert!(open.is_empty(), "never ended: {open:#?}");
     for (name, node) in &world.nodes {
@@ -597,7 +769,7 @@ proptest! {
             happen(&mut world, &round.event, turn);
             world.tick(secs(round.wait));
             // At one moment a node sees at most its undo, its cordon and one further act, and then rest.
-            let mut operations = BTreeSet::new();
+            let (mut operations, mut drains) = (BTreeSet::new(), BTreeSet::new());
             let mut effects = Vec::new();
             for _ in 0..16 {
                 let plan = world.pass();
@@ -605,6 +777,7 @@ proptest! {
                     if let Effect::Act { operation_id, node, operation, .. } = effect
                         && !matches!(operation, Operation::Cordon | Operation::Notify(_))
                     {
+                        drains.extend(matches!(operation, Operation::Drain(_)).then(|| operation_id.clone()));
                         let is_new = operations.insert((node.clone(), operation_id.clone()));
                         prop_assert!(is_new, "repeated although it was done: {operation_id}");
                     }
@@ -614,7 +787,8 @@ proptest! {
             // What the API server refused touched nothing, nor did what somebody else is at already: another step may have its turn.
             let refused: BTreeSet<&String> = world.episodes.values().flat_map(|episode| &episode.steps)
                 .filter(|step| step.is_refused_call() || step.state == StepState::Refused).map(|step| &step.operation_id).collect();
-            operations.retain(|(_, id)| !refused.contains(id));
+            // Nor is a drain, which contains as a cordon does, in the way of the step that heals.
+            operations.retain(|(_, id)| !refused.contains(id) && !drains.contains(id));
             let mut nodes = BTreeSet::new();
             prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");
             prop_assert!(effects.is_empty(), "no rest: {effects:?}");
@@ -651,7 +825,7 @@ proptest! {
 fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
     let age = Duration::from_secs(number);
     let small = usize::try_from(number % 7).unwrap();
-    match what % 16 {
+    match what % 19 {
         0 => snapshot.now = jiff::Timestamp::MIN,
         1 => snapshot.now = jiff::Timestamp::MAX,
         2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
@@ -675,6 +849,9 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
         }
         13 => snapshot.pods.iter_mut().for_each(|p| (p.age, p.without_sandbox, p.read) = (age, Some(age), age)),
         14 => drop(snapshot.nodes.remove(NODES[small % 4])),
+        15 => snapshot.pods_seen.values_mut().for_each(|seen| *seen = PodSeen::Gone),
+        16 => snapshot.wishes.values_mut().for_each(|w| (w.wish.timeout, w.asked_at) = (age, jiff::Timestamp::MAX)),
+        17 => snapshot.wishes.values_mut().for_each(|w| text.clone_into(&mut w.name)),
         _ => snapshot.policies.iter_mut().for_each(|p| {
             for step in p.rules.iter_mut().flat_map(|r| &mut r.steps) {
                 (step.attempts, step.timeout, step.cooldown, step.verify_for) = (u32::MAX, age, age, age);

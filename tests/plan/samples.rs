@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nrh::core::drain::Drain;
 use nrh::core::fault::{
     Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };
 use nrh::core::hand_off::{HandOff, TemplateRef};
+use nrh::core::narrow::Narrow;
 use nrh::core::order::Signal;
 use nrh::core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
@@ -14,6 +16,7 @@ use nrh::core::policy::{
 };
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
+use nrh::simulate::workload::Workload;
 
 pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -159,6 +162,16 @@ pub fn kill(allow_running_pods: bool) -> Step {
     step(Action::ReleaseHungProcess { signal: Signal::Kill, allow_running_pods })
 }
 
+/// Evictions for two minutes.
+pub fn drain() -> Step {
+    Step { timeout: secs(120), ..step(Action::Drain(Drain::default())) }
+}
+
+/// A pod that a controller makes again elsewhere, and that ends within ten seconds.
+pub fn workload(name: &str) -> Workload {
+    Workload::new(pod(name), secs(10))
+}
+
 /// To a remediator of this kind, for half an hour.
 pub fn hand_off(kind: &str) -> Step {
     let remediation_template = TemplateRef {
@@ -181,6 +194,7 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
         conditions: Vec::new(),
         min_severity: Severity::Low,
         namespaces: Namespaces::default(),
+        narrow: Narrow::default(),
         hold_for: Duration::ZERO,
         steps: steps.to_vec(),
     }

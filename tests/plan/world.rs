@@ -100,7 +100,7 @@ impl World {
                 continue;
             }
             let opens = matches!(effect, Effect::WriteEpisode(e) if e.identity.is_none());
-            let spends = opens || matches!(effect, Effect::Act { .. });
+            let spends = opens || matches!(effect, Effect::Act { .. } | Effect::BeginWish(_));
             if fails || (spends && !is_ledger_stored) {
                 is_ledger_stored &= !matches!(effect, Effect::StoreLedger(_));
                 broken.insert(node);

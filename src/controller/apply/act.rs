@@ -15,7 +15,7 @@ use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::events::Kind;
 use crate::controller::jobs;
-use crate::core::episode::{self, ActResult};
+use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
 use crate::core::fault::{FaultType, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
@@ -60,9 +60,12 @@ impl Applier {
             }
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
-        self.metrics.act(kind, result_name(&result));
-        tracing::info!(episode = name, node, operation = operation_id, act = kind, result = ?result, "acted");
-        self.events.acted(&live.node, name, kind, &result);
+        // Of an act in rounds, people hear of its beginning and its end.
+        if !is_further_round(&live.episode, operation_id, &result) {
+            self.metrics.act(kind, result_name(&result));
+            tracing::info!(episode = name, node, operation = operation_id, act = kind, result = ?result, "acted");
+            self.events.acted(&live.node, name, kind, &result);
+        }
         let next = episode::acted(&live.episode, operation_id, result, self.clock.now());
         self.write_episode(&next).await
     }
@@ -77,6 +80,7 @@ impl Applier {
     ) -> Result<ActResult, ApplyError> {
         match operation {
             Operation::Cordon => self.cordon(name, live).await,
+            Operation::Drain(with) => self.drain(operation_id, with, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveOrder(order) => self.give_order(order, live).await,
@@ -312,9 +316,16 @@ fn replacement(old: &Value, new: Value) -> Value {
     Value::Object(new)
 }
 
+/// Whether this was one more round of an act that goes on.
+fn is_further_round(episode: &Episode, operation_id: &str, result: &ActResult) -> bool {
+    let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
+    matches!(result, ActResult::UnderWay { .. }) && episode.current_step().is_some_and(is_it)
+}
+
 const fn operation_name(operation: &Operation) -> &'static str {
     match operation {
         Operation::Cordon => "Cordon",
+        Operation::Drain(_) => "Drain",
         Operation::DeletePod(_) => "DeletePod",
         Operation::RunJob(_) => "RunJob",
         Operation::GiveOrder(_) => "GiveOrder",
@@ -326,6 +337,7 @@ const fn operation_name(operation: &Operation) -> &'static str {
 const fn result_name(result: &ActResult) -> &'static str {
     match result {
         ActResult::Done { .. } => "Done",
+        ActResult::UnderWay { .. } => "UnderWay",
         ActResult::Started => "Started",
         ActResult::AlreadyCordoned => "AlreadyCordoned",
         ActResult::Gone { .. } => "Gone",

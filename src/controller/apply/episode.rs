@@ -31,16 +31,20 @@ fn parameters() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// The object of an episode that is to be opened. The status comes with a call of its own.
-fn object(episode: &Episode) -> NodeRemediation {
-    let labels = BTreeMap::from([
+/// The labels by which an episode is found.
+pub(super) fn labels(episode: &Episode) -> BTreeMap<String, String> {
+    BTreeMap::from([
         ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
         (NODE_LABEL.to_owned(), short_name(&episode.node, 63)),
         (POLICY_LABEL.to_owned(), short_name(&episode.policy, 63)),
-    ]);
+    ])
+}
+
+/// The object of an episode that is to be opened. The status comes with a call of its own.
+fn object(episode: &Episode) -> NodeRemediation {
     let metadata = ObjectMeta {
         name: Some(episode.name.clone()),
-        labels: Some(labels),
+        labels: Some(labels(episode)),
         // As long as it holds a slot or owes an undo, it must not vanish with them.
         finalizers: episode.is_open().then(|| vec![FINALIZER.to_owned()]),
         ..ObjectMeta::default()
@@ -143,7 +147,7 @@ impl Applier {
     }
 
     /// Reads an episode that is not as we thought, so that the next pass decides on what it is.
-    async fn refresh_episode(&self, name: &str) {
+    pub(super) async fn refresh_episode(&self, name: &str) {
         self.is_gone(name).await;
     }
 

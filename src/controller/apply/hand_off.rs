@@ -50,6 +50,11 @@ impl Applier {
             let message = format!("{template}: expected spec.template, found none: nothing was made of it");
             return Ok(ActResult::Failed { message });
         }
+        // All that was read may have taken longer than the term holds, and nothing else would refuse an object that comes after
+        // another leader has taken this one's back.
+        if !self.leads() {
+            return Err(ApplyError::NotLeading);
+        }
         let object = object(&handed, &live.episode, &kind, &read);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         match bounded(|| format!("creating {handed}"), api.create(&params, &object)).await {

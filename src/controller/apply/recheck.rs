@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
@@ -10,10 +10,11 @@ use crate::api::policy::{PolicyRule, PolicyStep};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
-use crate::controller::cache::{node, report};
+use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
 use crate::core::episode::{Episode, EpisodeFault, StepRecord};
-use crate::core::fault::{FaultState, FaultType};
+use crate::core::fault::{FaultState, FaultType, PodRef};
+use crate::core::narrow::{Answer, Around, PodSeen, asked_keys};
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode};
 use crate::core::snapshot::{NodeView, Tri, missed_after};
@@ -36,6 +37,8 @@ struct Read {
     report: Option<NodeRuntimeHealth>,
     policy: Option<RemediationPolicy>,
     episode: Option<NodeRemediation>,
+    /// The pod of the fault, where the rule asks for its labels or its owner.
+    pod: Option<(PodRef, PodSeen)>,
 }
 
 impl Applier {
@@ -50,7 +53,8 @@ impl Applier {
     ) -> Result<Live, ApplyError> {
         let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
-        let read = Box::pin(self.read_again(name, node, &policy)).await?;
+        let pod = self.asked_pod(name, operation, &policy);
+        let read = Box::pin(self.read_again(name, node, &policy, pod)).await?;
         self.fold_in(&read);
         let live = judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)?;
         let state = self.cache.lock();
@@ -61,17 +65,51 @@ impl Applier {
         Ok(live)
     }
 
-    async fn read_again(&self, episode: &str, node: &str, policy: &str) -> Result<Read, ApplyError> {
+    /// The pod for whose labels or owner the rule of a step asks.
+    fn asked_pod(&self, episode: &str, operation: &str, policy: &str) -> Option<PodRef> {
+        let state = self.cache.lock();
+        let episode = state.snapshot.episodes.get(episode)?;
+        let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
+        let fault = episode.fault(&step.fault_id)?;
+        let policy = state.policies.get(policy)?.read.as_ref().ok()?;
+        policy.rule(&fault.rule).filter(|rule| rule.narrow.asks_of_pods())?;
+        pod_of(fault, step).cloned()
+    }
+
+    /// What the rules of policies ask of this pod, read now.
+    async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<(PodRef, PodSeen)>, ApplyError> {
+        let Some(named) = named else { return Ok(None) };
+        let api = self.calls.read_in::<Pod>(&named.namespace);
+        let pod = bounded_opt(|| format!("reading pod {named}"), api.get(&named.name)).await?;
+        let state = self.cache.lock();
+        let seen = match pod.filter(|pod| pods::names(pod).any(|name| name == named)) {
+            Some(pod) => PodSeen::Read(pods::traits(&pod, &asked_keys(&state.snapshot.policies))),
+            // What it was like when it was there does not change any more.
+            None => state.snapshot.pods_seen.get(&named).cloned().unwrap_or(PodSeen::Gone),
+        };
+        Ok(Some((named, seen)))
+    }
+
+    async fn read_again(
+        &self,
+        episode: &str,
+        node: &str,
+        policy: &str,
+        pod: Option<PodRef>,
+    ) -> Result<Read, ApplyError> {
         let calls = &self.calls;
         let (nodes, reports) = (calls.read::<Node>(), calls.read::<NodeRuntimeHealth>());
         let (policies, episodes) = (calls.read::<RemediationPolicy>(), calls.read::<NodeRemediation>());
-        let (node, report, policy, episode) = futures::try_join!(
-            bounded_opt(|| format!("reading Node {node}"), nodes.get(node)),
-            bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
-            bounded_opt(|| format!("reading RemediationPolicy {policy}"), policies.get(policy)),
-            bounded_opt(|| format!("reading NodeRemediation {episode}"), episodes.get(episode)),
-        )?;
-        Ok(Read { node, report, policy, episode })
+        let all = async {
+            Ok(futures::try_join!(
+                bounded_opt(|| format!("reading Node {node}"), nodes.get(node)),
+                bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
+                bounded_opt(|| format!("reading RemediationPolicy {policy}"), policies.get(policy)),
+                bounded_opt(|| format!("reading NodeRemediation {episode}"), episodes.get(episode)),
+            )?)
+        };
+        let ((node, report, policy, episode), pod) = futures::try_join!(all, self.read_pod(pod))?;
+        Ok(Read { node, report, policy, episode, pod })
     }
 
     fn fold_in(&self, read: &Read) {
@@ -96,6 +134,9 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let episode = read.episode.as_ref().map(convert::episode).ok_or("its episode is gone")?;
     if episode.deleting || episode.phase.is_final() {
         return Err(format!("episode {} is at an end ({})", episode.name, episode.phase.as_str()));
+    }
+    if let Some(cancel) = &episode.cancel {
+        return Err(format!("episode {} was cancelled {}", episode.name, cancel.told()));
     }
     if episode.mode != Mode::Enforce {
         return Err(format!("episode {} is a dry run", episode.name));
@@ -127,7 +168,8 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
     let now = now
         .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
-        .filter(|now| now.hand_off == step.hand_off);
+        .filter(|now| now.hand_off == step.hand_off)
+        .filter(|now| convert::drain(now) == step.drain);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {
@@ -146,6 +188,7 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     }
     if let Some(fault) = fault {
         still_stands(fault, rule, &view)?;
+        still_meant(fault, step, rule, &view, read.pod)?;
     }
     let kind = episode.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
     // Faults that the controller finds itself do not stand in the probe's list.
@@ -185,6 +228,38 @@ fn still_stands(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView
     Err(format!("{} ({}): the Node does not show it any more", fault.kind, fault.subject))
 }
 
+/// The pod that a fault of an episode is about.
+fn pod_of<'e>(fault: &'e EpisodeFault, step: &'e StepRecord) -> Option<&'e PodRef> {
+    fault.subject.pod.as_ref().or(step.target.pod.as_ref())
+}
+
+/// Whether pod and node are still as the rule asks. That nobody knows keeps nobody from being told.
+fn still_meant(
+    fault: &EpisodeFault,
+    step: &StepRecord,
+    rule: Option<&PolicyRule>,
+    view: &NodeView,
+    pod: Option<(PodRef, PodSeen)>,
+) -> Result<(), String> {
+    let Some(rule) = rule else { return Ok(()) };
+    let narrow = convert::narrow(rule).map_err(|bad| bad.0.join("; "))?;
+    let pods = pod.into_iter().collect();
+    let around = Around {
+        pods: Some(&pods),
+        runtime: view.runtime_version.as_deref(),
+        kubelet: view.kubelet_version.as_deref(),
+    };
+    let about = format!("{} ({})", fault.kind, fault.subject);
+    match narrow.holds(pod_of(fault, step), &around) {
+        Answer::Yes => Ok(()),
+        Answer::Unknown(_) if step.action == ActionType::Notify => Ok(()),
+        Answer::Unknown(lack) => {
+            Err(format!("{about}: whether rule {} is for it cannot be told: {}", rule.name, lack.what))
+        }
+        Answer::No => Err(format!("{about}: its pod or its node is not as rule {} asks for by now", rule.name)),
+    }
+}
+
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
 fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
     let node = &live.episode.node;
@@ -221,6 +296,7 @@ mod tests {
     fn read(change: impl Fn(&mut Value)) -> Read {
         let mut all = json!({
             "node": {"metadata": {"name": "w1", "uid": "n1"}},
+            "pod": null,
             "report": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
                 "metadata": {"name": "w1", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "n1"}]},
                 "spec": {},
@@ -243,6 +319,10 @@ mod tests {
             report: serde_json::from_value(part("report")).unwrap(),
             policy: serde_json::from_value(part("policy")).unwrap(),
             episode: serde_json::from_value(part("episode")).unwrap(),
+            pod: serde_json::from_value::<Option<Pod>>(part("pod")).unwrap().map(|pod| {
+                let asked = ["app".to_owned()].into();
+                (pods::pod_ref(&pod), PodSeen::Read(pods::traits(&pod, &asked)))
+            }),
         }
     }
 
@@ -276,6 +356,26 @@ mod tests {
         };
         assert_eq!(with("gentle"), Ok(()));
         assert_eq!(with("harsh"), Err("RemediationPolicy p does not name HandOff(Fix) there any more".to_owned()));
+    }
+
+    #[test]
+    fn what_a_person_has_cancelled_meanwhile_is_not_done() {
+        let cancelled = verdict(|v| v["episode"]["spec"]["cancel"] = json!({"by": "ann", "reason": "no"}));
+        assert_eq!(cancelled, Err("episode e was cancelled by ann: no".to_owned()));
+    }
+
+    #[test]
+    fn the_first_step_of_a_start_by_hand_is_approved_with_it() {
+        let with = |by: &'static str| {
+            verdict(move |v| {
+                v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
+                v["episode"]["spec"]["wish"] =
+                    json!({"by": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess"});
+                v["episode"]["status"]["steps"][0]["approvedBy"] = json!(by);
+            })
+        };
+        assert_eq!(with("ann"), Ok(()));
+        assert!(with("bob").unwrap_err().contains("is not approved"));
     }
 
     #[test]
@@ -362,6 +462,37 @@ mod tests {
             let expected = "NodeCondition (condition KernelDeadlock=True): the Node does not show it any more";
             assert_eq!(found, expected, "{kind} {status} {reason}");
         }
+    }
+
+    #[test]
+    fn a_rule_that_means_other_pods_or_nodes_by_now_stops_the_act() {
+        let with = |matches: Value, pod: Value| {
+            verdict(move |v| {
+                v["policy"]["spec"]["rules"][0]["match"] = matches.clone();
+                v["node"]["status"] = json!({"nodeInfo": {"kubeletVersion": "v1.36.1", "architecture": "", "bootID": "",
+                    "containerRuntimeVersion": "containerd://1.7.24", "kernelVersion": "", "kubeProxyVersion": "",
+                    "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}});
+                v["episode"]["status"]["faults"][0]["subject"]["pod"] =
+                    json!({"namespace": "d", "name": "a", "uid": "u"});
+                v["pod"] = pod.clone();
+            })
+        };
+        let pod = |labels: Value| json!({"metadata": {"namespace": "d", "name": "a", "uid": "u", "labels": labels}});
+        let asks =
+            json!({"podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["db"]}]}});
+        assert_eq!(with(asks.clone(), pod(json!({"app": "web"}))), Ok(()));
+        assert_eq!(with(asks.clone(), pod(json!({}))), Ok(()));
+        let other =
+            Err("HungContainer (container of d/a): its pod or its node is not as rule r asks for by now".to_owned());
+        assert_eq!(with(asks.clone(), pod(json!({"app": "db"}))), other);
+        // Not read: what is not known is not absent.
+        assert!(with(asks, Value::Null).unwrap_err().contains("cannot be told"));
+        assert_eq!(with(json!({"runtimes": [{"name": "containerd", "versions": "<2"}]}), Value::Null), Ok(()));
+        assert_eq!(with(json!({"runtimes": [{"name": "containerd", "versions": ">=2"}]}), Value::Null), other);
+        assert_eq!(with(json!({"kubeletVersions": [">=1.37"]}), Value::Null), other);
+        assert_eq!(with(json!({"ownerKinds": ["None"]}), pod(json!({}))), Ok(()));
+        assert_eq!(with(json!({"ownerKinds": ["DaemonSet"]}), pod(json!({}))), other);
+        assert!(with(json!({"kubeletVersions": ["new"]}), Value::Null).unwrap_err().contains("expected a range"));
     }
 
     #[test]

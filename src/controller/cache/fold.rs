@@ -235,6 +235,12 @@ impl Folds for NodeRemediation {
             conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
         };
         state.episodes.insert(key.to_owned(), row);
+        if let Some(wish) = convert::wish(&self) {
+            let was_episode = state.snapshot.episodes.remove(key).is_some();
+            let old = state.snapshot.wishes.insert(key.to_owned(), wish);
+            return News::when(was_episode || old.as_ref() != state.snapshot.wishes.get(key));
+        }
+        state.snapshot.wishes.remove(key);
         let episode = convert::episode(&self);
         let old = state.snapshot.episodes.insert(key.to_owned(), episode);
         News::when(old.as_ref() != state.snapshot.episodes.get(key))
@@ -242,7 +248,8 @@ impl Folds for NodeRemediation {
 
     fn forget(key: &str, state: &mut State) -> News {
         state.episodes.remove(key);
-        News::when(state.snapshot.episodes.remove(key).is_some())
+        let was_wish = state.snapshot.wishes.remove(key).is_some();
+        News::when(state.snapshot.episodes.remove(key).is_some() || was_wish)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A Node, stripped to what a decision needs.
 
-use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
+use k8s_openapi::api::core::v1::Node;
 
 use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL};
@@ -23,6 +23,7 @@ pub fn view(node: &Node) -> NodeView {
     let meta = &node.metadata;
     let labels = meta.labels.clone().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
     let ready = condition("Ready");
     let of_kubelet = KUBELET_CONDITIONS.iter().filter_map(|kind| condition(kind)?.last_heartbeat_time.as_ref());
@@ -45,7 +46,8 @@ pub fn view(node: &Node) -> NodeView {
             complaint(ready.reason.as_deref().unwrap_or_default(), ready.message.as_deref().unwrap_or_default())
         }),
         status_at: of_kubelet.map(|time| time.0).max(),
-        kubelet_version: node.status.as_ref().and_then(|status| status.node_info.as_ref()).and_then(version),
+        kubelet_version: info.and_then(|info| version(&info.kubelet_version, 64)),
+        runtime_version: info.and_then(|info| version(&info.container_runtime_version, 96)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
         deleting: meta.deletion_timestamp.is_some(),
@@ -55,8 +57,8 @@ pub fn view(node: &Node) -> NodeView {
     }
 }
 
-fn version(info: &NodeSystemInfo) -> Option<String> {
-    (!info.kubelet_version.is_empty()).then(|| bounded(&info.kubelet_version, 64))
+fn version(told: &str, longest: usize) -> Option<String> {
+    (!told.is_empty()).then(|| bounded(told, longest))
 }
 
 /// The marks by which others say that they take the node out of service: such a node is left alone, and it stays
@@ -93,7 +95,7 @@ mod tests {
     fn the_kubelets_own_conditions_tell_when_it_last_wrote_and_what_it_complains_of() {
         let (early, late) = ("2025-01-01T00:00:00Z", "2025-01-01T00:05:00Z");
         let mut seen = json!({"metadata": {"name": "w1", "uid": "u"},
-            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3", "architecture": "", "bootID": "", "containerRuntimeVersion": "",
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3", "architecture": "", "bootID": "", "containerRuntimeVersion": "containerd://1.7.24",
                     "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
                 "conditions": [
                     {"type": "MemoryPressure", "status": "False", "lastHeartbeatTime": early},
@@ -104,6 +106,7 @@ mod tests {
         assert_eq!((found.ready, found.complaint), (Tri::True, None));
         assert_eq!(found.status_at, early.parse().ok(), "another program's condition is not the kubelet's word");
         assert_eq!(found.kubelet_version.as_deref(), Some("v1.36.3"));
+        assert_eq!(found.runtime_version.as_deref(), Some("containerd://1.7.24"));
         let ready = &mut seen["status"]["conditions"][1];
         (ready["status"], ready["reason"], ready["lastHeartbeatTime"]) =
             (json!("False"), json!("KubeletNotReady"), json!(late));

@@ -1,5 +1,6 @@
 //! Pods of suspects, read on demand: what the kubelet says about a DaemonSet pod that does not come up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
 use crate::core::go_duration;
+use crate::core::narrow::{PodSeen, PodTraits};
 use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 
@@ -24,6 +26,33 @@ pub fn daemon_set(pod: &Pod) -> Option<String> {
     controller(pod)
         .filter(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
         .map(|owner| owner.name.clone())
+}
+
+/// What policies ask of a pod, as it was read now.
+pub fn traits(pod: &Pod, asked: &BTreeSet<String>) -> PodTraits {
+    let none = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    PodTraits::of(labels, controller(pod).map(|owner| owner.kind.as_str()), asked)
+}
+
+/// The same some time later.
+pub fn aged(seen: &PodSeen, by: Duration) -> PodSeen {
+    match seen {
+        PodSeen::Read(traits) => PodSeen::Read(PodTraits { read: traits.read.saturating_add(by), ..traits.clone() }),
+        PodSeen::Gone => PodSeen::Gone,
+    }
+}
+
+/// Under which names faults know a pod: by its uid, and the mirror of a static pod by the uid that it has on its node.
+pub fn names(pod: &Pod) -> impl Iterator<Item = PodRef> {
+    let named = pod_ref(pod);
+    uids(pod).map(move |uid| PodRef { uid: uid.to_owned(), ..named.clone() })
+}
+
+/// The uid of a pod, and for the mirror of a static pod the uid under which the node knows it.
+pub fn uids(pod: &Pod) -> impl Iterator<Item = &str> {
+    let hash = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.hash"));
+    pod.metadata.uid.as_deref().into_iter().chain(hash.map(String::as_str))
 }
 
 /// Which pod it is.

@@ -16,6 +16,8 @@ use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
 use crate::core::fault::PodRef;
+use crate::core::narrow::{PodSeen, PodTraits, asked_keys, asks_of_pods, pod_of};
+use crate::core::snapshot::SuspectPod;
 
 /// Least time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
@@ -142,13 +144,17 @@ fn take(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, now: Ti
     let all = pods.iter().filter_map(|pod| pods::suspect(pod, now)).filter(|seen| seen.daemon_set.is_some());
     match subject {
         Subject::Set { key, .. } => {
-            let read = PodsRead { at, suspects: all.collect(), terminating: BTreeSet::new() };
+            let suspects: Vec<SuspectPod> = all.collect();
+            let seen = seen(state, None, &suspects, pods);
+            let read = PodsRead { at, suspects, terminating: BTreeSet::new(), seen };
             let news = !read.suspects.is_empty() || state.pods_of_sets.get(key).is_some_and(|r| !r.suspects.is_empty());
             state.pods_of_sets.insert(key.clone(), read);
             news
         }
         Subject::Node(node) => {
-            let read = PodsRead { at, suspects: all.collect(), terminating: terminating(state, node, pods) };
+            let suspects: Vec<SuspectPod> = all.collect();
+            let seen = seen(state, Some(node), &suspects, pods);
+            let read = PodsRead { at, suspects, terminating: terminating(state, node, pods), seen };
             state.pods_of_nodes.insert(node.clone(), read);
             let wanted = state.nodes_of_interest();
             state.pods_of_nodes.retain(|node, _| wanted.contains(node));
@@ -161,7 +167,7 @@ fn take(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, now: Ti
 fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     let mut found: BTreeSet<PodRef> =
         pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).map(pods::pod_ref).collect();
-    let uids: BTreeSet<&str> = pods.iter().flat_map(uids).collect();
+    let uids: BTreeSet<&str> = pods.iter().flat_map(pods::uids).collect();
     let named = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
     for pod in named.filter_map(|reported| reported.fault.subject.pod.as_ref()) {
         // The mirror of a static pod may be missing while the pod runs; its name tells it apart.
@@ -173,10 +179,38 @@ fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     found
 }
 
-/// The uid of a pod, and for the mirror of a static pod the uid under which the node knows it.
-fn uids(pod: &Pod) -> impl Iterator<Item = &str> {
-    let hash = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.hash"));
-    pod.metadata.uid.as_deref().into_iter().chain(hash.map(String::as_str))
+/// The pods that faults of a node name.
+fn named(state: &State, node: &str) -> BTreeSet<PodRef> {
+    let faults = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
+    faults.filter_map(|reported| pod_of(&reported.fault)).cloned().collect()
+}
+
+/// What policies ask of these pods: of the suspects, and where they are all of a node of those that its faults name. Nothing where
+/// no policy asks.
+fn seen(state: &State, node: Option<&str>, suspects: &[SuspectPod], pods: &[Pod]) -> BTreeMap<PodRef, PodSeen> {
+    if !asks_of_pods(&state.snapshot.policies) {
+        return BTreeMap::new();
+    }
+    let asked = asked_keys(&state.snapshot.policies);
+    let named = node.map(|node| named(state, node)).unwrap_or_default();
+    let before = node.and_then(|node| state.pods_of_nodes.get(node)).map(|read| &read.seen);
+    let is_wanted = |name: &PodRef| named.contains(name) || suspects.iter().any(|suspect| suspect.pod == *name);
+    let mut seen: BTreeMap<PodRef, PodSeen> = BTreeMap::new();
+    for pod in pods {
+        for name in pods::names(pod).filter(is_wanted) {
+            seen.insert(name, PodSeen::Read(pods::traits(pod, &asked)));
+        }
+    }
+    for pod in named {
+        // What it was like when it was there does not change any more.
+        let known = before.and_then(|before| before.get(&pod)).or_else(|| state.snapshot.pods_seen.get(&pod));
+        let last = match known {
+            Some(PodSeen::Read(known)) => PodSeen::Read(PodTraits { read: Duration::ZERO, ..known.clone() }),
+            Some(PodSeen::Gone) | None => PodSeen::Gone,
+        };
+        seen.entry(pod).or_insert(last);
+    }
+    seen
 }
 
 #[cfg(test)]
@@ -240,7 +274,8 @@ mod tests {
         assert_eq!(state.snapshot.pods.len(), 1);
         assert!(state.snapshot.pods_read.is_empty(), "one set is not the whole node");
         state.snapshot.nodes.insert("w1".into(), crate::core::snapshot::NodeView::default());
-        let fresh = PodsRead { at: now + Duration::from_secs(1), suspects: vec![], terminating: BTreeSet::new() };
+        let at = now + Duration::from_secs(1);
+        let fresh = PodsRead { at, suspects: vec![], terminating: BTreeSet::new(), seen: BTreeMap::new() };
         state.pods_of_nodes.insert("w1".into(), fresh);
         state.refresh(now + Duration::from_secs(3), wall);
         assert!(state.snapshot.pods.is_empty());
@@ -271,5 +306,81 @@ mod tests {
         let pods = [mirror, pod("deleted", "d", true, "True"), pod("runs", "r", false, "True")];
         let found = terminating(&state, "w1", &pods);
         assert_eq!(found.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(), ["deleted", "gone"]);
+    }
+
+    /// A report on w1 with a fault about each of these pods.
+    fn named_pods(state: &mut State, pods: &[(&str, &str)]) {
+        let faults = pods.iter().map(|(name, uid)| {
+            let fault: crate::core::fault::Fault = serde_json::from_value(json!({
+                "id": uid, "type": "HungContainer", "severity": "High", "state": "Confirmed", "message": "m",
+                "firstSeen": "2025-01-01T00:00:00Z",
+                "subject": {"kind": "Container", "pod": {"namespace": "d", "name": name, "uid": uid}}}))
+            .unwrap();
+            crate::core::snapshot::ReportedFault { fault, looked: Duration::ZERO }
+        });
+        let report = crate::core::snapshot::ReportView { faults: faults.collect(), ..Default::default() };
+        state.snapshot.reports.insert("w1".into(), report);
+        state.snapshot.nodes.insert("w1".into(), crate::core::snapshot::NodeView::default());
+    }
+
+    #[test]
+    fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
+        let (mut state, now) = (state(), Instant::now());
+        let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+        named_pods(&mut state, &[("cart", "c"), ("mirror", "hash"), ("gone", "g"), ("again", "old")]);
+        let plain = |name: &str, uid: &str| {
+            let mut pod = pod(name, uid, false, "True");
+            pod.metadata.owner_references = None;
+            pod.metadata.labels = Some([("app".into(), "web".into()), ("secret".into(), "s".into())].into());
+            pod
+        };
+        let mut mirror = plain("mirror", "m");
+        mirror.metadata.annotations = Some([("kubernetes.io/config.hash".to_owned(), "hash".to_owned())].into());
+        let all = [plain("cart", "c"), mirror, plain("other", "o"), plain("again", "new")];
+        let node = Subject::Node("w1".into());
+        take(&mut state, &node, &all, now, wall);
+        state.refresh(now, wall);
+        assert_eq!(state.snapshot.pods_seen, BTreeMap::new(), "nobody asks");
+
+        let policy =
+            serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "p"}, "spec": {"rules": [{"name": "r", "steps": [{"action": "Notify"}], "match":
+                {"faults": ["HungContainer"], "podSelector": {"matchLabels": {"app": "db"}, "matchExpressions": [
+                    {"key": "tier", "operator": "DoesNotExist"}]}}}]}}))
+            .unwrap();
+        state.snapshot.policies = vec![crate::api::convert::policy(&policy).unwrap()];
+        take(&mut state, &node, &all, now, wall);
+        state.refresh(now + Duration::from_secs(7), wall);
+        let labels = [("app".to_owned(), Some("web".to_owned())), ("tier".to_owned(), None)].into();
+        let read = PodSeen::Read(PodTraits { labels, owner: None, read: Duration::from_secs(7) });
+        let found = |state: &State| -> Vec<(String, PodSeen)> {
+            state.snapshot.pods_seen.iter().map(|(pod, seen)| (pod.name.clone(), seen.clone())).collect()
+        };
+        let expected = |cart: PodSeen| {
+            let gone = |name: &str| (name.to_owned(), PodSeen::Gone);
+            // One of the same name is another pod.
+            vec![gone("again"), ("cart".to_owned(), cart), gone("gone"), ("mirror".to_owned(), read.clone())]
+        };
+        assert_eq!(found(&state), expected(read.clone()));
+        // It is deleted: what it was like counts on, as of the last read.
+        take(&mut state, &node, &all[1..], now, wall);
+        state.refresh(now + Duration::from_secs(7), wall);
+        assert_eq!(found(&state), expected(read.clone()));
+    }
+
+    #[test]
+    fn a_fault_that_names_its_pod_in_its_target_alone_has_the_node_read_where_a_policy_asks() {
+        let mut state = state();
+        named_pods(&mut state, &[("cart", "c")]);
+        let fault = &mut state.snapshot.reports.get_mut("w1").unwrap().faults[0].fault;
+        fault.target.pod = fault.subject.pod.take();
+        assert!(state.nodes_of_interest().is_empty());
+        let policy =
+            serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "p"}, "spec": {"rules": [{"name": "r", "steps": [{"action": "Notify"}],
+                "match": {"faults": ["HungContainer"], "ownerKinds": ["Job"]}}]}}))
+            .unwrap();
+        state.snapshot.policies = vec![crate::api::convert::policy(&policy).unwrap()];
+        assert!(state.nodes_of_interest().contains("w1"));
     }
 }

@@ -104,11 +104,18 @@ async fn may(calls: &Calls, kind: &Kind, verb: &str, namespace: &str, name: Opti
         name: name.map(ToOwned::to_owned),
         ..ResourceAttributes::default()
     };
+    is_allowed(calls, attributes).await
+}
+
+/// Asks the API server whether the controller may do this.
+pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {
+    let asked = |part: &Option<String>| part.clone().unwrap_or_default();
+    let (verb, resource) = (asked(&attributes.verb), asked(&attributes.resource));
     let spec =
         SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let api = calls.act::<SelfSubjectAccessReview>();
-    let what = || format!("asking whether {} may be done to {}", verb, kind.resource.plural);
+    let what = || format!("asking whether {verb} may be done to {resource}");
     let answer = bounded(what, api.create(&PostParams::default(), &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }

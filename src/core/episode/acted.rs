@@ -2,15 +2,22 @@
 
 use jiff::Timestamp;
 
-use super::{Episode, HealState, StepState};
+use super::{Episode, HealState, StepRecord, StepState};
+use crate::core::fault::MAX_LINE;
 use crate::core::order::OutcomeReason;
 use crate::core::policy::ActionType;
+use crate::core::text;
 
 /// What came of an [`Effect::Act`](crate::core::plan::Effect::Act), as the shell saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActResult {
     /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
     Done {
+        /// One sentence.
+        message: String,
+    },
+    /// One round of it is done, and another is to follow: pods are left.
+    UnderWay {
         /// One sentence.
         message: String,
     },
@@ -38,14 +45,17 @@ pub enum ActResult {
     },
 }
 
-/// The episode after its reserved step was carried out. An operation that is not its reserved step changes
+/// The episode after its reserved step was carried out, or a round of one that takes several. An operation that is neither changes
 /// nothing.
 #[must_use]
 pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Timestamp) -> Episode {
     let mut next = episode.clone();
-    let Some(step) =
-        next.steps.iter_mut().find(|step| step.operation_id == operation_id && step.state == StepState::Reserved)
-    else {
+    let is_due = |step: &&mut StepRecord| match step.state {
+        StepState::Reserved => true,
+        StepState::Started => step.action == ActionType::Drain,
+        _ => false,
+    };
+    let Some(step) = next.steps.iter_mut().filter(is_due).find(|step| step.operation_id == operation_id) else {
         return next;
     };
     let (action, fault_id) = (step.action, step.fault_id.clone());
@@ -54,11 +64,19 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.state = StepState::Started;
             step.started_at = Some(now);
         }
+        ActResult::UnderWay { message } => {
+            step.state = StepState::Started;
+            step.started_at.get_or_insert(now);
+            step.continued_at = Some(now);
+            step.message = text::bounded(&message, MAX_LINE);
+        }
         ActResult::Done { message } => {
             step.acted_at = Some(now);
             match action {
-                // Neither of them heals: there is no cure to wait for.
-                ActionType::Cordon | ActionType::Notify => step.finish(StepState::Succeeded, &message, now),
+                // None of them heals: there is no cure to wait for.
+                ActionType::Cordon | ActionType::Drain | ActionType::Notify => {
+                    step.finish(StepState::Succeeded, &message, now);
+                }
                 _ => {
                     step.state = StepState::Verifying;
                     step.message = message;

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::core::drain::Drain;
 use crate::core::fault::{MAX_LINE, Target};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{OutcomeReason, Restart, Signal};
@@ -75,6 +76,9 @@ pub struct StepRecord {
     /// To whom the node is handed, for `HandOff`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
+    /// How the node is drained, for `Drain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
     /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
@@ -100,6 +104,9 @@ pub struct StepRecord {
     /// When the act was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When it was last gone on with, for an act that is done in rounds (`Drain`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued_at: Option<Timestamp>,
     /// When the act was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acted_at: Option<Timestamp>,
@@ -113,14 +120,16 @@ pub struct StepRecord {
 
 impl StepRecord {
     /// What is done, in one word: `ReleaseHungProcess(Cont)`, `RestartRuntime(k3s.service, even if unsafe)`,
-    /// `HandOff(SelfNodeRemediation)`.
+    /// `HandOff(SelfNodeRemediation)`, `Drain(force)`.
     pub fn phrase(&self) -> String {
         let signal = self.signal.map(|signal| format!("{signal:?}"));
         let unit = self.restart.as_ref().and_then(|with| with.unit.clone());
         let careless = self.restart.as_ref().filter(|with| with.even_if_unsafe).map(|_| "even if unsafe".to_owned());
         let stopped = self.restart.as_ref().filter(|with| with.even_if_stopped).map(|_| "even if stopped".to_owned());
         let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
-        let more: Vec<String> = signal.into_iter().chain(kind).chain(unit).chain(careless).chain(stopped).collect();
+        let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
+        let more: Vec<String> =
+            signal.into_iter().chain(kind).chain(unit).chain(careless).chain(stopped).chain(forced).collect();
         let action = self.action.as_str();
         if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }

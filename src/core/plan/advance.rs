@@ -5,10 +5,12 @@ use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, approval, attempt, ending, hand_off, ladder, readiness, refused, steps};
+use super::{
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, refused, steps,
+};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
-use crate::core::policy::{Action, ActionType, Mode, Policy, Rule, Step};
+use crate::core::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
 
 /// Takes the episode as far as it goes now.
 pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payment: &Payment, wake: &mut Wake) -> Turn {
@@ -47,6 +49,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
         // A remediator whose step is at its end lets go before anything else is done to the node.
         if let Some(back) = hand_off::take_back(ctx, &mut turn.episode) {
             turn.effect = Some(back);
+            hand_off::hold_back(ctx, turn, wake);
             wake.at(ctx.settings.retry);
         }
         if turn.effect.is_none() {
@@ -102,7 +105,13 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
             }
             Some(HealState::Healed) | None => {}
         }
-        if let Some(other) = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name) {
+        let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
+        if let Some((other, Found::Perhaps(rule, lack))) = other.map(|other| (other, facts.rule_of(other, &seen.fault)))
+        {
+            turn.hold(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
+            continue;
+        }
+        if let Some(other) = other {
             let message = format!(
                 "{} ({}) is for policy {}; episode {} of policy {} has the node until its end",
                 seen.fault.kind, seen.fault.subject, other.name, turn.episode.name, policy.name
@@ -242,10 +251,18 @@ fn try_fault(
             replace(&mut turn.episode, standing);
             continue;
         }
+        if let Some(why) = drain::is_out_of_place(ctx, &turn.episode, step) {
+            turn.episode.say(&why);
+            standing.rung = drain::rung_without(step, rule, standing.rung);
+            replace(&mut turn.episode, standing);
+            continue;
+        }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
         payment.is_made()?;
         let hold = match judged(ctx, facts, policy, &standing, seen, rule, step) {
-            Ok((seen, lane)) if step.needs_approval() => {
+            Ok((seen, lane))
+                if step.needs_approval() && turn.episode.wished_by(&standing, step.action.kind(), policy).is_none() =>
+            {
                 approval::ask(ctx, turn, seen, &standing, step, lane, wake);
                 return Ok(());
             }
@@ -288,7 +305,9 @@ fn judged<'s, 'a>(
     step: &Step,
 ) -> Result<(&'s Seen<'a>, Lane), Hold> {
     let seen = present(facts, standing, seen)?;
-    Ok((seen, ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?))
+    let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+    drain::is_cordoned(facts, step)?;
+    Ok((seen, lane))
 }
 
 /// The fault as it shows now; without that nothing is done about it.
@@ -354,6 +373,9 @@ fn reserve(
 ) {
     let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
     record.target = seen.fault.target.clone();
+    let policy = ending::policy_of(ctx, &turn.episode);
+    let agreed = policy.and_then(|policy| turn.episode.wished_by(standing, record.action, policy));
+    record.approved_by = agreed.map(ToOwned::to_owned);
     attempt::owe(&mut turn.episode, &record);
     turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
     turn.effect = attempt::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
@@ -367,7 +389,7 @@ fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &R
     let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
-    standing.rung += 1;
+    standing.rung = drain::rung_without(step, rule, standing.rung);
     if matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit) {
         standing.rung = rule.telling_rung(standing.rung);
     }

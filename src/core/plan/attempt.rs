@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::ladder::Look;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, ending, hand_off, ladder};
+use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, operation_id};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::policy::{Action, ActionType, Mode, Policy, Step};
@@ -17,6 +17,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         signal: ladder::signal(&step.action),
         restart: ladder::restart_with(&step.action),
         hand_off: step.action.hand_off().cloned(),
+        drain: step.action.drain().cloned(),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -26,6 +27,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         reserved_at: ctx.snapshot.now,
         approved_by: None,
         started_at: None,
+        continued_at: None,
         acted_at: None,
         clean_since: None,
         finished_at: None,
@@ -48,7 +50,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
     let is_same = step.action.kind() == record.action
         && ladder::signal(&step.action) == record.signal
         && ladder::restart_with(&step.action) == record.restart
-        && step.action.hand_off() == record.hand_off.as_ref();
+        && step.action.hand_off() == record.hand_off.as_ref()
+        && step.action.drain() == record.drain.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
@@ -96,6 +99,7 @@ pub(super) fn again<'f>(
     // People are told once it is decided, whether or not the probe still looks.
     let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
+    drain::is_cordoned(facts, step)?;
     Ok((&seen.fault, lane))
 }
 

@@ -1,6 +1,6 @@
 //! One pass: gather, move the open episodes on, open new ones, clean up, and say what was held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::{self, NodeFacts};
@@ -8,7 +8,8 @@ use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
 use super::{
-    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment, scope,
+    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment,
+    scope, wishes,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
@@ -69,10 +70,15 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     }
     // What it comes to is seen by the next pass.
     let is_ending = |turn: &Turn| !turn.episode.is_contained() || turn.effect.is_some();
-    let ending = turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
-    let opened = opening::open(ctx, &nodes, &ending, &mut slots, &mut wake);
+    let mut busy: BTreeSet<&str> =
+        turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
+    let begun = wishes::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
+    let taken = begun.turns.iter().map(|turn| &turn.episode.node).chain(&begun.stopped);
+    busy.extend(taken.filter_map(|node| Some(*nodes.get_key_value(node.as_str())?.0)));
+    let opened = opening::open(ctx, &nodes, &busy, &mut slots, &mut wake);
     let mut held = opened.held;
-    for turn in opened.turns {
+    held.extend(begun.held);
+    for turn in begun.turns.into_iter().chain(opened.turns) {
         if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {
             turns.entry(name).or_default().push(turn);
         }
@@ -92,6 +98,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         effects.append(&mut extra);
         effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
     }
+    effects.extend(begun.told);
     effects.extend(history::sweep(ctx, &nodes, &mut wake));
 
     Plan {
@@ -106,7 +113,9 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 /// The episode, if this pass has changed it.
 fn write(snapshot: &Snapshot, episode: &Episode) -> Option<Effect> {
     let is_known = snapshot.episodes.get(&episode.name).is_some_and(|known| known == episode);
-    (!is_known).then(|| Effect::WriteEpisode(Box::new(episode.clone())))
+    let begins = snapshot.wishes.contains_key(&episode.name);
+    let effect = if begins { Effect::BeginWish } else { Effect::WriteEpisode };
+    (!is_known).then(|| effect(Box::new(episode.clone())))
 }
 
 /// For every node with something to do: what is to be taken away there before the act.

@@ -19,6 +19,9 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
         let how = hand_off::on_the_way(ctx, episode);
         return Some(format!("node {} was replaced by another one of the same name{how}", episode.node));
     }
+    if let Some(cancel) = &episode.cancel {
+        return Some(format!("{STOPPED_BY_A_PERSON}cancelled {}", cancel.told()));
+    }
     if episode.deleting {
         return Some(format!("{STOPPED_BY_A_PERSON}the episode was deleted"));
     }
@@ -69,7 +72,7 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episod
     }
     let standing = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
     for seen in standing.filter_map(|fault| facts.find(&fault.id)) {
-        if let Some(now) = facts.policy_for(&seen.fault).filter(|now| now.name != policy.name) {
+        if let Some(now) = facts.other_for(&seen.fault, policy) {
             return Some(format!("policy {} has taken over {} of node {}", now.name, seen.fault.kind, episode.node));
         }
     }

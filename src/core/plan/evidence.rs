@@ -12,7 +12,8 @@ use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::core::foreign::Noticed;
 use crate::core::kubelet;
-use crate::core::policy::{Mode, Policy};
+use crate::core::narrow::Around;
+use crate::core::policy::{Found, Mode, Policy};
 use crate::core::snapshot::{
     Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
 };
@@ -56,6 +57,8 @@ pub(super) struct NodeFacts<'a> {
     pub pods: Vec<&'a SuspectPod>,
     /// Time since all DaemonSet pods of the node were read.
     pub pods_read: Option<Duration>,
+    /// What rules may ask about its pods and about itself.
+    pub around: Around<'a>,
     /// Conditions that stand on it as some policy asks for them.
     pub noticed: &'a [Noticed],
     /// The policies that select the node, the one that goes first before the others.
@@ -102,7 +105,8 @@ impl Probe {
 
 impl<'a> NodeFacts<'a> {
     /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
-    /// rule for a fault does not keep it from those that have one, and a dry run not from those that act.
+    /// rule for a fault does not keep it from those that have one, and a dry run not from those that act. One of which nobody
+    /// knows whether it has a rule keeps it like one that has.
     pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
         let acts = self.with_rule(fault).find(|policy| policy.mode == Mode::Enforce);
         acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
@@ -114,7 +118,20 @@ impl<'a> NodeFacts<'a> {
     }
 
     fn with_rule(&self, fault: &Fault) -> impl Iterator<Item = &'a Policy> {
-        self.policies.iter().copied().filter(move |policy| policy.rule_for(fault).is_some())
+        self.policies.iter().copied().filter(move |policy| self.rule_of(policy, fault).is_some())
+    }
+
+    /// The rule of a policy for a fault of this node.
+    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> Found<'p> {
+        policy.rule_for(fault, &self.around)
+    }
+
+    /// Another policy than that, if it surely heals this fault in its place. Neither a dry run nor one of which nobody knows takes
+    /// away what has begun.
+    pub fn other_for(&self, fault: &Fault, than: &Policy) -> Option<&'a Policy> {
+        let acts = |other: &&Policy| other.mode == Mode::Enforce && other.name != than.name;
+        let other = self.policy_for(fault).filter(acts)?;
+        matches!(self.rule_of(other, fault), Found::Rule(_)).then_some(other)
     }
 }
 
@@ -242,6 +259,11 @@ pub(super) fn gather<'a>(
                 seen: Vec::new(),
                 pods,
                 pods_read: snapshot.pods_read.get(name).copied(),
+                around: Around {
+                    pods: Some(&snapshot.pods_seen),
+                    runtime: view.and_then(|view| view.runtime_version.as_deref()),
+                    kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
+                },
                 noticed: snapshot.noticed.get(name).map(Vec::as_slice).unwrap_or_default(),
                 policies: view.map_or_else(Vec::new, |view| {
                     policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()

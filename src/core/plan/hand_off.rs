@@ -7,7 +7,7 @@ use super::attempt;
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
 use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, readiness, steps};
-use crate::core::episode::{Episode, HealState, StepRecord, StepState, since};
+use crate::core::episode::{Episode, EpisodeFault, HealState, StepRecord, StepState, clock, since};
 use crate::core::hand_off::{HandOff, HandOffView, HandedOff};
 use crate::core::policy::{Action, ActionType, Policy, Step};
 use crate::core::snapshot::Tri;
@@ -212,6 +212,35 @@ pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
     }
     let handed = episode.undo.owed_hand_off()?.clone();
     Some(Effect::TakeBackHandOff { episode: episode.name.clone(), node: episode.node.clone(), handed })
+}
+
+/// That nothing else is done to the node before the object is deleted, once that takes longer than the one call that it is.
+pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
+    let Some(handed) = turn.episode.undo.owed_hand_off() else { return };
+    let step = turn.episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+    let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return };
+    let age = since(ctx.snapshot.now, end);
+    if age < ctx.settings.retry {
+        return wake.at(ctx.settings.retry.saturating_sub(age));
+    }
+    let until = clock(end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end));
+    let node = &turn.episode.node;
+    let mut message = format!(
+        "{handed} is to be deleted before anything else is done to node {node}, and the API server has not accepted that yet: \
+         tried again until {until}"
+    );
+    let mut reason = HoldReason::StepUnderWay;
+    // What keeps us from deleting it is most likely what kept us from making it.
+    if step.is_refused_call() {
+        reason = HoldReason::CallRefused;
+        message = format!("{message}; {}: {}", step.phrase(), step.message);
+    }
+    let hold = Hold::new(reason, &message);
+    let is_open = |fault: &&EpisodeFault| fault.state == HealState::Open;
+    let open: Vec<String> = turn.episode.faults.iter().filter(is_open).map(|fault| fault.id.clone()).collect();
+    for id in open {
+        turn.hold(&id, hold.clone(), wake);
+    }
 }
 
 /// What is said beside the end of an episode whose node went while it was handed off.

@@ -8,6 +8,9 @@ use super::{Ctx, Effect, Wake};
 use crate::core::episode::{Episode, since};
 use crate::core::policy::{Mode, Policy};
 
+/// Most records of starts by hand that never began, for each policy.
+const NEVER_BEGAN: u32 = 20;
+
 /// Finished episodes beyond the limit or the time to live of their policy, oldest first.
 ///
 /// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
@@ -15,14 +18,18 @@ use crate::core::policy::{Mode, Policy};
 /// newest one about each fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
-    let mut by_policy: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
+    // Starts by hand that never began are counted for themselves: they take no place from a record of what was done.
+    let mut by_policy: BTreeMap<(&str, bool), Vec<&Episode>> = BTreeMap::new();
     for episode in ctx.snapshot.episodes.values().filter(|episode| !episode.is_live() && !episode.deleting) {
-        by_policy.entry(&episode.policy).or_default().push(episode);
+        by_policy.entry((&episode.policy, never_began(episode))).or_default().push(episode);
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
-    for (policy, mut finished) in by_policy {
+    for ((policy, never_began), mut finished) in by_policy {
         let known = ctx.policies.get(policy);
-        let history = known.map_or(ctx.settings.history, |policy| policy.history);
+        let mut history = known.map_or(ctx.settings.history, |policy| policy.history);
+        if never_began {
+            history.limit = history.limit.min(NEVER_BEGAN);
+        }
         // How often a node was acted on, and on how many a fault was new, is counted from them.
         let within = |policy: &&Policy| policy.limits.per_node.within.max(policy.limits.storm.within);
         let counted = known.map_or(Duration::ZERO, within);
@@ -38,7 +45,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
             if needed.contains(episode.name.as_str()) {
                 continue;
             }
-            if episode.mode == Mode::Enforce && age < memory {
+            if episode.mode == Mode::Enforce && !never_began && age < memory {
                 wake.at(memory.saturating_sub(age));
                 continue;
             }
@@ -47,6 +54,11 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
     }
     gone.sort_unstable();
     gone.into_iter().map(|(_, name)| Effect::DeleteEpisode { name: name.to_owned() }).collect()
+}
+
+/// Whether it is the record of a start by hand with which nothing was begun: no decision rests on it.
+fn never_began(episode: &Episode) -> bool {
+    episode.wish.is_some() && episode.steps.is_empty() && episode.stopped().is_none()
 }
 
 fn ended(episode: &Episode) -> jiff::Timestamp {

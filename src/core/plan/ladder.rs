@@ -5,13 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, hand_off, protect, refused, restart};
+use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, refused, restart};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
 use crate::core::kubelet;
+use crate::core::narrow::{Answer, pod_of};
 use crate::core::order::{NodeAction, Order, Restart, Signal};
-use crate::core::policy::{Action, ActionType, Daemon, Mode, OnFailure, Policy, Rule, Step};
+use crate::core::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
 use crate::core::snapshot::Tri;
 use crate::core::window;
 
@@ -29,7 +30,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::HandOff(_), kind) => remediator::helps(kind),
-        (Action::Cordon(_), kind) => cordon_helps_against(kind),
+        (Action::Cordon(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
@@ -59,15 +60,20 @@ pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> 
     }
 }
 
-/// A node is not cordoned for the sake of healing steps none of which can do anything about this fault. A rule without
+/// A node is not cordoned or drained for the sake of healing steps none of which can do anything about this fault. A rule without
 /// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
-fn cordon_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
-    if !matches!(step.action, Action::Cordon(None)) || healing.peek().is_none() {
+    let is_kept = rule.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))));
+    let is_for_healing = match step.action {
+        Action::Cordon(keep) => keep.is_none(),
+        Action::Drain(_) => !is_kept,
+        _ => false,
+    };
+    if !is_for_healing || healing.peek().is_none() || healing.any(|action| applies(action, fault, facts).is_ok()) {
         return Ok(());
     }
-    let helps = healing.any(|action| applies(action, fault, facts).is_ok());
-    if helps { Ok(()) } else { Err("no step of the rule can heal it, so the node is not cordoned for it") }
+    Err("no step of the rule can heal it, so the node is not cordoned or drained for it")
 }
 
 /// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
@@ -86,6 +92,7 @@ pub(super) fn climb<'r>(
             if step.on_failure == OnFailure::Stop
                 && step.mode == Mode::Enforce
                 && step.action.kind() != ActionType::Cordon
+                && !drain::is_done(step, episode)
             {
                 let number = standing.rung;
                 standing.rung = rule.telling_rung(standing.rung);
@@ -101,7 +108,7 @@ pub(super) fn climb<'r>(
             applies(&step.action, fault, facts)?;
             restart::has_waited(&step.action, fault, facts, rule)?;
             hand_off::is_new(&step.action, episode)?;
-            cordon_helps(step, rule, fault, facts)
+            containing_helps(step, rule, fault, facts)
         });
         match useful {
             Ok(()) => return Some(step),
@@ -124,6 +131,9 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
     // It lasts for the whole episode, unless a remediator has opened the node.
     let is_lasting = episode.undo.uncordoned_at.is_none();
     if step.action.kind() == ActionType::Cordon && is_lasting && episode.cordoned_at().is_some() {
+        return true;
+    }
+    if drain::is_done(step, Some(episode)) {
         return true;
     }
     let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
@@ -201,10 +211,10 @@ pub(super) fn may_take(
 ) -> Result<Lane, Hold> {
     // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
     in_window(ctx, policy, step)?;
-    if step.heals() {
+    if step.disturbs() {
         of_node(ctx, facts, policy)?;
     }
-    still_asked_for(rule, &seen.fault)?;
+    still_asked_for(facts, policy, rule, &seen.fault, step)?;
     match evidence(facts, seen, ctx) {
         Err(hold) if look == Look::Any && hold.awaits_look() => {}
         looked => looked?,
@@ -215,6 +225,7 @@ pub(super) fn may_take(
     match &step.action {
         Action::Cordon(_) | Action::Notify { .. } => Ok(Lane::Api),
         Action::HandOff(with) => hand_off::is_proven(ctx, with).map(|()| Lane::Api),
+        Action::Drain(_) => drain::is_proven(ctx).map(|()| Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
@@ -231,22 +242,49 @@ pub(super) fn may_take(
     }
 }
 
-/// Whether the rule still means it: another tool may have changed its reason to one that only another rule names.
-fn still_asked_for(rule: &Rule, fault: &Fault) -> Result<(), Hold> {
-    if fault.kind != FaultType::NodeCondition || rule.matches(fault) {
-        return Ok(());
+/// Whether the rule still means it: another tool may have changed its reason to one that only another rule names, the pod may
+/// have other labels by now, the node another kubelet; and whether no rule that goes first may turn out to mean it as well. What
+/// nobody knows keeps nobody from being told.
+pub(super) fn still_asked_for(
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    rule: &Rule,
+    fault: &Fault,
+    step: &Step,
+) -> Result<(), Hold> {
+    let is_other = fault.kind == FaultType::NodeCondition && !rule.is_for(fault);
+    match rule.narrow.holds(pod_of(fault), &facts.around) {
+        _ if is_other => {
+            let message =
+                format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+            Err(Hold::new(HoldReason::NotConfirmed, &message))
+        }
+        Answer::No => {
+            let message = format!(
+                "{} ({}): its pod or its node is not as rule {} asks for any more (match)",
+                fault.kind, fault.subject, rule.name
+            );
+            Err(Hold::new(HoldReason::NotConfirmed, &message))
+        }
+        _ if matches!(step.action, Action::Notify { .. }) => Ok(()),
+        Answer::Unknown(lack) => Err(readiness::doubtful(policy, rule, fault, &lack)),
+        Answer::Yes => {
+            let Some(first) = facts.policy_for(fault) else { return Ok(()) };
+            match facts.rule_of(first, fault) {
+                Found::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),
+                Found::Rule(_) | Found::Nothing => Ok(()),
+            }
+        }
     }
-    let message = format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
-    Err(Hold::new(HoldReason::NotConfirmed, &message))
 }
 
 /// Whether the node may be acted on once more.
 fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
     let steps = facts.episodes_of(policy).flat_map(|episode| &episode.steps);
-    let healing = steps.filter(|step| step.action.heals());
+    let disturbing = steps.filter(|step| step.action.disturbs());
     // An act that failed, or that gave no answer, may have touched something too.
-    let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    let touched = disturbing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
     let mut acted: Vec<Timestamp> = at.filter(|at| since(now, *at) < limit.within).collect();
     acted.sort_unstable();
@@ -276,7 +314,7 @@ fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Hold> {
 
 /// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
 /// whatever hand an act would come.
-fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
     if heartbeat.is_some_and(|heartbeat| heartbeat.can_act) {
         return Ok(());
@@ -365,6 +403,7 @@ pub(super) fn operation(
     let mut allow = false;
     let action = match &step.action {
         Action::Cordon(_) => return Some(Operation::Cordon),
+        Action::Drain(with) => return Some(Operation::Drain(with.clone())),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
         Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),
         Action::Notify { message } => {

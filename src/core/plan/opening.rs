@@ -282,6 +282,8 @@ fn episode(
         mode: policy.mode,
         deleting: false,
         approval: None,
+        cancel: None,
+        wish: None,
         phase: Phase::Pending,
         message: String::new(),
         opened_at: ctx.snapshot.now,
@@ -308,7 +310,9 @@ fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened
     let mut name = episode_name(facts.name, uid, &first.fault, ordinal);
     // Another node's name may be cut to the same beginning, and another policy's may have been opened in this pass.
     let is_taken = |name: &String| {
-        ctx.snapshot.episodes.contains_key(name) || opened.iter().any(|turn| turn.episode.name == *name)
+        ctx.snapshot.episodes.contains_key(name)
+            || ctx.snapshot.wishes.contains_key(name)
+            || opened.iter().any(|turn| turn.episode.name == *name)
     };
     while is_taken(&name) && ordinal < 9_999 {
         ordinal = ordinal.saturating_add(1);

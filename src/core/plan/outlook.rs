@@ -6,7 +6,7 @@ use super::turn::Turn;
 use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, readiness};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
-use crate::core::policy::Mode;
+use crate::core::policy::{Found, Mode};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
@@ -52,7 +52,10 @@ fn policy(facts: &NodeFacts<'_>, episode: Option<&Episode>) -> Option<String> {
 /// What stands ready for a fault.
 fn remedy(facts: &NodeFacts<'_>, seen: &Seen<'_>) -> Option<(String, Remedy)> {
     let policy = facts.policy_for(&seen.fault)?;
-    let rule = policy.rule_for(&seen.fault).map(|rule| rule.name.clone());
+    let rule = match facts.rule_of(policy, &seen.fault) {
+        Found::Rule(rule) => Some(rule.name.clone()),
+        Found::Perhaps(..) | Found::Nothing => None,
+    };
     Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
 }
 

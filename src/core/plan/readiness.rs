@@ -3,10 +3,11 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::Look;
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, conditions, hand_off, ladder};
+use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
-use crate::core::policy::{Action, Mode, Policy, Rule};
+use crate::core::narrow::Lack;
+use crate::core::policy::{Action, Found, Mode, Policy, Rule};
 
 /// How often one fault may come back within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;
@@ -59,15 +60,19 @@ pub(super) fn judge<'p>(
     if policy.suspend {
         return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
     }
-    let Some(rule) = policy.rule_for(fault) else {
-        let message = format!(
-            "policy {} has no rule for {} of severity {} ({})",
-            policy.name,
-            fault.kind,
-            fault.severity.as_str(),
-            fault.subject
-        );
-        return Err(Hold::new(HoldReason::NoRule, &message));
+    let rule = match facts.rule_of(policy, fault) {
+        Found::Rule(rule) => rule,
+        Found::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
+        Found::Nothing => {
+            let message = format!(
+                "policy {} has no rule for {} of severity {} ({})",
+                policy.name,
+                fault.kind,
+                fault.severity.as_str(),
+                fault.subject
+            );
+            return Err(Hold::new(HoldReason::NoRule, &message));
+        }
     };
     remembered(ctx, facts, fault)?;
     let lasted = conditions::lasted(facts, seen, rule);
@@ -87,6 +92,15 @@ pub(super) fn judge<'p>(
     Ok(rule)
 }
 
+/// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
+pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Hold {
+    let message = format!(
+        "{} ({}): whether it is for rule {} of policy {} cannot be told: {}",
+        fault.kind, fault.subject, rule.name, policy.name, lack.what
+    );
+    Hold::new(if lack.passes { HoldReason::PodUnknown } else { HoldReason::NoRule }, &message)
+}
+
 /// Whether the fault is no storm that rises.
 fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
     let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
@@ -101,8 +115,8 @@ fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result
     Err(Hold::new(HoldReason::Storm, &message).until(storm::AGAIN))
 }
 
-/// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned for a cure
-/// that is held anyway.
+/// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned or drained
+/// for a cure that is held anyway.
 fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
     let mut standing = standing(ctx, seen, rule);
     let mut notes = Vec::new();
@@ -117,16 +131,23 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
         };
-        // Nor does a hand-off that the controller may not make keep the node from the other steps.
-        let lacking = hand_off::is_lacking(ctx, &step.action);
+        // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
+        let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, &step.action));
         notes.extend(lacking.iter().map(|hold| hold.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
-            standing.rung += 1;
+            standing.rung = if step.mode == Mode::DryRun {
+                standing.rung.saturating_add(1)
+            } else {
+                drain::rung_without(step, rule, standing.rung)
+            };
             continue;
         }
         ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
-        let Action::Cordon(keep) = step.action else { return Ok(()) };
-        keeps |= keep.is_some();
+        match step.action {
+            Action::Cordon(keep) => keeps |= keep.is_some(),
+            Action::Drain(_) => {}
+            _ => return Ok(()),
+        }
         standing.rung += 1;
     }
 }

@@ -171,7 +171,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A confirmed fault that a rule is for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
+/// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
 /// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
 /// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe.
@@ -182,7 +182,7 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
         || facts.finished.iter().any(|episode| episode.is_contained())
         || facts.seen.iter().any(|seen| {
             seen.fault.state == FaultState::Confirmed
-                && policy.rule_for(&seen.fault).is_some_and(|rule| counts(rule, &seen.fault))
+                && policy.perhaps_for(&seen.fault, &facts.around).any(|(rule, _)| counts(rule, &seen.fault))
         })
 }
 

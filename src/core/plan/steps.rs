@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, hand_off};
+use super::{Ctx, Wake, approval, attempt, drain, hand_off};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
@@ -28,6 +28,9 @@ pub(super) fn move_on(
         StepState::Reserved => repeat(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
             hand_off::wait(ctx, facts, policy, turn, &record, wake);
+        }
+        StepState::Started if record.action == ActionType::Drain => {
+            drain::go_on(ctx, facts, policy, turn, &record, payment, wake);
         }
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => {

@@ -74,7 +74,7 @@ impl<'a> Weather<'a> {
         }
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // People are told at any time: no storm holds a rule that does nothing else.
-        let is_matched = |fault: &Fault| policy.rule_for(fault).is_some_and(Rule::acts);
+        let is_matched = |fault: &Fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| rule.acts());
         // A silent probe's word is old.
         let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {

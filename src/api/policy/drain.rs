@@ -1,0 +1,29 @@
+//! Parameters of the step Drain.
+
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::HumanDuration;
+
+/// Parameters of Drain.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Drain {
+    /// The time that each pod gets to end by itself, in place of its own terminationGracePeriodSeconds: a duration from 1s to 24h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_period: Option<HumanDuration>,
+    /// Whether pods with data in an emptyDir are evicted, which ends that data. Absent or false = such a pod stays, and the drain
+    /// fails by its timeout, naming it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_empty_dir_data: Option<bool>,
+    /// Whether pods are evicted that no controller makes again. Absent or false = such a pod stays, and the drain fails by its
+    /// timeout, naming it. Nothing is ever deleted past a PodDisruptionBudget or without a grace period.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<bool>,
+    /// Pods in these namespaces stay, and the drain does not wait for them; each may end with `*`. At most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
+    pub except_namespaces: Vec<String>,
+}

@@ -1,0 +1,128 @@
+//! `nrh cancel`: a person's no to an episode, or to a start by hand that has not begun.
+
+use anyhow::{Context, bail};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::api::{NodeRemediation, convert};
+use crate::caller::{client, whoami, within};
+use crate::cli::CancelArgs;
+use crate::core::episode::Cancel;
+use crate::core::text::bounded;
+
+/// Longest line about an episode, in bytes.
+const MAX_LINE: usize = 512;
+
+/// Something that can be cancelled.
+#[derive(Debug)]
+struct Live {
+    name: String,
+    node: String,
+    line: String,
+}
+
+/// Runs `nrh cancel`.
+///
+/// # Errors
+/// The cluster does not answer, nothing of that name can be cancelled, several can, or the API server says no.
+pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
+    let client = client().await?;
+    let api: Api<NodeRemediation> = Api::all(client.clone());
+    let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
+    let live: Vec<Live> = listed.items.iter().filter_map(live).collect();
+    let one = meant(&live, &args.what)?;
+    let cancel = Cancel { by: whoami(client).await?, reason: args.reason };
+    let patch = Patch::Merge(json!({"spec": {"cancel": cancel}}));
+    within(api.patch(&one.name, &PatchParams::default(), &patch)).await.with_context(|| {
+        format!(
+            "cannot cancel {} (it takes the verbs patch and cancel on noderemediations: ClusterRole nrh:approver)",
+            one.name
+        )
+    })?;
+    println!(
+        "cancelled {}: {}; what it did to node {} is put back; `kubectl get nrem {}` shows its end",
+        cancel.told(),
+        one.line,
+        one.node,
+        one.name
+    );
+    Ok(())
+}
+
+/// What is not at its end and was not cancelled before.
+fn live(object: &NodeRemediation) -> Option<Live> {
+    if object.spec.cancel.is_some() {
+        return None;
+    }
+    let line = if let Some(wish) = convert::wish(object) {
+        format!("{}, start by hand ({}): {}", wish.name, wish.phrase(), wish.message)
+    } else {
+        let episode = convert::episode(object);
+        if episode.phase.is_final() && !episode.is_contained() {
+            return None;
+        }
+        format!("{}, {}: {}", episode.name, episode.phase.as_str(), episode.message)
+    };
+    let name = object.metadata.name.clone()?;
+    // Names and messages come from the cluster: they must not move the cursor of who reads them.
+    Some(Live { name, node: bounded(&object.spec.node_name, MAX_LINE), line: bounded(&line, MAX_LINE) })
+}
+
+/// The one that is meant, by its own name or by its node's.
+fn meant<'l>(live: &'l [Live], what: &str) -> anyhow::Result<&'l Live> {
+    if let Some(one) = live.iter().find(|one| one.name == what) {
+        return Ok(one);
+    }
+    let told = |some: &[&Live]| some.iter().map(|one| format!("  {}", one.line)).collect::<Vec<_>>().join("\n");
+    let its: Vec<&Live> = live.iter().filter(|one| one.node == what).collect();
+    match its.as_slice() {
+        [one] => Ok(one),
+        [] => bail!("no episode of that name, and none on node {what}, is under way, waits or keeps a cordon"),
+        several => bail!("there are several on node {what}: say which\n{}", told(several)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn object(name: &str, node: &str, phase: &str, more: &Value) -> NodeRemediation {
+        let mut spec = json!({"nodeName": node, "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+        spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        let status = if phase.is_empty() {
+            Value::Null
+        } else {
+            json!({"phase": phase, "message": "m", "openedAt": "2026-01-01T00:00:00Z"})
+        };
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
+            "spec": spec, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_at_its_end_is_found_by_its_name_or_its_node() {
+        let wish = json!({"wish": {"by": "ann", "fault": "OrphanContainer", "action": "CleanupOrphans"}});
+        let none = json!({});
+        let all = [
+            object("a", "w1", "Running", &none),
+            object("b", "w1", "Succeeded", &none),
+            object("c", "w2", "Contained", &none),
+            object("d", "w2", "", &wish),
+            object("e", "w3", "Pending", &json!({"cancel": {"by": "bob"}})),
+        ];
+        let live: Vec<Live> = all.iter().filter_map(live).collect();
+        assert_eq!(meant(&live, "w1").unwrap().name, "a");
+        assert_eq!(meant(&live, "c").unwrap().name, "c");
+        let several = meant(&live, "w2").unwrap_err().to_string();
+        assert!(
+            several.contains("say which")
+                && several.contains("d, start by hand (CleanupOrphans for OrphanContainer, by ann)"),
+            "{several}"
+        );
+        for gone in ["b", "e", "w3", "x"] {
+            assert!(meant(&live, gone).is_err(), "{gone}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Whether the controller may evict pods, which drains need and the default installation does not give. As long as nobody knows, a
+//! drain is held.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::calls::{CallError, Calls};
+use super::hand_offs::rights::is_allowed;
+use crate::core::snapshot::Tri;
+
+/// How often it is looked whether something is to be asked.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Time until it is asked again, by what is known.
+const fn again(known: Tri) -> Duration {
+    match known {
+        Tri::True => Duration::from_mins(5),
+        Tri::False => Duration::from_secs(30),
+        Tri::Unknown => Duration::from_secs(15),
+    }
+}
+
+/// Asks again and again while a policy drains nodes, for as long as it runs. An answer that does not come leaves the last one.
+pub async fn run(calls: Calls, cache: Arc<Cache>) {
+    let mut tried: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        let (is_asked_for, known) = {
+            let state = cache.lock();
+            (state.drains(), state.may_evict)
+        };
+        let is_due = tried.is_none_or(|at| now.saturating_duration_since(at) >= again(known));
+        if is_asked_for && is_due {
+            tried = Some(now);
+            match may(&calls).await {
+                Ok(may) => {
+                    if cache.lock().note_may_evict(if may { Tri::True } else { Tri::False }, Instant::now()) {
+                        cache.wake();
+                    }
+                }
+                Err(error) => tracing::warn!(error = error.line(), "whether pods may be evicted is not known"),
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Whether the controller may evict pods of all namespaces; an error where that cannot be known now.
+pub async fn may(calls: &Calls) -> Result<bool, CallError> {
+    let attributes = ResourceAttributes {
+        resource: Some("pods".to_owned()),
+        subresource: Some("eviction".to_owned()),
+        verb: Some("create".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    is_allowed(calls, attributes).await
+}
+
+/// What is lacking, for the condition of a policy.
+pub fn lacking() -> String {
+    "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)".to_owned()
+}

@@ -1,0 +1,249 @@
+//! What a rule asks of the pod and the node of a fault, beside the fault itself.
+//!
+//! Each question has three answers. What nobody knows (a pod that was not read, a version that cannot be read) is neither yes nor
+//! no, whatever is asked: a label that nobody has looked for is not absent. Such a fault is held, and goes to no later rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::fault::{Fault, PodRef};
+use super::policy::{Policy, Requirement, Selector};
+use super::text::bounded;
+use super::version::{LONGEST, Range, Version};
+
+/// The word that stands for no owner among the kinds of owners.
+pub const NO_OWNER: &str = "None";
+/// Most labels of pods that all policies together may ask for; of the others nobody knows anything.
+pub const MAX_KEYS: usize = 256;
+/// Longest key of a label, in bytes.
+const MAX_KEY: usize = 317;
+/// Longest value of a label, and longest kind of an owner, in bytes.
+const MAX_VALUE: usize = 63;
+/// What was read of a pod counts for so long: its owner stays the same, and its labels hardly ever change.
+pub const COUNTS_FOR: Duration = Duration::from_mins(5);
+
+/// What was read of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodTraits {
+    /// The labels that were asked for, with their values; `None` = it has no such label. One that is not among them is not known.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Kind of the owner that controls it; `None` = none does.
+    pub owner: Option<String>,
+    /// Time since it was read.
+    pub read: Duration,
+}
+
+impl PodTraits {
+    /// What these labels and this owner come to where these keys are asked for.
+    pub fn of(labels: &BTreeMap<String, String>, owner: Option<&str>, asked: &BTreeSet<String>) -> Self {
+        // A value that is longer than any may be is not one that could be compared.
+        let is_one = |key: &&String| labels.get(*key).is_none_or(|value| value.len() <= MAX_VALUE);
+        let labels = asked.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned())).collect();
+        Self { labels, owner: owner.map(|kind| bounded(kind, MAX_VALUE)), read: Duration::ZERO }
+    }
+}
+
+/// What is known of a pod that a fault names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodSeen {
+    /// It was read.
+    Read(PodTraits),
+    /// The API has no such pod, and what it was like nobody has seen.
+    Gone,
+}
+
+/// What is known of the pod and the node that a fault is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around<'a> {
+    /// The pods that were read.
+    pub pods: Option<&'a BTreeMap<PodRef, PodSeen>>,
+    /// Container runtime and its version, as the Node tells it: `containerd://1.7.24`.
+    pub runtime: Option<&'a str>,
+    /// Version of the kubelet, as the Node tells it.
+    pub kubelet: Option<&'a str>,
+}
+
+/// An answer to what a rule asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is for this fault.
+    Yes,
+    /// It is not.
+    No,
+    /// Nobody knows now.
+    Unknown(Lack),
+}
+
+/// What is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// In one sentence, without an end.
+    pub what: String,
+    /// Whether it is going to be known by itself: the controller reads it.
+    pub passes: bool,
+}
+
+impl Answer {
+    /// Both of them, where a no is a no whatever is not known.
+    #[must_use]
+    pub fn and(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::No => Self::No,
+            Self::Yes => other(),
+            Self::Unknown(lack) => match other() {
+                Self::No => Self::No,
+                Self::Yes => Self::Unknown(lack),
+                // What a person has to see goes before what passes by itself.
+                Self::Unknown(other) => Self::Unknown(if lack.passes { other } else { lack }),
+            },
+        }
+    }
+}
+
+impl From<bool> for Answer {
+    fn from(is: bool) -> Self {
+        if is { Self::Yes } else { Self::No }
+    }
+}
+
+/// A container runtime by its name, and which versions of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// The name before the `://` in the Node: `containerd`, `cri-o`, `docker`.
+    pub name: String,
+    /// Which versions; `None` = all.
+    pub versions: Option<Range>,
+}
+
+/// What a rule asks beside kind, severity and namespace of the fault. All of it must hold; nothing = it asks nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Narrow {
+    /// Labels of the pod. `Some` without a requirement = any pod, but one there must be.
+    pub pods: Option<Selector>,
+    /// Kinds of the owner that controls the pod; empty = any, and faults about no pod too.
+    pub owner_kinds: BTreeSet<String>,
+    /// Container runtimes of the node, any of them; empty = all.
+    pub runtimes: Vec<Runtime>,
+    /// Versions of the node's kubelet, any of them; empty = all.
+    pub kubelets: Vec<Range>,
+}
+
+/// The pod that a fault is about.
+pub fn pod_of(fault: &Fault) -> Option<&PodRef> {
+    fault.subject.pod.as_ref().or(fault.target.pod.as_ref())
+}
+
+impl Narrow {
+    /// Whether the pod itself has to be read to answer it.
+    pub fn asks_of_pods(&self) -> bool {
+        !self.owner_kinds.is_empty() || self.pods.as_ref().is_some_and(|selector| !selector.0.is_empty())
+    }
+
+    /// The labels of pods for which it asks.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.pods.iter().flat_map(|selector| &selector.0).map(Requirement::key)
+    }
+
+    /// Whether all of it holds for a fault about this pod, or about none.
+    pub fn holds(&self, pod: Option<&PodRef>, around: &Around<'_>) -> Answer {
+        let of_node = self.of_runtime(around.runtime).and(|| self.of_kubelet(around.kubelet));
+        of_node.and(|| self.of_pod(pod, around.pods))
+    }
+
+    fn of_pod(&self, pod: Option<&PodRef>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
+        if self.pods.is_none() && self.owner_kinds.is_empty() {
+            return Answer::Yes;
+        }
+        let Some(pod) = pod else { return Answer::No };
+        if !self.asks_of_pods() {
+            return Answer::Yes;
+        }
+        let lack = |what: String, passes: bool| Answer::Unknown(Lack { what, passes });
+        match pods.and_then(|pods| pods.get(pod)) {
+            Some(PodSeen::Read(seen)) if seen.read <= COUNTS_FOR => {
+                let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
+                let is_owner = self.owner_kinds.is_empty() || self.owner_kinds.contains(owner);
+                let asked = self.pods.iter().flat_map(|selector| &selector.0);
+                asked.fold(is_owner.into(), |sum: Answer, one| sum.and(|| one.of_pod(seen)))
+            }
+            Some(PodSeen::Gone) => lack(
+                format!("the API has no pod {pod} of that uid any more, so nobody knows its labels and its owner"),
+                false,
+            ),
+            Some(PodSeen::Read(_)) => lack(format!("what was read of pod {pod} is too old, it is read again"), true),
+            None => lack(format!("the labels and the owner of pod {pod} are not known yet"), true),
+        }
+    }
+
+    fn of_runtime(&self, told: Option<&str>) -> Answer {
+        if self.runtimes.is_empty() {
+            return Answer::Yes;
+        }
+        let Some((name, text)) = told.and_then(|told| told.split_once("://")) else {
+            return untold("container runtime", told);
+        };
+        let mut of_name = self.runtimes.iter().filter(|asked| asked.name == name).peekable();
+        if of_name.peek().is_none() {
+            return Answer::No;
+        }
+        if of_name.clone().any(|asked| asked.versions.is_none()) {
+            return Answer::Yes;
+        }
+        match Version::parse(text) {
+            Some(version) => of_name.any(|asked| asked.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
+            None => untold("container runtime", told),
+        }
+    }
+
+    fn of_kubelet(&self, told: Option<&str>) -> Answer {
+        if self.kubelets.is_empty() {
+            return Answer::Yes;
+        }
+        match told.and_then(Version::parse) {
+            Some(version) => self.kubelets.iter().any(|range| range.holds(version)).into(),
+            None => untold("kubelet", told),
+        }
+    }
+}
+
+/// A version that cannot be compared.
+fn untold(of: &str, told: Option<&str>) -> Answer {
+    let found = told.map_or_else(|| "none".to_owned(), |told| format!("{:?}", bounded(told, LONGEST)));
+    let what = format!(
+        "the version of the node's {of} cannot be read (status.nodeInfo of the Node: expected one, found {found})"
+    );
+    Answer::Unknown(Lack { what, passes: false })
+}
+
+impl Requirement {
+    /// The label that it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::In(key, _) | Self::NotIn(key, _) | Self::Exists(key) | Self::DoesNotExist(key) => key,
+        }
+    }
+
+    /// Whether a pod meets it of which perhaps not all labels are known.
+    fn of_pod(&self, pod: &PodTraits) -> Answer {
+        let key = self.key();
+        match pod.labels.get(key) {
+            Some(value) => self.is_met(value.as_deref()).into(),
+            None => Answer::Unknown(Lack { what: format!("the pod's label {key} is not known yet"), passes: true }),
+        }
+    }
+}
+
+/// The labels of pods that policies ask for, in order; no more than are ever read.
+pub fn asked_keys<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<String> {
+    let rules = policies.into_iter().flat_map(|policy| &policy.rules);
+    let keys: BTreeSet<&str> = rules.flat_map(|rule| rule.narrow.keys()).filter(|key| key.len() <= MAX_KEY).collect();
+    keys.into_iter().take(MAX_KEYS).map(ToOwned::to_owned).collect()
+}
+
+/// Whether any of them asks something of pods.
+pub fn asks_of_pods<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> bool {
+    policies.into_iter().flat_map(|policy| &policy.rules).any(|rule| rule.narrow.asks_of_pods())
+}
+
+#[cfg(test)]
+mod tests;

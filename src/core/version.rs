@@ -1,0 +1,257 @@
+//! Versions of kubelets and container runtimes as Nodes tell them, and ranges of them as policies ask for them.
+//!
+//! These are no versions of any one standard. What vendors and distributions put behind the three numbers (`-eks-ae9a62a`,
+//! `-gke.100`, `+k3s1`, `~ds1`, `-0ubuntu1~22.04.1`) is taken for the same version: by the rules of semantic versioning most of
+//! them would be pre-releases, which no range holds. What calls itself one (`-alpha`, `-beta`, `-rc`, `-dev`) comes before its
+//! release. What cannot be read is no version, and within no range.
+
+use std::cmp::Ordering;
+
+/// Longest version or range that is read, in bytes.
+pub const LONGEST: usize = 64;
+/// Most digits of one number in a range.
+const DIGITS: usize = 6;
+
+/// A version with three numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    numbers: [u64; 3],
+    /// False = what comes before the release of these numbers.
+    is_release: bool,
+}
+
+/// What begins the suffix of a pre-release.
+const BEFORE: [&str; 5] = ["alpha", "beta", "rc", "pre", "dev"];
+
+impl Version {
+    /// Reads one, such as `v1.36.1`, `1.7.24~ds1` or `v1.29.3-eks-ae9a62a`. `None` = it has no three numbers, or is `0.0.0`, which
+    /// builds have that do not know their own.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() > LONGEST {
+            return None;
+        }
+        let mut rest = text.strip_prefix('v').unwrap_or(text);
+        let mut numbers = [0; 3];
+        for (place, number) in numbers.iter_mut().enumerate() {
+            if place > 0 {
+                rest = rest.strip_prefix('.')?;
+            }
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            *number = rest.get(..digits)?.parse().ok()?;
+            rest = rest.get(digits..)?;
+        }
+        let suffix = rest.trim_start_matches(['-', '~', '+', '.']).to_ascii_lowercase();
+        let is_release = !BEFORE.iter().any(|word| suffix.starts_with(word));
+        let is_joined = rest.is_empty() || rest.starts_with(['-', '~', '+', '.']) || !is_release;
+        (is_joined && numbers != [0; 3]).then_some(Self { numbers, is_release })
+    }
+
+    /// The first version of these numbers, or right before it.
+    const fn at(numbers: [u64; 3], is_release: bool) -> Self {
+        Self { numbers, is_release }
+    }
+}
+
+/// How a version is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    AtLeast,
+    Above,
+    AtMost,
+    Below,
+    Same,
+}
+
+/// The notation of each; one that begins like another comes before it.
+const OPERATORS: [(&str, Operator); 5] = [
+    (">=", Operator::AtLeast),
+    ("<=", Operator::AtMost),
+    (">", Operator::Above),
+    ("<", Operator::Below),
+    ("=", Operator::Same),
+];
+
+/// One comparison with one to three numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bound {
+    operator: Operator,
+    numbers: Vec<u64>,
+}
+
+impl Bound {
+    fn parse(text: &str) -> Option<Self> {
+        let (operator, rest) =
+            OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, text.strip_prefix(sign)?)))?;
+        let rest = rest.strip_prefix('v').unwrap_or(rest);
+        let number = |text: &str| {
+            let is_plain = (1..=DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| is_plain)
+        };
+        let numbers: Vec<u64> = rest.split('.').map(number).collect::<Option<_>>()?;
+        (numbers.len() <= 3).then_some(Self { operator, numbers })
+    }
+
+    /// The numbers, with what is not said as zero.
+    fn padded(&self) -> [u64; 3] {
+        let mut all = [0; 3];
+        for (to, from) in all.iter_mut().zip(&self.numbers) {
+            *to = *from;
+        }
+        all
+    }
+
+    /// By the numbers that are said: 1.7.24 is the same as 1.7.
+    fn compare(&self, version: Version) -> Ordering {
+        version.numbers.iter().take(self.numbers.len()).cmp(&self.numbers)
+    }
+
+    fn holds(&self, version: Version) -> bool {
+        let at_least = version >= Version::at(self.padded(), true);
+        match self.operator {
+            Operator::AtLeast => at_least,
+            Operator::Below => !at_least,
+            Operator::Above => self.compare(version).is_gt(),
+            Operator::AtMost => self.compare(version).is_le(),
+            Operator::Same => at_least && self.compare(version).is_le(),
+        }
+    }
+
+    /// Where versions begin that it holds: at the release it names, or right behind all that are the same as it.
+    fn begin(&self) -> [Version; 2] {
+        let mut next = self.numbers.clone();
+        if let Some(last) = next.last_mut() {
+            *last += 1;
+        }
+        let behind = Self { operator: self.operator, numbers: next }.padded();
+        [Version::at(self.padded(), true), Version::at(behind, false)]
+    }
+}
+
+/// A range of versions: all comparisons hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range(Vec<Bound>);
+
+impl Range {
+    /// Reads one, such as `>=1.7.0 <1.7.24`: comparisons by `>=`, `>`, `<=`, `<` and `=` with one to three numbers, with spaces
+    /// between them. Numbers that are not said may be any: `=1.7` and `<=1.7` hold 1.7.24, `>1.7` does not.
+    ///
+    /// # Errors
+    /// It is no such thing, or no version is within it; the sentence says what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let shown = super::text::bounded(text, LONGEST);
+        let bounds = || text.split_ascii_whitespace().map(Bound::parse).collect::<Option<Vec<_>>>();
+        let range = bounds().filter(|bounds| !bounds.is_empty() && text.len() <= LONGEST).map(Self);
+        let range = range.ok_or_else(|| format!("expected a range such as `>=1.7.0 <1.7.24`, found {shown:?}"))?;
+        if range.is_empty() {
+            return Err(format!("expected a range with a version in it, found {shown:?}"));
+        }
+        Ok(range)
+    }
+
+    /// Whether the version is within it.
+    pub fn holds(&self, version: Version) -> bool {
+        self.0.iter().all(|bound| bound.holds(version))
+    }
+
+    /// Whether no version is: what it holds begins at nothing, or where one of its bounds does.
+    fn is_empty(&self) -> bool {
+        let mut begins = self.0.iter().flat_map(Bound::begin).chain([Version::at([0, 0, 1], false)]);
+        !begins.any(|version| self.holds(version))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn version(text: &str) -> Version {
+        Version::parse(text).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    #[test]
+    fn what_vendors_put_behind_is_the_same_version() {
+        let plain = version("1.29.3");
+        for text in [
+            "v1.29.3",
+            "1.29.3-eks-ae9a62a",
+            "v1.29.3-gke.1282000",
+            "v1.29.3+k3s1",
+            "1.29.3-k3s1.32",
+            "1.29.3~ds1-1+b1",
+            "1.29.3-0ubuntu1~22.04.1",
+            "1.29.3-37-gabcdef",
+            "1.29.3.m2",
+            "1.29.3+azure",
+        ] {
+            assert_eq!(version(text), plain, "{text}");
+        }
+        for text in ["1.29.3-rc.1", "v1.29.3-alpha.1.123+abc", "1.29.3~rc1", "1.29.3rc1", "1.29.3-beta", "1.29.3-dev"] {
+            assert!(version(text) < plain && version(text) > version("1.29.2"), "{text}");
+        }
+        for text in
+            ["", "v", "1", "1.7", "1.7.", "1.7.x", "Unknown", "v0.0.0-master+$Format", "1.7.3abc", "-1.2.3", "1,2,3"]
+        {
+            assert_eq!(Version::parse(text), None, "{text}");
+        }
+        assert_eq!(Version::parse(&format!("1.2.{}", "3".repeat(70))), None);
+        assert_eq!(Version::parse("1.2.99999999999999999999"), None);
+    }
+
+    #[test]
+    fn a_range_holds_what_all_its_comparisons_hold() {
+        for (range, within, without) in [
+            (">=1.7.0 <1.7.24", &["1.7.0", "1.7.23", "1.7.23-0ubuntu1", "1.7.24-rc.1"][..], &["1.6.99", "1.7.24"][..]),
+            ("=1.7", &["1.7.0", "1.7.99"], &["1.8.0", "1.6.0", "1.7.0-rc.1"]),
+            ("=1.7.3", &["1.7.3", "v1.7.3+k3s1"], &["1.7.4", "1.7.3-rc.0"]),
+            (">1.7", &["1.8.0", "2.0.0"], &["1.7.99"]),
+            (">1.7.3", &["1.7.4"], &["1.7.3", "1.7.3+x"]),
+            ("<=1.7", &["1.7.99", "0.9.0"], &["1.8.0"]),
+            ("<2", &["1.99.99", "2.0.0-rc.1"], &["2.0.0"]),
+            (">=v2", &["2.0.0", "10.0.0"], &["1.99.99", "2.0.0-beta.0"]),
+            ("  >=1.29   <1.31 ", &["1.30.14"], &["1.31.0"]),
+        ] {
+            let read = Range::parse(range).unwrap();
+            for one in within {
+                assert!(read.holds(version(one)), "{range} {one}");
+            }
+            for one in without {
+                assert!(!read.holds(version(one)), "{range} {one}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_or_holds_nothing_is_refused() {
+        for text in
+            ["", " ", "1.7", ">=", "~1.7", "^1.7", ">=1.7.x", ">=1.7.0,<1.8", ">=1.2.3.4", ">=1.-2", "!=1.7", "> 1.7"]
+        {
+            assert!(Range::parse(text).unwrap_err().contains("such as"), "{text}");
+        }
+        assert!(Range::parse(&format!(">=1{}", " ".repeat(70))).is_err());
+        for text in [">=2 <2", ">1.7 <=1.7", "=1.7 >=1.8", ">=1.7.24 <1.7.0", ">2 <2.1.0 >=2.1"] {
+            assert!(Range::parse(text).unwrap_err().contains("with a version in it"), "{text}");
+        }
+        // Between them lies at least what comes before the release.
+        assert!(Range::parse(">1.7 <1.8.0").is_ok() && Range::parse(">=1.7 <=1.7").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_stumble_and_what_is_taken_holds_something(text in "[ v0-9.<>=-]{0,20}") {
+            let _ = Version::parse(&text);
+            if let Ok(range) = Range::parse(&text) {
+                prop_assert!(!range.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_version_is_on_one_side_of_every_bound(numbers in prop::array::uniform3(0_u64..4), bound in prop::collection::vec(0_u64..4, 1..4)) {
+            let version = Version::at(numbers, true);
+            let with = |operator| Bound { operator, numbers: bound.clone() }.holds(version);
+            prop_assert_ne!(with(Operator::AtLeast), with(Operator::Below));
+            prop_assert_ne!(with(Operator::AtMost), with(Operator::Above));
+            prop_assert_eq!(with(Operator::Same), with(Operator::AtLeast) && with(Operator::AtMost));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a person starts and cancels, by the objects that he writes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::Fault;
+use crate::fake_api::world::World;
+use crate::jobs_created;
+
+const EPISODES: &str = "noderemediations";
+
+/// Three nodes of which one is sick, and a policy that leaves it alone for an hour.
+fn world() -> World {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    world.api.change("remediationpolicies", "hung", |policy| {
+        policy["spec"]["rules"][0]["match"]["for"] = json!("1h");
+        policy["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
+    });
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+/// A person writes a start by hand.
+fn ask(world: &World, name: &str) {
+    let uid = world.api.get("nodes", "w1").unwrap()["metadata"]["uid"].clone();
+    let generation = world.api.get("remediationpolicies", "hung").unwrap()["metadata"]["generation"].clone();
+    let now = world.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
+        "metadata": {"name": name, "creationTimestamp": now},
+        "spec": {"nodeName": "w1", "nodeUid": uid, "policy": "hung", "mode": "Enforce",
+            "wish": {"by": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess", "reason": "seen it", "policyGeneration": generation}}}));
+}
+
+fn episode(world: &World, name: &str) -> Value {
+    world.api.get(EPISODES, name).unwrap()
+}
+
+fn has_no_finalizer(world: &World, name: &str) -> bool {
+    episode(world, name)["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+}
+
+fn slots(world: &World) -> String {
+    let ledger = world.api.get("configmaps", "nrh-ledger").unwrap_or_default();
+    ledger["data"]["ledger.json"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_by_hand_becomes_the_episode_in_its_own_object() {
+    let world = world();
+    let replica = world.controller("a");
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.api.list(EPISODES).is_empty());
+    ask(&world, "by-hand");
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let made = episode(&world, "by-hand");
+    assert_eq!(made["status"]["steps"][0]["approvedBy"], "ann");
+    assert_eq!(made["metadata"]["labels"]["app.kubernetes.io/part-of"], "nrh");
+    assert_eq!(world.api.list(EPISODES).len(), 1, "no other object is made for it");
+    let writes = world.api.writes();
+    let of = |start: &str| writes.iter().position(|write| write.starts_with(start)).unwrap();
+    let (kept, begun) = (of("patch noderemediations/by-hand"), of("patch noderemediations/status/by-hand"));
+    let ledger = writes.iter().take(kept).filter(|write| write.starts_with("patch configmaps/nrh-ledger")).count();
+    assert!(ledger >= 1 && kept < begun && begun < of("create jobs/"), "{writes:#?}");
+    world.until("its finalizer is off", || has_no_finalizer(&world, "by-hand")).await;
+    world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_write_of_a_start_by_hand_is_healed_with_one_job_in_all() {
+    let mut points = 0;
+    for writes in 0..40 {
+        let world = world();
+        ask(&world, "by-hand");
+        let was_cut = world.cut_off_after(writes);
+        let first = world.controller("a");
+        sleep(Duration::from_secs(90)).await;
+        first.crash().await;
+        world.api.unhook();
+        let is_end = !was_cut();
+        let second = world.controller("b");
+        world.until("healed", || world.phases() == ["Succeeded"]).await;
+        world.until("freed", || has_no_finalizer(&world, "by-hand")).await;
+        world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
+        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "cut off after {writes} writes");
+        second.crash().await;
+        if is_end {
+            break;
+        }
+        points += 1;
+    }
+    println!("{points} points at which the leader died");
+    assert!(points >= 6, "{points}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
+    let world = world();
+    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["pauseRequests"] = json!(["release"]));
+    let replica = world.controller("a");
+    // Before the probe has reported it would wait for that.
+    sleep(Duration::from_mins(1)).await;
+    ask(&world, "by-hand");
+    let message = || episode(&world, "by-hand")["status"]["message"].as_str().unwrap_or_default().to_owned();
+    world.until("told", || message().contains("paused: release")).await;
+    let told = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
+    sleep(Duration::from_mins(10)).await;
+    let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
+    assert_eq!((told, again), (1, 1), "told once");
+    assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
+    world.api.change(EPISODES, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
+    world.until("ended", || world.phases() == ["Cancelled"]).await;
+    assert_eq!(message(), "not begun: taken back by ann");
+    assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slot_of_a_start_that_could_not_be_written_is_given_back_and_holds_the_ledger_up_for_nobody() {
+    let world = world();
+    let replica = world.controller("a");
+    world.api.hook(|call| {
+        let is_its = call.verb == "patch" && call.target.name.as_deref() == Some("by-hand");
+        is_its.then_some(Fault::Code(500))
+    });
+    ask(&world, "by-hand");
+    world.until("its slot is taken", || slots(&world).contains("by-hand")).await;
+    // The fault goes: nothing begins any more, and the object stays.
+    world.set_sick("w1", false);
+    world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
+    assert!(world.api.list("jobs").is_empty());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_episode_ends_and_what_was_not_done_is_not_done() {
+    let world = world();
+    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["rules"][0]["match"]["for"] = Value::Null);
+    let replica = world.controller("a");
+    world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
+    let name = world.api.list(EPISODES)[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    // The no comes right before the act, beside the yes: the watch has told of neither.
+    let operation = episode(&world, &name)["status"]["steps"][0]["operationId"].clone();
+    world.api.change(EPISODES, &name, |object| {
+        object["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
+        object["spec"]["cancel"] = json!({"by": "bob", "reason": "not this one"});
+    });
+    world.until("ended", || world.phases() == ["Cancelled"]).await;
+    let message = episode(&world, &name)["status"]["message"].clone();
+    assert_eq!(message, "stopped by a person: cancelled by bob: not this one");
+    sleep(Duration::from_mins(10)).await;
+    assert!(world.api.list("jobs").is_empty() && world.phases() == ["Cancelled"], "nothing begins anew at once");
+    replica.crash().await;
+}

@@ -1,0 +1,269 @@
+//! Nodes that are drained: evictions by uid, as budgets allow, round after round, and only with the right to.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::Fault;
+use crate::fake_api::world::World;
+
+/// A node with pods, and a policy that drains it before people are told.
+fn world(drain: &Value, timeout: &str) -> World {
+    let world = World::new(3);
+    world.policy(
+        "hung",
+        "Enforce",
+        &json!([{"action": "Cordon"}, {"action": "Drain", "drain": drain, "timeout": timeout}, {"action": "Notify"}]),
+    );
+    world.probe("w1");
+    world.probe("w2");
+    world.probe("w3");
+    world
+}
+
+/// A pod of a `ReplicaSet` on the node, with changes on top.
+fn pod(world: &World, name: &str, change: impl Fn(&mut Value)) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", "uid": format!("uid-{name}"), "labels": {"app": "web"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true}]},
+        "spec": {"nodeName": "w1", "containers": []}, "status": {"phase": "Running"}});
+    change(&mut pod);
+    world.api.put(pod);
+}
+
+fn budget(world: &World, allowed: u32) {
+    world.api.put(json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": allowed}}));
+}
+
+fn step(world: &World, place: usize) -> Value {
+    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+}
+
+fn evictions(world: &World) -> Vec<String> {
+    let calls = world.api.calls();
+    calls
+        .iter()
+        .filter(|call| call.target.subresource.as_deref() == Some("eviction"))
+        .map(crate::fake_api::Call::line)
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordoned_node_is_emptied_of_what_may_go() {
+    let world = world(&json!({"gracePeriod": "45s"}), "10m");
+    pod(&world, "web-1", |_| {});
+    pod(&world, "web-2", |pod| pod["metadata"]["finalizers"] = json!(["test/slow"]));
+    pod(&world, "set", |pod| pod["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet"));
+    pod(&world, "static", |pod| pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"}));
+    pod(&world, "over", |pod| pod["status"]["phase"] = json!("Succeeded"));
+    pod(&world, "elsewhere", |pod| pod["spec"]["nodeName"] = json!("w2"));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    assert_eq!(evictions(&world), ["create pods/eviction/web-1", "create pods/eviction/web-2"]);
+    let calls = world.api.calls();
+    let body = &calls.iter().find(|call| call.target.subresource.as_deref() == Some("eviction")).unwrap().body;
+    assert_eq!(body["deleteOptions"], json!({"gracePeriodSeconds": 45, "preconditions": {"uid": "uid-web-1"}}));
+    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(evictions(&world).len(), 2, "what is on its way out is waited for");
+    assert_eq!(step(&world, 1)["message"], "1 pod(s) left; on their way out: shop/web-2");
+    world.api.remove("pods", "web-2");
+    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    assert_eq!(
+        (&step(&world, 1)["state"], &step(&world, 1)["message"]),
+        (&json!("Succeeded"), &json!("drained: no pod is left that was to go"))
+    );
+    for left in ["set", "static", "over", "elsewhere"] {
+        assert!(world.api.get("pods", left).is_some(), "{left}");
+    }
+    world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_is_asked_again_and_again_and_named() {
+    let world = world(&Value::Null, "5m");
+    world.api.change("remediationpolicies", "hung", |policy| {
+        policy["spec"]["rules"][0]["steps"][1].as_object_mut().unwrap().remove("drain");
+    });
+    for name in ["web-1", "web-2", "web-3"] {
+        pod(&world, name, |_| {});
+    }
+    budget(&world, 1);
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    let said = "3 pod(s) left; not evicted: shop/web-2 (The disruption budget web needs 1 healthy pods and has 1 currently), \
+                shop/web-3 (The disruption budget web needs 1 healthy pods and has 1 currently); on their way out: shop/web-1";
+    assert_eq!(step(&world, 1)["message"], said);
+    budget(&world, 1);
+    world
+        .until("one more has gone", || step(&world, 1)["message"].as_str().unwrap().starts_with("1 pod(s) left"))
+        .await;
+    let before = evictions(&world).len();
+    sleep(Duration::from_mins(1)).await;
+    let asked = evictions(&world).len() - before;
+    assert!((4..=8).contains(&asked), "asked again every ten seconds or so: {asked}");
+    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    let done = step(&world, 1);
+    assert_eq!(done["state"], "TimedOut");
+    let message = done["message"].as_str().unwrap();
+    assert!(
+        message
+            .starts_with("not drained within 300s: 1 pod(s) left; not evicted: shop/web-3 (The disruption budget web"),
+        "{message}"
+    );
+    assert_eq!(world.api.list("pods").len(), 1, "never past a budget");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_pod_of_that_name_is_and_what_a_hung_process_holds_is_spared() {
+    let world = world(&json!({}), "2m");
+    pod(&world, "web-1", |_| {});
+    // The pod above the hung container of this world.
+    pod(&world, "log-x", |pod| pod["metadata"]["uid"] = json!("pod-1"));
+    pod(&world, "bare", |pod| pod["metadata"]["ownerReferences"] = json!([]));
+    pod(&world, "cache", |pod| pod["spec"]["volumes"] = json!([{"name": "c", "emptyDir": {}}]));
+    // It is replaced between the list and the eviction.
+    world.api.hook(|call| {
+        let is_it = call.target.subresource.as_deref() == Some("eviction");
+        is_it.then(|| {
+            Fault::Meanwhile(Box::new(|api| {
+                if api.get("pods", "web-1").is_some_and(|pod| pod["metadata"]["uid"] == "uid-web-1") {
+                    api.remove("pods", "web-1");
+                    api.put(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-1", "namespace": "shop", "uid": "next"},
+                        "spec": {"nodeName": "w2", "containers": []}}));
+                }
+            }))
+        })
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    assert_eq!(evictions(&world), ["create pods/eviction/web-1"]);
+    assert_eq!(world.api.get("pods", "web-1").unwrap()["metadata"]["uid"], "next");
+    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    for part in [
+        "3 pod(s) left",
+        "shop/bare (no controller makes it again (drain.force))",
+        "shop/cache (it has data in an emptyDir (drain.deleteEmptyDirData))",
+        "shop/log-x (HungContainer below it is to be released first)",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
+    let world = world(&json!({}), "10m");
+    world.api.deny(&[("create", "pods/eviction")]);
+    pod(&world, "web-1", |_| {});
+    let replica = world.controller("a");
+    let valid = || {
+        let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
+        let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default()
+    };
+    world.until("known to be lacking", || valid()["status"] == "False").await;
+    assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
+    world.set_sick("w1", true);
+    world.until("told", || step(&world, 1)["action"] == "Notify").await;
+    assert!(evictions(&world).is_empty());
+    world.api.deny(&[]);
+    world.until("valid", || valid()["status"] == "True").await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_long_as_nobody_knows_of_the_right_nothing_is_begun() {
+    let world = world(&json!({}), "10m");
+    world.api.hook(|call| (call.target.plural == "selfsubjectaccessreviews").then_some(Fault::Code(500)));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    let held = || world.status("w1")["remediation"]["held"].to_string();
+    world.until("held", || held().contains("not known yet whether the controller may evict pods")).await;
+    assert!(world.api.list("noderemediations").is_empty());
+    world.api.unhook();
+    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uncordon_between_two_rounds_stops_it() {
+    let world = world(&json!({}), "10m");
+    pod(&world, "web-1", |_| {});
+    budget(&world, 0);
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    world.api.change("nodes", "w1", |node| node["spec"]["unschedulable"] = Value::Null);
+    let before = evictions(&world).len();
+    world.until("stopped", || world.phases() == ["Cancelled"]).await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(evictions(&world).len(), before);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_gives_no_answer_ends_the_round_and_not_the_drain() {
+    let world = world(&json!({}), "10m");
+    for i in 0..10 {
+        pod(&world, &format!("web-{i}"), |_| {});
+    }
+    let mut stalls = 3;
+    world.api.hook(move |call| {
+        let is_it = call.target.subresource.as_deref() == Some("eviction") && stalls > 0;
+        is_it.then(|| {
+            stalls -= 1;
+            Fault::Stall
+        })
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("one round is over", || step(&world, 1)["state"] == "Started").await;
+    assert_eq!(evictions(&world).len(), 1, "nobody is asked further");
+    assert_eq!(step(&world, 1)["message"], "10 pod(s) left; 10 to be evicted next (the API server gave no answer)");
+    world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
+    assert!(world.api.list("pods").is_empty());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_after_any_write_drains_all_the_same() {
+    let mut crashed = 0;
+    for stop_at in 0.. {
+        let world = world(&json!({}), "10m");
+        for name in ["web-1", "web-2"] {
+            pod(&world, name, |_| {});
+        }
+        world.set_sick("w1", true);
+        let is_cut_off = world.cut_off_after(stop_at);
+        let first = world.controller("a");
+        let is_told = || step(&world, 2)["state"] == "Succeeded";
+        world.until("crashed or done", || is_cut_off() || is_told()).await;
+        let was_hit = is_cut_off();
+        first.crash().await;
+        world.api.unhook();
+        let second = world.controller("b");
+        world.until("told after the crash", is_told).await;
+        assert_eq!(
+            (&step(&world, 1)["state"], world.api.list("pods").len()),
+            (&json!("Succeeded"), 0),
+            "after write {stop_at}"
+        );
+        world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+        second.crash().await;
+        if !was_hit {
+            break;
+        }
+        crashed += 1;
+        assert!(crashed < 60, "a drain takes fewer writes");
+    }
+    assert!(crashed >= 7, "ledger, episode, its status, the cordon, two evictions, …: {crashed}");
+}

@@ -1,0 +1,83 @@
+//! Rules that ask for the labels of a fault's pod: it is read where they ask, once more right before the act, and what cannot
+//! be read is held.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::Fault;
+use crate::fake_api::world::World;
+
+/// A sick node whose fault names pod `d/log-x` with these labels, and a policy that leaves databases alone.
+fn world(labels: &Value) -> World {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &World::release());
+    let asks = json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["database"]}]});
+    world.api.change("remediationpolicies", "hung", |policy| {
+        policy["spec"]["rules"][0]["match"]["podSelector"] = asks;
+    });
+    world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "log-x", "namespace": "d", "uid": "pod-1", "labels": labels},
+        "spec": {"nodeName": "w1", "containers": []}}));
+    world.kubelets();
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+fn held(world: &World) -> String {
+    world.status("w1")["remediation"]["held"].to_string()
+}
+
+fn count(world: &World, verb: &str) -> usize {
+    world.api.calls().iter().filter(|call| call.verb == verb && call.target.plural == "pods").count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_read_is_held_and_then_healed() {
+    let world = world(&json!({"tier": "web"}));
+    let is_pod = |call: &crate::fake_api::Call| call.target.plural == "pods" && call.target.namespace.is_none();
+    world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
+    let replica = world.controller("a");
+    world
+        .until("it is held", || held(&world).contains("the labels and the owner of pod d/log-x are not known yet"))
+        .await;
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.api.list("noderemediations").is_empty(), "{:#?}", world.api.acts());
+    world.api.unhook();
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    assert!(count(&world, "get") >= 1, "read once more right before the act");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_no_rule_means_is_left_alone() {
+    let world = world(&json!({"tier": "database"}));
+    let replica = world.controller("a");
+    world.until("it is held", || held(&world).contains("has no rule for HungContainer")).await;
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.api.list("noderemediations").is_empty());
+    assert_eq!(count(&world, "get"), 0);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_that_change_right_before_the_act_stop_it() {
+    let world = world(&json!({"tier": "web"}));
+    world.api.hook(|call| {
+        let is_last_look = call.verb == "get" && call.target.plural == "pods";
+        is_last_look.then(|| {
+            Fault::Meanwhile(Box::new(|api| {
+                api.change("pods", "log-x", |pod| pod["metadata"]["labels"]["tier"] = json!("database"));
+            }))
+        })
+    });
+    let replica = world.controller("a");
+    world.until("it was looked at once more", || count(&world, "get") >= 1).await;
+    sleep(Duration::from_mins(10)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    replica.crash().await;
+}

@@ -1,0 +1,54 @@
+//! Evictions: a pod goes as its disruption budgets allow, and only the very pod that is named by its uid.
+
+use serde_json::{Value, json};
+
+use super::path::Target;
+use super::serve::Reply;
+use super::{Call, Store};
+
+impl Store {
+    /// Sets the pod on its way out. One with a finalizer stays there until somebody removes it, as above a kubelet that takes its
+    /// time.
+    pub(super) fn evict(&mut self, call: &Call) -> Reply {
+        let (target, mut pod) = (call.target.object(), self.found(&call.target.object())?);
+        let options = &call.body["deleteOptions"];
+        let uid = &options["preconditions"]["uid"];
+        if !uid.is_null() && *uid != pod["metadata"]["uid"] {
+            return Err((409, "Conflict", format!("uid is {}, not {uid}", pod["metadata"]["uid"])));
+        }
+        if let Some((target, mut budget)) = self.budget_of(&target, &pod) {
+            let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
+            if allowed <= 0 {
+                let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+                return Err((
+                    429,
+                    "TooManyRequests",
+                    format!("The disruption budget {name} needs 1 healthy pods and has 1 currently"),
+                ));
+            }
+            let old = budget.clone();
+            budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+            self.write(&target, Some(&old), budget);
+        }
+        if pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+            self.erase(&target);
+        } else {
+            let old = pod.clone();
+            pod["metadata"]["deletionTimestamp"] = json!("2025-06-01T00:00:00Z");
+            self.write(&target, Some(&old), pod);
+        }
+        Ok((201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
+    }
+
+    /// The disruption budget of a pod, by the labels that it selects.
+    fn budget_of(&self, target: &Target, pod: &Value) -> Option<(Target, Value)> {
+        let is_its = |(of, budget): &(&Target, &Value)| {
+            let wanted = budget["spec"]["selector"]["matchLabels"].as_object();
+            let labels = &pod["metadata"]["labels"];
+            of.plural == "poddisruptionbudgets"
+                && of.namespace == target.namespace
+                && wanted.is_some_and(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value))
+        };
+        self.objects.iter().find(is_its).map(|(of, budget)| (of.clone(), budget.clone()))
+    }
+}

@@ -1,0 +1,74 @@
+//! What the controller has written, by the API server's audit log.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use nrh_testbed::{AuditEntry, Bed};
+
+/// The controller's user.
+const USER: &str = "system:serviceaccount:nrh-system:nrh-controller";
+
+/// One write, whatever became of it.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// `create`, `patch`, `update`, `delete`, …
+    pub verb: String,
+    /// Resource and subresource, with its group: `noderemediations/status.runtimehealth.io`.
+    pub resource: String,
+    /// Namespace, empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// Status code of the answer.
+    pub code: u16,
+    /// The client's name for itself.
+    pub client: String,
+    /// When it arrived.
+    pub at: Timestamp,
+}
+
+impl Write {
+    fn of(entry: AuditEntry) -> Self {
+        let object = entry.object_ref.clone().unwrap_or_default();
+        let mut resource = object.resource;
+        for (by, part) in
+            [("/", &object.subresource), (".", &object.api_group)].into_iter().filter(|(_, p)| !p.is_empty())
+        {
+            resource.push_str(by);
+            resource.push_str(part);
+        }
+        let code = entry.code();
+        let (namespace, name, at) = (object.namespace, object.name, entry.request_received_timestamp);
+        Self { verb: entry.verb, resource, namespace, name, code, client: entry.user_agent, at }
+    }
+
+    /// Verb and resource, such as `create jobs.batch`.
+    pub fn kind(&self) -> String {
+        format!("{} {}", self.verb, self.resource)
+    }
+
+    /// Whether it was carried out.
+    pub fn is_done(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{} → {}", self.kind(), self.namespace, self.name, self.code)
+    }
+}
+
+/// The controller's writes since a moment, in the order of arrival, those that were refused too: nobody should try.
+pub fn since(bed: &Bed, since: Timestamp) -> Result<Vec<Write>> {
+    let is_ours = |entry: &AuditEntry| entry.user.username == USER && entry.is_write();
+    let entries = bed.audit()?.into_iter().filter(is_ours);
+    Ok(entries.filter(|entry| entry.request_received_timestamp >= since).map(Write::of).collect())
+}
+
+/// The kinds among some writes.
+pub fn kinds<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeSet<String> {
+    writes.into_iter().map(Write::kind).collect()
+}

@@ -1,0 +1,142 @@
+//! A leader whose process stands still for longer than its Lease holds: another one takes over, and the first does nothing more
+//! when it wakes, although it knows of work.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use nrh_testbed::process::Identity;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::account::{self, Write};
+use crate::way::named;
+use crate::{IMAGE, POLICY, Stage, kill, start_as, until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+/// What the second leader is called, in the Lease and in the audit log.
+const SECOND: &str = "second";
+/// Time between two nodes that become sick.
+const BETWEEN: Duration = Duration::from_millis(150);
+/// How many are sick before the first leader stands still, while it does, and when it wakes.
+const SICK: [usize; 3] = [6, 2, 4];
+/// How many of them it has acted on by then.
+const ACTED: usize = 3;
+/// Many at a time: each is at another point of its healing.
+const AT_A_TIME: &str = "maxInFlight: 8";
+
+/// A process of the controller, which can stand still.
+struct First {
+    process: Identity,
+    log: std::path::PathBuf,
+}
+
+impl First {
+    fn start(stage: &Stage<'_>) -> Result<Self> {
+        let bed = stage.bed;
+        let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
+        let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
+        *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": token.trim()});
+        let kubeconfig = bed.dir().join("first.kubeconfig");
+        std::fs::write(&kubeconfig, config.to_string())?;
+        let kubeconfig = format!("KUBECONFIG={}", kubeconfig.display());
+        let log = bed.dir().join("logs/first.log");
+        let program = env!("CARGO_BIN_EXE_nrh");
+        let mut argv = vec!["env", &kubeconfig, "NRH_LOG=info", program, "controller", "--identity", "first"];
+        argv.extend(["--image", IMAGE, "--listen", "127.0.0.1:18080"]);
+        let argv: Vec<String> = argv.into_iter().map(ToOwned::to_owned).collect();
+        Ok(Self { process: bed.realm().daemon(&log, &argv)?, log })
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// Who holds the Lease.
+async fn holder(stage: &Stage<'_>) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(stage.admin.clone(), "nrh-system");
+    let lease = leases.get_opt("nrh-controller").await?;
+    Ok(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default())
+}
+
+async fn leads(stage: &Stage<'_>, who: &str) -> Result<()> {
+    until(&format!("{who} leads"), LIMIT, async || Ok(holder(stage).await?.starts_with(who).then_some(()))).await
+}
+
+/// What is done, or goes before it. That the answer to an act of before is recorded is none, nor is the Lease: either is refused
+/// if anybody has written since.
+fn is_act(write: &Write) -> bool {
+    let others = ["leases.coordination.k8s.io", "noderemediations/status.runtimehealth.io"];
+    !others.contains(&write.resource.as_str())
+}
+
+fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usize> {
+    let mut made = BTreeMap::new();
+    for write in writes.into_iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
+        *made.entry(write.name.clone()).or_default() += 1;
+    }
+    made
+}
+
+/// The first leader stands still in the midst of many healings and wakes in the midst of the second's.
+pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
+    let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
+    let policy = POLICY.replace("maxInFlight: 2", AT_A_TIME);
+    ensure!(policy.contains(AT_A_TIME), "the policy has no maxInFlight to widen");
+    bed.kubectl_input(&["apply", "-f", "-"], &policy)?;
+    let first = First::start(stage)?;
+    leads(stage, "first").await.with_context(|| first.log())?;
+    let client = named(stage.upstream.clone(), SECOND);
+    let second = start_as(&client, SECOND);
+    let [before, during, after] = SICK;
+    let names: Vec<String> = (1..=before + during + after).map(|number| format!("asleep-{number:02}")).collect();
+    let sick = async |from: usize, to: usize| -> Result<()> {
+        for node in names.get(from..to).unwrap_or_default() {
+            fleet.sick_node(node).await?;
+            tokio::time::sleep(BETWEEN).await;
+        }
+        Ok(())
+    };
+    sick(0, before).await?;
+    until("some acts of the first leader", LIMIT, async || {
+        Ok((jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
+    })
+    .await?;
+    ensure!(first.process.signal(Signal::STOP)?, "the first leader has ended: {}", first.log());
+    let asleep = Timestamp::now();
+    sick(before, before + during).await?;
+    leads(stage, SECOND).await?;
+    // While the second has begun with what it found.
+    sick(before + during, names.len()).await?;
+    let woken = Timestamp::now();
+    first.process.signal(Signal::CONT)?;
+    ensure!(first.process.wait_gone(Duration::from_secs(20)), "the first goes on beside the second: {}", first.log());
+    ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
+    for node in &names {
+        fleet.healed(node).await?;
+        fleet.check(node).await?;
+    }
+    fleet.ledger_is_empty().await?;
+
+    let writes = account::since(bed, begun)?;
+    let (seconds, firsts): (Vec<&Write>, Vec<&Write>) = writes.iter().partition(|write| write.client == SECOND);
+    let jobs_of = [jobs(firsts.iter().copied()), jobs(seconds.iter().copied())];
+    let [of_first, of_second] = jobs_of.each_ref().map(BTreeMap::len);
+    ensure!(of_first >= ACTED && of_second >= after, "the first made {of_first} Jobs, the second {of_second}");
+    let all = jobs(&writes);
+    ensure!(
+        all.len() == names.len() && all.values().all(|count| *count == 1),
+        "expected a Job per node, found {all:?}"
+    );
+    let late: Vec<String> =
+        firsts.iter().filter(|write| write.at >= woken && is_act(write)).map(ToString::to_string).collect();
+    ensure!(late.is_empty(), "after it woke the first leader wrote: {late:#?}");
+    let early = seconds.iter().find(|write| write.at < asleep && is_act(write));
+    ensure!(early.is_none(), "the second wrote while the first led: {early:?}");
+    println!("the first leader made {of_first} Jobs, slept, and did nothing when it woke; the second made {of_second}");
+    kill(&stage.admin, second).await
+}

@@ -1,0 +1,216 @@
+//! Rules that ask for pods and nodes of some kind: what is not known is held, whatever the order of rules and policies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nrh::core::episode::{Phase, StepState};
+use nrh::core::fault::{FaultType, PodRef};
+use nrh::core::narrow::{Narrow, Runtime};
+use nrh::core::plan::HoldReason;
+use nrh::core::policy::{Action, Amount, Mode, Policy, Requirement, Rule, Selector, Step};
+use nrh::core::version::Range;
+use nrh::simulate::world::PodLike;
+
+use crate::samples::{cont, fault, hung, kill, notify, pod, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
+    let narrow = Narrow { pods: Some(Selector(vec![requirement])), ..Narrow::default() };
+    Rule { narrow, ..rule(name, &FaultType::ALL, steps) }
+}
+
+fn is(value: &str) -> Requirement {
+    Requirement::In("app".into(), BTreeSet::from([value.to_owned()]))
+}
+
+fn is_not(value: &str) -> Requirement {
+    Requirement::NotIn("app".into(), BTreeSet::from([value.to_owned()]))
+}
+
+fn all_rules(name: &str, steps: &[Step]) -> Rule {
+    rule(name, &FaultType::ALL, steps)
+}
+
+fn labelled(world: &mut World, pod: PodRef, value: &str) {
+    let labels = BTreeMap::from([("app".to_owned(), value.to_owned())]);
+    world.pods.insert(pod, PodLike::There { labels, owner: Some("ReplicaSet".into()) });
+}
+
+/// A hung container of pod `log` on one node.
+fn ill(policies: &[Policy]) -> World {
+    let mut world = World::new(policies, &["n1"]);
+    world.infect("n1", hung("log"), Cure::Kill);
+    world
+}
+
+#[test]
+fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
+    let rules = [narrowed("databases", is("db"), &[notify()]), all_rules("others", &[cont()])];
+    for (value, expected, name) in [("db", "notify", "databases"), ("web", "job ReleaseCont", "others")] {
+        let mut world = ill(&[policy("p", &rules)]);
+        labelled(&mut world, pod("log"), value);
+        let plan = world.plan();
+        assert_eq!(acts(&plan), [("n1".to_owned(), expected.to_owned())], "{value}");
+        let remedy = plan.nodes["n1"].remedies.values().next().unwrap();
+        assert_eq!(remedy.rule.as_deref(), Some(name));
+    }
+}
+
+#[test]
+fn what_nobody_has_read_is_held_and_goes_to_no_later_rule_and_no_other_policy() {
+    for requirement in
+        [is("db"), is_not("db"), Requirement::Exists("app".into()), Requirement::DoesNotExist("x".into())]
+    {
+        let first = narrowed("first", requirement, &[kill(true)]);
+        let together = [policy("p", &[first.clone(), all_rules("later", &[cont()])])];
+        let apart = [policy("a", &[first]), policy("b", &[all_rules("later", &[cont()])])];
+        for policies in [&together[..], &apart[..]] {
+            let world = ill(policies);
+            let plan = world.plan();
+            assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::PodUnknown]));
+            let said = &plan.held[0].message;
+            assert!(said.contains("rule first") && said.contains("kube-system/log are not known yet"), "{said}");
+            assert_eq!(plan.nodes["n1"].remedies.values().next().unwrap().rule, None);
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
+    let mut world = ill(&[policy("p", &[narrowed("r", is_not("db"), &[cont()])])]);
+    world.pods.insert(pod("log"), PodLike::Gone);
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::NoRule]));
+    assert!(plan.held[0].message.contains("has no pod kube-system/log"), "{}", plan.held[0].message);
+    assert_eq!(plan.nodes["n1"].self_healing, nrh::core::snapshot::Tri::False);
+}
+
+#[test]
+fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
+    let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[step(Action::CleanupOrphans)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", fault(FaultType::LeakedShim, "s"), Cure::Cleanup);
+    assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
+}
+
+#[test]
+fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
+    let mut trial = policy("a", &[narrowed("r", is("db"), &[kill(true)])]);
+    (trial.mode, trial.priority) = (Mode::DryRun, 10);
+    let mut world = ill(&[trial, policy("b", &[all_rules("r", &[cont()])])]);
+    world.node("n1").sick[0].cures = [Cure::Cont].into();
+    world.run(secs(60));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.episodes.len(), 1, "nothing is recorded that would perhaps be done");
+}
+
+#[test]
+fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
+    let narrow = Narrow {
+        runtimes: vec![Runtime { name: "containerd".into(), versions: Range::parse(">=1.7.0 <1.7.24").ok() }],
+        kubelets: vec![Range::parse(">=1.29 <1.31").unwrap()],
+        ..Narrow::default()
+    };
+    let policy = policy("p", &[Rule { narrow, ..all_rules("r", &[cont()]) }]);
+    for (runtime, kubelet, held) in [
+        (Some("containerd://1.7.23"), Some("v1.30.2-eks-1"), None),
+        (Some("containerd://1.7.24"), Some("v1.30.2"), Some("has no rule")),
+        (Some("containerd://1.7.23"), Some("v1.31.0"), Some("has no rule")),
+        (Some("containerd://Unknown"), Some("v1.30.2"), Some("the node's container runtime cannot be read")),
+        (Some("containerd://1.7.23"), None, Some("the node's kubelet cannot be read")),
+        // What is surely another kubelet is no matter of the runtime.
+        (None, Some("v1.31.0"), Some("has no rule")),
+    ] {
+        let mut world = ill(std::slice::from_ref(&policy));
+        let view = &mut world.node("n1").view;
+        view.runtime_version = runtime.map(str::to_owned);
+        view.kubelet_version = kubelet.map(str::to_owned);
+        let plan = world.plan();
+        match held {
+            None => assert_eq!(acts(&plan).len(), 1, "{runtime:?} {kubelet:?} {:?}", plan.held),
+            Some(words) => {
+                assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::NoRule]));
+                assert!(plan.held[0].message.contains(words), "{}", plan.held[0].message);
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
+    let ladder = [cont(), kill(true), notify()];
+    let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
+    let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
+    high.priority = 10;
+    let begun = || {
+        let mut world = ill(&[low.clone(), high.clone()]);
+        labelled(&mut world, pod("log"), "web");
+        world.pass();
+        assert_eq!(world.did(), ["job ReleaseCont"]);
+        world
+    };
+    // The pod's labels are not known for a while, as after a start of the controller: nothing is done, nothing is lost.
+    let mut world = begun();
+    let known = std::mem::take(&mut world.pods);
+    let mut plans = world.run(secs(170));
+    plans.extend(world.run(secs(60)));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert!(plans.iter().any(|plan| reasons(plan) == [HoldReason::PodUnknown]));
+    assert_eq!(world.only_episode().phase, Phase::Running, "{}", world.only_episode().message);
+    world.pods = known;
+    world.run(secs(60));
+    assert_eq!(
+        (world.did(), world.only_episode().phase),
+        (vec!["job ReleaseCont", "job ReleaseKill"], Phase::Succeeded)
+    );
+
+    // With other labels it is for the other policy.
+    let mut world = begun();
+    labelled(&mut world, pod("log"), "db");
+    world.run(secs(400));
+    let did = world.did();
+    assert!(!did.contains(&"job ReleaseKill") && did.contains(&"notify"), "{did:?}");
+    assert!(world.episodes.values().any(|episode| episode.message.contains("policy high has taken over")));
+
+    // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
+    let mut world = begun();
+    labelled(&mut world, pod("log"), "cache");
+    world.run(secs(1_200));
+    assert!(!world.did().contains(&"job ReleaseKill"), "{:?}", world.did());
+
+    // Never known again: people are told all the same.
+    let mut world = begun();
+    world.pods.insert(pod("log"), PodLike::Gone);
+    world.run(secs(1_200));
+    assert_eq!(world.did(), ["job ReleaseCont", "notify"]);
+    let refused = |step: &nrh::core::episode::StepRecord| step.state == StepState::Refused;
+    let steps = world.episodes.values().flat_map(|episode| &episode.steps);
+    assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("cannot be told")));
+}
+
+#[test]
+fn a_dry_run_takes_nothing_over_that_has_begun() {
+    let acts = policy("p", &[narrowed("r", is("web"), &[cont(), kill(true), notify()])]);
+    let mut trial = policy("a-trial", &[all_rules("r", &[kill(true)])]);
+    trial.mode = Mode::DryRun;
+    let did = |policies: &[Policy]| {
+        let mut world = ill(policies);
+        labelled(&mut world, pod("log"), "web");
+        world.pass();
+        labelled(&mut world, pod("log"), "db");
+        world.run(secs(60));
+        assert!(world.episodes.values().any(|episode| episode.is_open() && episode.policy == "p"));
+        world.run(secs(1_200));
+        world.did().iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(did(std::slice::from_ref(&acts)), did(&[acts.clone(), trial]));
+}
+
+#[test]
+fn a_node_with_a_fault_that_may_be_for_a_rule_counts_as_unhealthy() {
+    let mut p = policy("p", &[narrowed("r", is("db"), &[cont()])]);
+    p.limits.max_unhealthy = Amount::Count(0);
+    let mut world = ill(std::slice::from_ref(&p));
+    assert_eq!(world.plan().policies["p"].unhealthy, 1);
+    labelled(&mut world, pod("log"), "web");
+    assert_eq!(world.plan().policies["p"].unhealthy, 0);
+}
