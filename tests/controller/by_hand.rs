@@ -119,7 +119,7 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
     world.api.change(EPISODES, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
-    assert_eq!(message(), "not begun: taken back by ann");
+    assert_eq!(message(), "stopped by a person: its start by hand was cancelled by ann");
     assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
     replica.crash().await;
 }
