@@ -6,6 +6,7 @@
 pub mod evidence;
 pub mod local;
 pub(crate) mod objects;
+mod report;
 mod text;
 
 use anyhow::bail;

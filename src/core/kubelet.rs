@@ -11,35 +11,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use complaint::{Complaint, complaint};
+
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
 use super::thresholds::Thresholds;
 use super::tri::Tri;
 
+mod complaint;
+
 /// Times of conditions are whole seconds, and the start of a process is reckoned back from its age.
 const SLACK: i64 = 3;
-
-/// What a kubelet says in its Ready condition, of all that it may say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Complaint {
-    /// It has not completed its start.
-    StartIncomplete,
-    /// It has not been able to list its pods for minutes (`PLEG is not healthy`).
-    PlegStalled,
-}
-
-/// Reads the reason and message of a Ready condition that is False. The sentences stand in the kubelet since 1.5.
-pub fn complaint(reason: &str, message: &str) -> Option<Complaint> {
-    let starting = ["container runtime status check may not have completed yet", "pleg has yet to be successful"];
-    if reason != "KubeletNotReady" {
-        None
-    } else if starting.iter().any(|sentence| message.contains(sentence)) {
-        Some(Complaint::StartIncomplete)
-    } else {
-        message.contains("PLEG is not healthy: pleg was last seen active").then_some(Complaint::PlegStalled)
-    }
-}
 
 /// How a start shows that has not come to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,10 @@
 //! `nrh status`, on the node: what its probe sees, as the probe itself tells it. No API server is asked.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
 
-use super::text::seen;
-use crate::api::health::{LaneStatus, ProbeMode};
+use super::report::{calls, lanes, seen};
+use crate::api::health::ProbeMode;
 use crate::cli::StatusArgs;
-use crate::node::lanes::Outstanding;
 use crate::node::local::{LocalStatus, ask};
 
 /// Runs `nrh status`.
@@ -93,45 +90,15 @@ fn delivery(told: &LocalStatus) -> String {
     }
 }
 
-pub(super) fn lanes(out: &mut String, lanes: &[LaneStatus]) {
-    for lane in lanes {
-        let age = lane.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
-        let state = format!("{:?}", lane.state);
-        let line = format!("  lane {:<10} {state:<9} looked {age:<9} {}", lane.name, lane.message);
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
-}
-
-/// What became of the probe's calls; `now` is what those that are out are called.
-pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
-    counts(out, now, &calls.out);
-    counts(out, "calls given up since the probe began", &calls.given_up);
-    let whole: BTreeMap<String, u64> = calls
-        .held_up_seconds
-        .iter()
-        .map(|(lane, seconds)| (lane.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs()))
-        .collect();
-    counts(out, "seconds in which the probe itself was held up while it waited", &whole);
-}
-
-fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {
-    let shown: Vec<String> = counts
-        .iter()
-        .filter(|(_, count)| **count != N::default())
-        .map(|(lane, count)| format!("{lane} {count}"))
-        .collect();
-    if !shown.is_empty() {
-        let _ = writeln!(out, "  {what}: {}", shown.join(", "));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
+    use crate::api::health::LaneStatus;
     use crate::api::health::{LaneState, ProbeStatus, RuntimeStatus};
     use crate::core::fault::FaultType;
     use crate::core::tracker::tests::fault;
+    use crate::node::lanes::Outstanding;
 
     #[test]
     fn a_node_that_has_lost_its_api_server_still_tells_what_is_wrong() {

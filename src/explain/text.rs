@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::objects::Told;
+use super::report::{lanes, seen};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Action, Policy, Rule};
@@ -40,7 +41,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
     for line in &told.missing {
         let _ = writeln!(out, "  missing: {line}");
     }
-    super::local::lanes(&mut out, &told.blind);
+    lanes(&mut out, &told.blind);
     for line in invalid {
         let _ = writeln!(out, "  {line}");
     }
@@ -106,34 +107,6 @@ fn controllers_own(out: &mut String, faults: &[&Fault], told: &Told) {
     let doing = told.summary.as_ref().map(|summary| summary.doing.as_str()).filter(|doing| !doing.is_empty());
     for line in doing.into_iter().chain(told.held.iter().map(String::as_str)) {
         let _ = writeln!(out, "    {line}");
-    }
-}
-
-/// A fault as its finder saw it: what, how sure, since when, on what evidence.
-pub(super) fn seen(out: &mut String, fault: &Fault) {
-    let _ = writeln!(out, "  fault {} ({:?}, {}): {}", fault.kind, fault.state, fault.severity.as_str(), fault.subject);
-    let _ = writeln!(out, "    {}", fault.message);
-    if !fault.impact.is_empty() {
-        let _ = writeln!(out, "    impact: {}", fault.impact);
-    }
-    let _ = writeln!(
-        out,
-        "    there for {} s, seen by {} looks in a row, the last one {} s before the report",
-        fault.for_seconds, fault.confirmations, fault.look_age_seconds
-    );
-    if let Some(process) = &fault.target.process {
-        let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
-        let _ = writeln!(
-            out,
-            "    process: {:?} {} ({}), state {}{wchan}",
-            process.role, process.pid, process.command, process.state
-        );
-    }
-    for line in &fault.evidence {
-        let _ = writeln!(out, "    evidence: {line}");
-    }
-    if let Some(bundle) = &fault.evidence_bundle {
-        let _ = writeln!(out, "    kept on the node: bundle {bundle} (`nrh evidence`)");
     }
 }
 

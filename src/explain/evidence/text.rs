@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::explain::local::{calls, lanes};
-use crate::explain::text::seen;
+use crate::explain::report::{calls, lanes, seen};
 use crate::node::evidence::{Bundle, ProcessEvidence, Section};
 
 /// The bundle for people. Writing to a string cannot fail, so its results are not looked at.

@@ -1,0 +1,70 @@
+//! What a probe reports, line by line, wherever the report was read: at the node or in the cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::api::health::LaneStatus;
+use crate::core::fault::Fault;
+use crate::node::lanes::Outstanding;
+
+/// A fault as its finder saw it: what, how sure, since when, on what evidence.
+pub(super) fn seen(out: &mut String, fault: &Fault) {
+    let _ = writeln!(out, "  fault {} ({:?}, {}): {}", fault.kind, fault.state, fault.severity.as_str(), fault.subject);
+    let _ = writeln!(out, "    {}", fault.message);
+    if !fault.impact.is_empty() {
+        let _ = writeln!(out, "    impact: {}", fault.impact);
+    }
+    let _ = writeln!(
+        out,
+        "    there for {} s, seen by {} looks in a row, the last one {} s before the report",
+        fault.for_seconds, fault.confirmations, fault.look_age_seconds
+    );
+    if let Some(process) = &fault.target.process {
+        let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
+        let _ = writeln!(
+            out,
+            "    process: {:?} {} ({}), state {}{wchan}",
+            process.role, process.pid, process.command, process.state
+        );
+    }
+    for line in &fault.evidence {
+        let _ = writeln!(out, "    evidence: {line}");
+    }
+    if let Some(bundle) = &fault.evidence_bundle {
+        let _ = writeln!(out, "    kept on the node: bundle {bundle} (`nrh evidence`)");
+    }
+}
+
+/// When each of the probe's lanes looked last, and what it says of itself.
+pub(super) fn lanes(out: &mut String, lanes: &[LaneStatus]) {
+    for lane in lanes {
+        let age = lane.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
+        let state = format!("{:?}", lane.state);
+        let line = format!("  lane {:<10} {state:<9} looked {age:<9} {}", lane.name, lane.message);
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+/// What became of the probe's calls; `now` is what those that are out are called.
+pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
+    counts(out, now, &calls.out);
+    counts(out, "calls given up since the probe began", &calls.given_up);
+    let whole: BTreeMap<String, u64> = calls
+        .held_up_seconds
+        .iter()
+        .map(|(lane, seconds)| (lane.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs()))
+        .collect();
+    counts(out, "seconds in which the probe itself was held up while it waited", &whole);
+}
+
+fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {
+    let shown: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| **count != N::default())
+        .map(|(lane, count)| format!("{lane} {count}"))
+        .collect();
+    if !shown.is_empty() {
+        let _ = writeln!(out, "  {what}: {}", shown.join(", "));
+    }
+}
