@@ -10,6 +10,7 @@
 //! bytes once more, has the bounds that the rest relies on, and is never another value when the end of the bytes is missing.
 //! None of this is in the program: it is built for tests and with the feature `fuzzing` only.
 
+pub(crate) mod checks;
 mod cluster;
 mod durations;
 #[cfg(test)]
@@ -67,17 +68,4 @@ pub fn run(name: &str, data: &[u8]) -> bool {
     let target = TARGETS.iter().find(|(known, _)| *known == name);
     assert!(target.is_some(), "no target is called {name}");
     target.is_some_and(|(_, target)| target(data))
-}
-
-/// Beginnings of these bytes, shortest first and never the whole: all of a short text, else some from everywhere, and few
-/// of a huge one.
-pub(crate) fn beginnings(data: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let most = if data.len() > 64 << 10 { 3 } else { 64 };
-    let step = data.len().div_ceil(most).max(1);
-    (0..data.len()).step_by(step).filter_map(|end| data.get(..end))
-}
-
-/// Whether a text has passed through `bounded`.
-pub(crate) fn is_bounded(text: &str, most: usize) -> bool {
-    text.len() <= most && !text.contains(char::is_control)
 }

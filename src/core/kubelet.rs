@@ -19,7 +19,7 @@ use super::text::bounded;
 use super::thresholds::Thresholds;
 use super::tri::Tri;
 
-mod complaint;
+pub mod complaint;
 
 /// Times of conditions are whole seconds, and the start of a process is reckoned back from its age.
 const SLACK: i64 = 3;

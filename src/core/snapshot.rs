@@ -11,7 +11,7 @@ use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
 use super::foreign::{Foreign, Noticed};
 use super::hand_off::{HandOffView, TemplateRef};
-use super::kubelet::Complaint;
+use super::kubelet::complaint::Complaint;
 use super::narrow::PodSeen;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};

@@ -96,7 +96,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     assert!(report.faults.len() <= MAX_FAULTS);
     let interval = report.heartbeat.as_ref().map_or(1, |Heartbeat { interval, .. }| interval.as_secs());
     assert!((1..=3600).contains(&interval), "the next heartbeat comes within {interval} s");
-    assert!(report.suspended.as_ref().is_none_or(|why| crate::fuzz::is_bounded(why, 256)));
+    assert!(report.suspended.as_ref().is_none_or(|why| crate::fuzz::checks::is_bounded(why, 256)));
     assert!(!report::differs(&report, &report));
     assert_eq!(
         report::standing(&object).sequence,
@@ -161,9 +161,11 @@ pub(super) fn pod_object(data: &[u8]) -> bool {
     let Some(mut suspect) = pods::suspect(&object, now()) else { return false };
     assert!(suspect.waiting.len() <= 16 && suspect.failed.len() <= 16);
     for waiting in &suspect.waiting {
-        assert!(crate::fuzz::is_bounded(&waiting.name, 253) && crate::fuzz::is_bounded(&waiting.reason, 64));
+        assert!(
+            crate::fuzz::checks::is_bounded(&waiting.name, 253) && crate::fuzz::checks::is_bounded(&waiting.reason, 64)
+        );
     }
-    assert!(suspect.failed.iter().all(|failed| crate::fuzz::is_bounded(&failed.name, 253)));
+    assert!(suspect.failed.iter().all(|failed| crate::fuzz::checks::is_bounded(&failed.name, 253)));
     NODE.clone_into(&mut suspect.node);
     let read = BTreeMap::from([(NODE.to_owned(), Duration::ZERO)]);
     decide(&Snapshot { pods: vec![suspect], pods_read: read, ..sick() });

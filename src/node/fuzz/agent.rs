@@ -11,7 +11,7 @@ use crate::core::order::{NodeAction, Order, is_service};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::core::{fault, tracker};
-use crate::fuzz::is_bounded;
+use crate::fuzz::checks::is_bounded;
 use crate::node::agent::admission::{Task, task};
 use crate::node::agent::claims::{Known, of_claim};
 use crate::node::agent::job::read_order;

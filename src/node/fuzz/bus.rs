@@ -1,6 +1,6 @@
 //! What a bus sends.
 
-use crate::fuzz::{beginnings, is_bounded};
+use crate::fuzz::checks::{beginnings, is_bounded};
 use crate::node::bus::message::{MAX_NAME, MAX_TEXT, Message, Value};
 
 pub(crate) fn message(data: &[u8]) -> bool {

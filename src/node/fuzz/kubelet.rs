@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::fuzz::{beginnings, is_bounded};
+use crate::fuzz::checks::{beginnings, is_bounded};
 use crate::node::collect::disks::credential;
 use crate::node::collect::kubelet::metrics::{Memory, Parser, Sample};
 use crate::node::collect::kubelet::settings::{ConfigFile, Settings, apply, apply_flags};

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use crate::core::text::is_full_id;
-use crate::fuzz::{beginnings, is_bounded};
+use crate::fuzz::checks::{beginnings, is_bounded};
 use crate::node::collect::host;
 use crate::node::kmsg::Record;
 use crate::node::proc::bounded::Bytes;

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, SandboxSeen};
-use crate::fuzz::{beginnings, is_bounded};
+use crate::fuzz::checks::{beginnings, is_bounded};
 use crate::node::collect::HostPaths;
 use crate::node::cri::endpoint::socket_path;
 use crate::node::cri::{CriError, seen as cri};
