@@ -30,6 +30,7 @@ pub mod reason;
 pub mod restart_safety;
 pub mod snapshot;
 pub mod stuck;
+pub mod taint;
 pub mod text;
 pub mod thresholds;
 pub mod tracker;

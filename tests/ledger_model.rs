@@ -198,6 +198,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         signal: None,
         restart: None,
         hand_off: None,
+        taint: None,
         drain: None,
         rung: 0,
         lane: Lane::Job,

@@ -38,6 +38,8 @@ mod restarts;
 mod samples;
 #[path = "plan/storms.rs"]
 mod storms;
+#[path = "plan/taints.rs"]
+mod taints;
 #[path = "plan/trials.rs"]
 mod trials;
 #[path = "plan/windows.rs"]

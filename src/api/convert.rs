@@ -137,12 +137,13 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
         ));
     }
-    let is_bare =
-        |step: &PolicyStep| matches!(step.action, ActionType::Cordon | ActionType::Drain) && step.cordon.is_none();
+    let is_bare = |step: &PolicyStep| {
+        matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Drain) && step.cordon.is_none()
+    };
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
             "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.keepFor does nothing alone, nor \
-             does Drain"
+             do Taint and Drain"
         ));
     }
     drain::check_place(&rule.steps, &at, errors);
@@ -295,6 +296,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     if step.cordon.is_some() && step.action != ActionType::Cordon {
         errors.push(format!("{at}.cordon: goes with action Cordon, found {}", step.action.as_str()));
     }
+    if step.taint.is_some() && step.action != ActionType::Taint {
+        errors.push(format!("{at}.taint: goes with action Taint, found {}", step.action.as_str()));
+    }
     if step.restart.is_some() && step.action.restarts().is_none() {
         errors.push(format!(
             "{at}.restart: goes with actions RestartKubelet and RestartRuntime, found {}",
@@ -326,6 +330,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             return None;
         }
         (ActionType::Cordon, None) => Action::Cordon(step.cordon.as_ref().map(keep)),
+        (ActionType::Taint, None) => {
+            Action::Taint(step.taint.as_ref().and_then(|with| with.effect).unwrap_or_default())
+        }
         (ActionType::Drain, None) => Action::Drain(drain(step).unwrap_or_default()),
         (ActionType::DeletePod, None) => Action::DeletePod,
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,

@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 
 mod drain;
 mod limits;
+mod taint;
 
 pub use drain::Drain;
 pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit};
+pub use taint::Taint;
 
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
@@ -177,7 +179,7 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
-#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor (and so it is with Drain)"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor (and so it is with Taint and Drain)"))]
 #[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
@@ -296,6 +298,7 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
 #[x_kube(validation = Rule::new("!has(self.restart) || self.action in ['RestartKubelet', 'RestartRuntime']").message("restart goes with actions RestartKubelet and RestartRuntime"))]
 #[x_kube(validation = Rule::new("!has(self.cordon) || self.action == 'Cordon'").message("cordon goes with action Cordon"))]
+#[x_kube(validation = Rule::new("!has(self.taint) || self.action == 'Taint'").message("taint goes with action Taint"))]
 #[x_kube(validation = Rule::new("!has(self.drain) || self.action == 'Drain'").message("drain goes with action Drain"))]
 #[x_kube(validation = Rule::new("(self.action == 'HandOff') == has(self.handOff)").message("handOff is needed with action HandOff, and with no other"))]
 #[x_kube(validation = Rule::new("self.action != 'HandOff' || self.attempts == 1").message("attempts: HandOff is tried once, since its remediator tries by itself"))]
@@ -305,7 +308,8 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
 #[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; Drain evicts
+    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; Taint puts
+    /// a taint on it that goes when the episode ends; Drain evicts
     /// the pods of a node that a Cordon before it has marked, as their PodDisruptionBudgets allow; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
@@ -320,6 +324,9 @@ pub struct PolicyStep {
     /// Parameters of Cordon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<Cordon>,
+    /// Parameters of Taint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<Taint>,
     /// Parameters of Drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,

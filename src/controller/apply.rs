@@ -25,6 +25,7 @@ mod drain;
 mod episode;
 mod hand_off;
 mod recheck;
+mod taint;
 mod wish;
 
 /// Most chains that run at the same time.
@@ -268,6 +269,7 @@ impl Applier {
                 Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
             }
             Effect::Uncordon { episode, node, heir } => self.uncordon(&episode, &node, heir.as_deref()).await,
+            Effect::Untaint { episode, node } => self.untaint(&episode, &node).await,
             Effect::TimeOutHandOff { episode, handed, at, why, .. } => {
                 self.time_out_hand_off(&episode, &handed, at, &why).await
             }
@@ -288,6 +290,7 @@ impl Applier {
             Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
+            | Effect::Untaint { node, .. }
             | Effect::TimeOutHandOff { node, .. }
             | Effect::TakeBackHandOff { node, .. }
             | Effect::WithdrawOrder { node } => node.clone(),

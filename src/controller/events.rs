@@ -27,6 +27,8 @@ pub enum Kind {
     NeedsPerson,
     /// Our cordon was removed.
     Uncordoned,
+    /// Our taint was taken off.
+    Untainted,
 }
 
 impl Kind {
@@ -37,6 +39,7 @@ impl Kind {
             Self::NotActed => "NotActed",
             Self::NeedsPerson => "NeedsPerson",
             Self::Uncordoned => "Uncordoned",
+            Self::Untainted => "Untainted",
         }
     }
 }
@@ -78,6 +81,9 @@ impl Events {
             ActResult::Started if action == "HandOff" => (Kind::Acted, "handed off; its remediator answers".to_owned()),
             ActResult::Started => (Kind::Acted, "ordered; the node answers".to_owned()),
             ActResult::AlreadyCordoned => (Kind::NotActed, "already unschedulable, adopted nothing".to_owned()),
+            ActResult::AlreadyTainted => {
+                (Kind::NotActed, "somebody else's taint is there already, adopted nothing".to_owned())
+            }
             ActResult::Gone { message } | ActResult::Failed { message } | ActResult::Refused { message, .. } => {
                 (Kind::NotActed, message.clone())
             }
@@ -115,7 +121,7 @@ impl EventSender {
         let recorder = Recorder::new(client, reporter);
         while let Some(told) = self.0.recv().await {
             let type_ = match told.kind {
-                Kind::Acted | Kind::Uncordoned => EventType::Normal,
+                Kind::Acted | Kind::Uncordoned | Kind::Untainted => EventType::Normal,
                 Kind::NotActed | Kind::NeedsPerson => EventType::Warning,
             };
             let event = Event {

@@ -29,7 +29,12 @@ const fn right(
 /// Every right, least first. A test asserts that the controller makes no call beyond it.
 pub const RBAC: &[Right] = &[
     right("", "nodes", &["get", "list", "watch"], "which nodes there are, and the last look before an act"),
-    right("", "nodes", &["patch"], "cordon and its undo (spec.unschedulable and our annotation, by admission)"),
+    right(
+        "",
+        "nodes",
+        &["patch"],
+        "cordon, taint and their undo (spec.unschedulable, our taint and our annotations, by admission)",
+    ),
     right("", "pods", &["get", "list"], "pods of suspects, on demand"),
     right("", "pods", &["delete"], "DeletePod (pods of DaemonSets only, by admission)"),
     right("apps", "daemonsets", &["list", "watch"], "which DaemonSets lack pods"),

@@ -17,7 +17,7 @@ use super::hand_off::HandedOff;
 use super::policy::{ActionType, Mode};
 use super::text;
 
-pub use acted::{ActResult, acted, uncordoned};
+pub use acted::{ActResult, acted, uncordoned, untainted};
 pub use by_hand::{Cancel, Wish};
 pub use hand_off::{taken_back, timed_out};
 pub use naming::{episode_name, episode_of, operation_id};
@@ -151,6 +151,12 @@ pub struct Undo {
     /// When the cordon was removed, or found to be someone else's business.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncordoned_at: Option<Timestamp>,
+    /// We put our taint on the node, and it is ours to take off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tainted: bool,
+    /// When the taint was taken off, or found to be someone else's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untainted_at: Option<Timestamp>,
     /// Objects by which the node was handed to a remediator, each to be deleted at the end. Noted before they are made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -160,12 +166,17 @@ pub struct Undo {
 impl Undo {
     /// Whether there is something left to put back.
     pub fn is_owed(&self) -> bool {
-        self.owes_cordon() || self.owed_hand_off().is_some()
+        self.owes_cordon() || self.owes_taint() || self.owed_hand_off().is_some()
     }
 
     /// Whether the cordon is still to be taken back.
     pub const fn owes_cordon(&self) -> bool {
         self.cordoned && self.uncordoned_at.is_none()
+    }
+
+    /// Whether the taint is still to be taken off.
+    pub const fn owes_taint(&self) -> bool {
+        self.tainted && self.untainted_at.is_none()
     }
 }
 
@@ -256,7 +267,17 @@ impl Episode {
 
     /// When it has cordoned its node last, if it has.
     pub fn cordoned_at(&self) -> Option<Timestamp> {
-        let done = |step: &&StepRecord| step.action == ActionType::Cordon && step.state == StepState::Succeeded;
+        self.marked_at(ActionType::Cordon)
+    }
+
+    /// When it has put its taint on its node, if it has.
+    pub fn tainted_at(&self) -> Option<Timestamp> {
+        self.marked_at(ActionType::Taint)
+    }
+
+    /// When it has marked its node last in this way.
+    pub fn marked_at(&self, how: ActionType) -> Option<Timestamp> {
+        let done = |step: &&StepRecord| step.action == how && step.state == StepState::Succeeded;
         self.steps.iter().rev().find(done)?.acted_at
     }
 

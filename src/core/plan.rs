@@ -25,6 +25,7 @@ mod restart;
 mod scope;
 mod steps;
 mod storm;
+mod taint;
 mod turn;
 mod wishes;
 
@@ -42,6 +43,7 @@ use super::hand_off::{HandOff, HandedOff};
 use super::order::Order;
 use super::policy::History;
 use super::snapshot::{Ledger, Tri};
+use super::taint::TaintEffect;
 use super::thresholds::Thresholds;
 
 pub use super::held::HoldReason;
@@ -72,6 +74,8 @@ pub struct Held {
 pub enum Operation {
     /// Mark the node unschedulable with our annotation; refuse when it is unschedulable already.
     Cordon,
+    /// Put our taint with this effect on the node, with our annotation; refuse when one with our key is there already.
+    Taint(TaintEffect),
     /// One round of evictions of the node's pods, each with its uid as precondition; refuse when the node does not carry this
     /// episode's cordon. It is asked for again until no pod is left.
     Drain(Drain),
@@ -139,6 +143,15 @@ pub enum Effect {
         node: String,
         /// Another episode of the node for whose sake it stays cordoned.
         heir: Option<String>,
+    },
+    /// Take our taint off the node: re-read it, and only where the mark still names this episode take off taint and mark, in one
+    /// write. Either way it is done: pass the episode, where it exists, to `episode::untainted` and write it. The episode may
+    /// not exist any more.
+    Untaint {
+        /// Name of the episode.
+        episode: String,
+        /// The node.
+        node: String,
     },
     /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the episode's.
     /// Either way it is done: pass the episode to `episode::timed_out` with `why` and write it.

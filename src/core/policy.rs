@@ -12,6 +12,7 @@ use super::foreign::Asked;
 use super::hand_off::HandOff;
 use super::narrow::{Answer, Around, Lack, Narrow, pod_of};
 use super::order::{Restart, Signal};
+use super::taint::TaintEffect;
 use super::text;
 use super::window::Window;
 
@@ -30,6 +31,8 @@ pub enum Mode {
 pub enum ActionType {
     /// Marks the node unschedulable; undone when the episode ends, or by its own rule where no step has healed.
     Cordon,
+    /// Puts a taint of ours on the node; undone when the episode ends.
+    Taint,
     /// Evicts the pods of the node that we have cordoned, as their disruption budgets allow.
     Drain,
     /// Deletes the stuck DaemonSet pod.
@@ -50,8 +53,9 @@ pub enum ActionType {
 
 impl ActionType {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Cordon,
+        Self::Taint,
         Self::Drain,
         Self::DeletePod,
         Self::CleanupOrphans,
@@ -73,18 +77,24 @@ impl ActionType {
 
     /// Whether it may heal: it does more than tell people or keep pods away.
     pub const fn heals(self) -> bool {
-        !matches!(self, Self::Cordon | Self::Drain | Self::Notify)
+        !matches!(self, Self::Cordon | Self::Taint | Self::Drain | Self::Notify)
     }
 
     /// Whether it disturbs what runs on the node: so often this may be done to one node.
     pub const fn disturbs(self) -> bool {
-        !matches!(self, Self::Cordon | Self::Notify)
+        !matches!(self, Self::Cordon | Self::Taint | Self::Notify)
+    }
+
+    /// Whether it marks the node for as long as the episode lasts: it is done once, and that it cannot be done stops nothing.
+    pub const fn marks(self) -> bool {
+        matches!(self, Self::Cordon | Self::Taint)
     }
 
     /// The name as it stands in objects and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cordon => "Cordon",
+            Self::Taint => "Taint",
             Self::Drain => "Drain",
             Self::DeletePod => "DeletePod",
             Self::CleanupOrphans => "CleanupOrphans",
@@ -122,6 +132,8 @@ pub enum Action {
     /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
     /// it lasts after the end of the ladder; none = it ends with it.
     Cordon(Option<Keep>),
+    /// See [`ActionType::Taint`]. It contains, as a cordon does, and never outlasts the episode.
+    Taint(TaintEffect),
     /// See [`ActionType::Drain`]. It contains, as a cordon does: when it is done, or has failed, the next step follows at once.
     Drain(Drain),
     /// See [`ActionType::DeletePod`].
@@ -160,6 +172,14 @@ impl Action {
         }
     }
 
+    /// The effect of the taint that it puts on the node, if it does.
+    pub const fn taint(&self) -> Option<TaintEffect> {
+        match self {
+            Self::Taint(effect) => Some(*effect),
+            _ => None,
+        }
+    }
+
     /// How it drains the node, if it does.
     pub const fn drain(&self) -> Option<&Drain> {
         match self {
@@ -172,6 +192,7 @@ impl Action {
     pub const fn kind(&self) -> ActionType {
         match self {
             Self::Cordon(_) => ActionType::Cordon,
+            Self::Taint(_) => ActionType::Taint,
             Self::Drain(_) => ActionType::Drain,
             Self::DeletePod => ActionType::DeletePod,
             Self::CleanupOrphans => ActionType::CleanupOrphans,

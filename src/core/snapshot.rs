@@ -43,6 +43,10 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// Name of the episode in our cordon mark (annotation), if the node carries one.
     pub cordoned_by: Option<String>,
+    /// Whether a taint with our key is on it.
+    pub tainted: bool,
+    /// Name of the episode in the mark of our taint (annotation), if the node carries one.
+    pub tainted_by: Option<String>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s

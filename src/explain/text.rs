@@ -139,6 +139,7 @@ fn rule_for<'s>(node: &str, fault: &Fault, snapshot: &'s Snapshot, decided: &Pla
 fn act(operation: &Operation) -> String {
     match operation {
         Operation::Cordon => "Cordon".to_owned(),
+        Operation::Taint(effect) => format!("Taint({})", effect.as_str()),
         Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
         Operation::RunJob(order) => format!("{} by a Job", name(order.action)),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::timeline::Offset;
-use super::world::World;
+use super::world::{World, WorldNode};
 use crate::core::episode::{Phase, StepRecord, StepState};
 use crate::core::plan::{HoldReason, Plan};
 use crate::core::policy::{ActionType, Mode};
@@ -33,6 +33,8 @@ pub enum What {
     Unblocked,
     /// Our cordon is taken back.
     Uncordons,
+    /// Our taint is taken off.
+    Untaints,
     /// An episode has come to an end.
     Ends(Phase),
 }
@@ -64,6 +66,7 @@ struct Known {
     /// By name and beginning: a name comes again once its episode was deleted.
     ended: BTreeSet<(String, Timestamp)>,
     cordoned: BTreeSet<String>,
+    tainted: BTreeSet<String>,
     held: BTreeMap<(String, Option<String>), HoldReason>,
     blocked: BTreeMap<String, HoldReason>,
 }
@@ -101,7 +104,7 @@ impl Account {
     pub(super) fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
         self.policies(at, plan);
         self.episodes(at, world);
-        self.cordons(at, world);
+        self.marks(at, world);
         self.held(at, plan);
         let open: BTreeSet<String> = world
             .episodes
@@ -168,18 +171,20 @@ impl Account {
         self.known.ended.extend(ended);
     }
 
-    fn cordons(&mut self, at: Duration, world: &World) {
-        let now: BTreeSet<String> = world
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.view.cordoned_by.is_some())
-            .map(|(name, _)| name.clone())
-            .collect();
-        let gone: Vec<String> = self.known.cordoned.difference(&now).cloned().collect();
-        for node in gone.iter().filter(|node| world.nodes.contains_key(*node)) {
-            self.line(at, Some(node), None, What::Uncordons, "our cordon is taken back");
+    fn marks(&mut self, at: Duration, world: &World) {
+        let cordoned = marked(world, |node| node.view.cordoned_by.is_some());
+        let tainted = marked(world, |node| node.view.tainted_by.is_some());
+        let known = (&self.known.cordoned, &self.known.tainted);
+        let gone = [
+            (lost(known.0, &cordoned, world), What::Uncordons, "our cordon is taken back"),
+            (lost(known.1, &tainted, world), What::Untaints, "our taint is taken off"),
+        ];
+        for (nodes, what, message) in gone {
+            for node in nodes {
+                self.line(at, Some(&node), None, what, message);
+            }
         }
-        self.known.cordoned = now;
+        (self.known.cordoned, self.known.tainted) = (cordoned, tainted);
     }
 
     fn held(&mut self, at: Duration, plan: &Plan) {
@@ -194,6 +199,16 @@ impl Account {
         }
         self.known.held = now;
     }
+}
+
+/// The nodes that carry a mark.
+fn marked(world: &World, is_marked: impl Fn(&WorldNode) -> bool) -> BTreeSet<String> {
+    world.nodes.iter().filter(|(_, node)| is_marked(node)).map(|(name, _)| name.clone()).collect()
+}
+
+/// The nodes that carry it no longer, of those that are there.
+fn lost(known: &BTreeSet<String>, now: &BTreeSet<String>, world: &World) -> Vec<String> {
+    known.difference(now).filter(|node| world.nodes.contains_key(*node)).cloned().collect()
 }
 
 /// Whether the step was taken since the pass before. One that was passed over, since it was held for too long, never was; nor

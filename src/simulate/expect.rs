@@ -45,6 +45,7 @@ fn is(expected: &Expectation, what: What) -> bool {
         What::Held(reason) | What::Blocked(reason) => expected.held == Some(reason),
         What::Ends(phase) => expected.ends == Some(phase),
         What::Uncordons => expected.uncordons,
+        What::Untaints => expected.untaints,
         What::Happens | What::Step(_) | What::Unblocked => false,
     }
 }
@@ -55,7 +56,8 @@ fn name(expected: &Expectation) -> String {
     let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
     let would = expected.would.map(|action| format!("would {}", action.as_str()));
     let uncordons = expected.uncordons.then(|| "uncordons".to_owned());
-    does.or(would).or(held).or(ends).or(uncordons).unwrap_or_default()
+    let untaints = expected.untaints.then(|| "untaints".to_owned());
+    does.or(would).or(held).or(ends).or(uncordons).or(untaints).unwrap_or_default()
 }
 
 fn span(after: Offset, by: Option<Offset>) -> String {

@@ -122,7 +122,7 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
             (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
             (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
             (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
-            (ActionType::Cordon | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
+            (ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
         },
         (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
         (HealState::Open, _) => None,

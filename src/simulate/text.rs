@@ -95,6 +95,7 @@ fn word(what: What) -> String {
         What::Blocked(reason) => format!("blocked {reason:?}"),
         What::Unblocked => "unblocked".to_owned(),
         What::Uncordons => "uncordons".to_owned(),
+        What::Untaints => "untaints".to_owned(),
         What::Ends(phase) => format!("ends {}", phase.as_str()),
     }
 }

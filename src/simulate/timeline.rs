@@ -314,6 +314,9 @@ pub struct Expectation {
     /// A cordon of ours is taken back.
     #[serde(default, skip_serializing_if = "is_false")]
     pub uncordons: bool,
+    /// A taint of ours is taken off.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub untaints: bool,
     /// Not before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Offset>,
@@ -476,10 +479,14 @@ impl Expectation {
             self.held.is_some(),
             self.ends.is_some(),
             self.uncordons,
+            self.untaints,
             self.open_at_most.is_some(),
         ];
         let count = kinds.into_iter().filter(|is| *is).count();
-        ensure!(count == 1, "expected one of does, would, held, ends, uncordons and openAtMost, found {count} of them");
+        ensure!(
+            count == 1,
+            "expected one of does, would, held, ends, uncordons, untaints and openAtMost, found {count} of them"
+        );
         let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(end));
         ensure!(after <= by && by <= end, "expected after <= by <= the end at {end}, found {after} and {by}");
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
@@ -549,7 +556,7 @@ mod tests {
             (
                 "",
                 "{node: w-1}",
-                "expectation 1: expected one of does, would, held, ends, uncordons and openAtMost, found 0",
+                "expectation 1: expected one of does, would, held, ends, uncordons, untaints and openAtMost, found 0",
             ),
             ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
             ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
-use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned};
+use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::foreign::{self, Foreign};
 use crate::core::hand_off::HandedOff;
@@ -266,6 +266,7 @@ impl World {
             Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
+            | Effect::Untaint { node, .. }
             | Effect::TimeOutHandOff { node, .. }
             | Effect::TakeBackHandOff { node, .. }
             | Effect::WithdrawOrder { node } => node.clone(),
@@ -308,6 +309,10 @@ impl World {
                     let next = uncordoned(&known, self.now);
                     return next == known || self.write(&next);
                 }
+            }
+            Effect::Untaint { episode, node } => {
+                self.untaint(episode, node);
+                return !may_record || self.record(episode, untainted);
             }
             Effect::TimeOutHandOff { episode, handed, why, .. } => {
                 self.remediators.tell(handed);
@@ -352,6 +357,15 @@ impl World {
         }
     }
 
+    fn untaint(&mut self, episode: &str, node: &str) {
+        if let Some(node) = self.nodes.get_mut(node)
+            && node.view.tainted_by.as_deref() == Some(episode)
+        {
+            (node.view.tainted, node.view.tainted_by) = (false, None);
+            self.log.push((node.view.uid.clone(), "untaint".into()));
+        }
+    }
+
     fn write(&mut self, episode: &Episode) -> bool {
         let wish = self.wishes.get(&episode.name).map(|wish| &wish.identity);
         let stored = self.episodes.get(&episode.name).and_then(|stored| stored.identity.as_ref()).or(wish);
@@ -393,6 +407,17 @@ impl World {
                 }
                 world_node.view.unschedulable = true;
                 world_node.view.cordoned_by = Some(episode.to_owned());
+                done()
+            }
+            Operation::Taint(_) => {
+                let mark = world_node.view.tainted_by.as_deref();
+                if mark.is_some_and(|mark| mark != episode) {
+                    return None;
+                }
+                if world_node.view.tainted && mark.is_none() {
+                    return Some(ActResult::AlreadyTainted);
+                }
+                (world_node.view.tainted, world_node.view.tainted_by) = (true, Some(episode.to_owned()));
                 done()
             }
             Operation::Drain(with) => {
@@ -481,6 +506,7 @@ impl World {
 pub fn describe(operation: &Operation) -> String {
     match operation {
         Operation::Cordon => "cordon".into(),
+        Operation::Taint(_) => "taint".into(),
         Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
         Operation::RunJob(order) => format!("job {:?}", order.action),

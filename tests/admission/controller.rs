@@ -83,6 +83,42 @@ pub async fn names(all: &Callers, cases: &mut Cases) {
         .await;
 }
 
+/// Our taint and its mark, and no other taint of a Node.
+pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let by = &all.controller;
+    let ours = |effect: &str| json!({"key": "runtimehealth.io/unhealthy", "effect": effect});
+    let theirs = json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"});
+    let patch = |taints: &[&Value], mark: Value| {
+        let marks = json!({"runtimehealth.io/tainted-by": mark});
+        merge(NODE, json!({"metadata": {"annotations": marks}, "spec": {"taints": taints}}))
+    };
+    let no = ours("NoSchedule");
+    all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs]}}))).await?;
+    let bare = merge(NODE, json!({"spec": {"taints": [&theirs, &no]}}));
+    let pairs = "puts one taint runtimehealth.io/unhealthy, NoSchedule or PreferNoSchedule, with its mark";
+    cases.denied(by, "taint without its mark", bare.clone(), pairs).await;
+    let ends_pods = patch(&[&theirs, &ours("NoExecute")], json!("episode"));
+    cases.denied(by, "a taint that ends pods", ends_pods, pairs).await;
+    let no_other = "runtimehealth.io/unhealthy, no other";
+    cases.denied(by, "somebody's taint off", patch(&[&no], json!("episode")), no_other).await;
+    let same_write = "only on a node that it taints in the same write";
+    cases.denied(by, "the mark alone", patch(&[&theirs], json!("episode")), same_write).await;
+    cases.allowed(by, "taint with its mark", patch(&[&theirs, &no], json!("episode"))).await;
+    let softer = patch(&[&theirs, &ours("PreferNoSchedule")], json!("episode"));
+    cases.denied(by, "another effect", softer.clone(), pairs).await;
+    cases.denied(by, "make it another episode's", patch(&[&theirs, &no], json!("another")), same_write).await;
+    let half = merge(NODE, json!({"spec": {"taints": [&theirs]}}));
+    cases.denied(by, "the taint without the mark off", half, pairs).await;
+    cases.allowed(by, "take off its own taint", patch(&[&theirs], Value::Null)).await;
+    cases.allowed(by, "a softer one", softer).await;
+    cases.allowed(by, "take that off", patch(&[&theirs], Value::Null)).await;
+    all.admin.must(&bare).await?;
+    cases.denied(by, "put its mark on somebody's taint", patch(&[&theirs, &no], json!("episode")), same_write).await;
+    cases.denied(by, "take off somebody's taint with our key", patch(&[&theirs], Value::Null), pairs).await;
+    all.admin.must(&merge(NODE, json!({"spec": {"taints": null}}))).await?;
+    Ok(())
+}
+
 /// Cordon and uncordon, and nothing else on a Node.
 pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
     let by = &all.controller;
@@ -91,7 +127,7 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         patch["spec"] = json!({"unschedulable": unschedulable});
         patch
     };
-    let only = "the controller changes spec.unschedulable and the annotation";
+    let only = "the controller changes spec.unschedulable, spec.taints and";
     cases
         .denied(
             by,
@@ -102,7 +138,12 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     cases.denied(by, "a label", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}})), only).await;
     cases
-        .denied(by, "a taint", merge(NODE, json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}})), only)
+        .denied(
+            by,
+            "a taint",
+            merge(NODE, json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}})),
+            "runtimehealth.io/unhealthy, no other",
+        )
         .await;
     cases.denied(by, "a provider id", merge(NODE, json!({"spec": {"providerID": "x://y"}})), only).await;
     cases.denied(by, "a finalizer", merge(NODE, json!({"metadata": {"finalizers": ["example.org/x"]}})), only).await;

@@ -15,6 +15,7 @@ use nrh::core::policy::{
     Step, TopologyLimit,
 };
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
+use nrh::core::taint::TaintEffect;
 use nrh::core::window::{self, WindowType};
 use nrh::simulate::remediator::Remediator;
 use nrh::simulate::workload::Workload;
@@ -61,6 +62,7 @@ enum Event {
     LoseLedger,
     Cordon(usize),
     Uncordon(usize),
+    Taint(usize, bool),
     Replace(usize),
     DeleteEpisode(usize),
     NewLeader,
@@ -96,6 +98,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]);
     let action = prop::sample::select(vec![
         ActionType::Cordon,
+        ActionType::Taint,
         ActionType::ReleaseHungProcess,
         ActionType::CleanupOrphans,
         ActionType::RestartKubelet,
@@ -139,6 +142,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::LoseLedger),
         1 => node.clone().prop_map(Event::Cordon),
         2 => node.clone().prop_map(Event::Uncordon),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Taint(n, b)),
         1 => node.clone().prop_map(Event::Replace),
         1 => node.prop_map(Event::DeleteEpisode),
         1 => Just(Event::NewLeader),
@@ -228,10 +232,13 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::LoseLedger => world.ledger = None,
         Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
         Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
+        // Somebody takes a taint with our key off, or puts one there.
+        Event::Taint(n, is) => world.node(name(n)).view.tainted = *is,
         Event::Replace(n) => {
             let node = world.node(name(n));
             node.view.uid = format!("uid-{}-{turn}", name(n));
             (node.view.unschedulable, node.view.cordoned_by) = (false, None);
+            (node.view.tainted, node.view.tainted_by) = (false, None);
             node.report.node_uid = Some(node.view.uid.clone());
             node.claimed.clear();
         }
@@ -300,6 +307,13 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
             shadow(notify()),
         ],
         vec![cont()],
+        vec![step(Action::Taint(TaintEffect::NoSchedule)), cont(), kill(true), notify()],
+        vec![
+            step(Action::Taint(TaintEffect::PreferNoSchedule)),
+            cont(),
+            step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))),
+            short("Fix"),
+        ],
         vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), cont(), notify()],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
         vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
@@ -423,7 +437,10 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                     assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
                 }
                 if matches!(operation, Operation::Cordon) {
-                    assert!(record.undo.is_owed(), "the undo is remembered before the act");
+                    assert!(record.undo.owes_cordon(), "the undo is remembered before the act");
+                }
+                if matches!(operation, Operation::Taint(_)) {
+                    assert!(record.undo.owes_taint(), "the undo is remembered before the act");
                 }
             }
             Effect::Uncordon { episode, node, .. } => {
@@ -431,6 +448,14 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
                 if let Some(known) = snapshot.episodes.get(episode) {
                     assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
+                }
+            }
+            Effect::Untaint { episode, node } => {
+                let mark = snapshot.nodes[node].tainted_by.as_ref();
+                assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
+                if let Some(known) = snapshot.episodes.get(episode) {
+                    assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
+                    assert!(!known.is_contained(), "a taint outlasts no episode");
                 }
             }
             Effect::TimeOutHandOff { episode, handed, at, .. } => {
@@ -493,7 +518,8 @@ fn acted(snapshot: &Snapshot, node: &str, uid: &str) -> usize {
     let within = snapshot.policies[0].limits.per_node.within;
     let of_node = |e: &&Episode| e.mode == Mode::Enforce && e.node == node && e.node_uid == uid;
     let steps = snapshot.episodes.values().filter(of_node).flat_map(|episode| &episode.steps);
-    let healing = steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Notify));
+    let healing =
+        steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Notify));
     let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     touched.filter_map(|step| step.acted_at.or(step.started_at)).filter(|at| since(snapshot.now, *at) < within).count()
 }
@@ -523,7 +549,7 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
         let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
         assert!(view.unschedulable && own.is_open(), "drained without a cordon of its episode");
     }
-    if !goes_on && !matches!(operation, Operation::Cordon | Operation::Notify(_)) {
+    if !goes_on && !matches!(operation, Operation::Cordon | Operation::Taint(_) | Operation::Notify(_)) {
         assert!(acted(snapshot, node, uid) < policy.limits.per_node.acts as usize, "more acts than a node may have");
     }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
@@ -688,6 +714,7 @@ fn calm_down(world: &mut World) {
     assert!(open.is_empty(), "never ended: {open:#?}");
     for (name, node) in &world.nodes {
         assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");
+        assert!(node.view.tainted_by.is_none(), "the taint of {name} is stranded");
         assert!(node.report.order.is_none(), "the order of {name} stands for ever");
     }
     assert!(world.remediators.objects.is_empty(), "never taken back: {:?}", world.remediators.objects);
@@ -768,14 +795,14 @@ proptest! {
         for (turn, round) in rounds.iter().enumerate() {
             happen(&mut world, &round.event, turn);
             world.tick(secs(round.wait));
-            // At one moment a node sees at most its undo, its cordon and one further act, and then rest.
+            // At one moment a node sees at most its undo, its cordon and taint and one further act, and then rest.
             let (mut operations, mut drains) = (BTreeSet::new(), BTreeSet::new());
             let mut effects = Vec::new();
             for _ in 0..16 {
                 let plan = world.pass();
                 for effect in &plan.effects {
                     if let Effect::Act { operation_id, node, operation, .. } = effect
-                        && !matches!(operation, Operation::Cordon | Operation::Notify(_))
+                        && !matches!(operation, Operation::Cordon | Operation::Taint(_) | Operation::Notify(_))
                     {
                         drains.extend(matches!(operation, Operation::Drain(_)).then(|| operation_id.clone()));
                         let is_new = operations.insert((node.clone(), operation_id.clone()));
@@ -825,7 +852,7 @@ proptest! {
 fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
     let age = Duration::from_secs(number);
     let small = usize::try_from(number % 7).unwrap();
-    match what % 19 {
+    match what % 20 {
         0 => snapshot.now = jiff::Timestamp::MIN,
         1 => snapshot.now = jiff::Timestamp::MAX,
         2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
@@ -841,6 +868,7 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
             snapshot.ledger.get_or_insert_default().slots.insert(text.to_owned(), slot);
         }
         11 => snapshot.nodes.values_mut().for_each(|n| n.cordoned_by = Some(text.to_owned())),
+        18 => snapshot.nodes.values_mut().for_each(|n| n.tainted_by = Some(text.to_owned())),
         12 => {
             for report in snapshot.reports.values_mut() {
                 let many: Vec<_> = report.faults.iter().cycle().take(200).cloned().collect();

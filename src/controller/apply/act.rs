@@ -80,6 +80,7 @@ impl Applier {
     ) -> Result<ActResult, ApplyError> {
         match operation {
             Operation::Cordon => self.cordon(name, live).await,
+            Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
             Operation::RunJob(order) => self.run_job(order).await,
@@ -113,7 +114,7 @@ impl Applier {
         Ok(ActResult::Done { message: "the node is unschedulable".to_owned() })
     }
 
-    async fn patch_node(&self, name: &str, patch: &Value) -> Result<(), CallError> {
+    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<(), CallError> {
         let api = self.calls.act::<Node>();
         let what = || format!("patching Node {name}");
         let node = bounded(what, api.patch(name, &parameters(), &Patch::Merge(patch))).await?;
@@ -325,6 +326,7 @@ fn is_further_round(episode: &Episode, operation_id: &str, result: &ActResult) -
 const fn operation_name(operation: &Operation) -> &'static str {
     match operation {
         Operation::Cordon => "Cordon",
+        Operation::Taint(_) => "Taint",
         Operation::Drain(_) => "Drain",
         Operation::DeletePod(_) => "DeletePod",
         Operation::RunJob(_) => "RunJob",
@@ -340,6 +342,7 @@ const fn result_name(result: &ActResult) -> &'static str {
         ActResult::UnderWay { .. } => "UnderWay",
         ActResult::Started => "Started",
         ActResult::AlreadyCordoned => "AlreadyCordoned",
+        ActResult::AlreadyTainted => "AlreadyTainted",
         ActResult::Gone { .. } => "Gone",
         ActResult::Refused { .. } => "Refused",
         ActResult::Failed { .. } => "Failed",

@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::Node;
 
 use super::conditions;
-use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL};
+use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use crate::core::kubelet::complaint;
 use crate::core::snapshot::{NodeView, Tri};
+use crate::core::taint::TAINT_KEY;
 use crate::core::text::bounded;
 
 /// Taints by which autoscalers mark a node that they are about to remove.
@@ -50,6 +51,8 @@ pub fn view(node: &Node) -> NodeView {
         runtime_version: info.and_then(|info| version(&info.container_runtime_version, 96)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
+        tainted: is_tainted(node),
+        tainted_by: tainted_by(node),
         deleting: meta.deletion_timestamp.is_some(),
         labels,
         vetoes,
@@ -78,8 +81,23 @@ pub fn maintained(node: &Node) -> Vec<String> {
 
 /// The episode in our cordon mark, if the node carries one.
 pub fn cordoned_by(node: &Node) -> Option<String> {
+    mark(node, CORDON_ANNOTATION)
+}
+
+/// The episode in the mark of our taint, if the node carries one.
+pub fn tainted_by(node: &Node) -> Option<String> {
+    mark(node, TAINT_ANNOTATION)
+}
+
+/// Whether a taint with our key is on the node, whoever has put it there.
+pub fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == TAINT_KEY)
+}
+
+fn mark(node: &Node, annotation: &str) -> Option<String> {
     let annotations = node.metadata.annotations.as_ref()?;
-    annotations.get(CORDON_ANNOTATION).map(|episode| bounded(episode, 253))
+    annotations.get(annotation).map(|episode| bounded(episode, 253))
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub enum ActResult {
     Started,
     /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
     AlreadyCordoned,
+    /// Somebody else's taint with our key is on the node; nothing was touched and nothing is ours to undo.
+    AlreadyTainted,
     /// The pod with that uid is gone; nothing was touched.
     Gone {
         /// One sentence.
@@ -74,7 +76,7 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.acted_at = Some(now);
             match action {
                 // None of them heals: there is no cure to wait for.
-                ActionType::Cordon | ActionType::Drain | ActionType::Notify => {
+                ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify => {
                     step.finish(StepState::Succeeded, &message, now);
                 }
                 _ => {
@@ -92,6 +94,10 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.finish(StepState::Succeeded, "already unschedulable, adopted nothing", now);
             next.undo.cordoned = false;
         }
+        ActResult::AlreadyTainted => {
+            step.finish(StepState::Succeeded, "somebody else's taint is there already, adopted nothing", now);
+            next.undo.tainted = false;
+        }
         ActResult::Gone { message } => {
             step.reason = Some(OutcomeReason::TargetGone);
             step.finish(StepState::Refused, &message, now);
@@ -101,12 +107,13 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.finish(StepState::Refused, &message, now);
             match action {
                 ActionType::Cordon => next.undo.cordoned = false,
+                ActionType::Taint => next.undo.tainted = false,
                 // Somebody else's is there: nothing was made for it.
                 ActionType::HandOff if reason == OutcomeReason::Protected => next.undo.forget_hand_off(operation_id),
                 _ => {}
             }
         }
-        // A failed cordon stays owed: the call may have reached the API server all the same.
+        // A failed cordon or taint stays owed: the call may have reached the API server all the same.
         ActResult::Failed { message } => {
             step.reason = Some(OutcomeReason::CallFailed);
             step.finish(StepState::Failed, &message, now);
@@ -122,6 +129,17 @@ pub fn uncordoned(episode: &Episode, now: Timestamp) -> Episode {
     let mut next = episode.clone();
     if next.undo.owes_cordon() {
         next.undo.uncordoned_at = Some(now);
+    }
+    next.conclude(now);
+    next
+}
+
+/// The episode after its taint was taken off the node, or found to be someone else's business.
+#[must_use]
+pub fn untainted(episode: &Episode, now: Timestamp) -> Episode {
+    let mut next = episode.clone();
+    if next.undo.owes_taint() {
+        next.undo.untainted_at = Some(now);
     }
     next.conclude(now);
     next

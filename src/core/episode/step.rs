@@ -9,6 +9,7 @@ use crate::core::fault::{MAX_LINE, Target};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{OutcomeReason, Restart, Signal};
 use crate::core::policy::ActionType;
+use crate::core::taint::TaintEffect;
 use crate::core::text;
 
 /// Where a step is carried out.
@@ -76,6 +77,9 @@ pub struct StepRecord {
     /// To whom the node is handed, for `HandOff`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
+    /// What the taint does, for `Taint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<TaintEffect>,
     /// How the node is drained, for `Drain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
@@ -127,9 +131,17 @@ impl StepRecord {
         let careless = self.restart.as_ref().filter(|with| with.even_if_unsafe).map(|_| "even if unsafe".to_owned());
         let stopped = self.restart.as_ref().filter(|with| with.even_if_stopped).map(|_| "even if stopped".to_owned());
         let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
+        let effect = self.taint.map(|effect| effect.as_str().to_owned());
         let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
-        let more: Vec<String> =
-            signal.into_iter().chain(kind).chain(unit).chain(careless).chain(stopped).chain(forced).collect();
+        let more: Vec<String> = signal
+            .into_iter()
+            .chain(effect)
+            .chain(kind)
+            .chain(unit)
+            .chain(careless)
+            .chain(stopped)
+            .chain(forced)
+            .collect();
         let action = self.action.as_str();
         if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }

@@ -17,6 +17,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         signal: ladder::signal(&step.action),
         restart: ladder::restart_with(&step.action),
         hand_off: step.action.hand_off().cloned(),
+        taint: step.action.taint(),
         drain: step.action.drain().cloned(),
         rung: standing.rung,
         lane,
@@ -39,6 +40,9 @@ pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
     if record.action == ActionType::Cordon {
         (episode.undo.cordoned, episode.undo.uncordoned_at) = (true, None);
     }
+    if record.action == ActionType::Taint {
+        (episode.undo.tainted, episode.undo.untainted_at) = (true, None);
+    }
     hand_off::owe(episode, record);
 }
 
@@ -51,6 +55,7 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
         && ladder::signal(&step.action) == record.signal
         && ladder::restart_with(&step.action) == record.restart
         && step.action.hand_off() == record.hand_off.as_ref()
+        && step.action.taint() == record.taint
         && step.action.drain() == record.drain.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }

@@ -9,7 +9,7 @@ use super::scope::Scope;
 use super::turn::Turn;
 use super::{
     Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment,
-    scope, wishes,
+    scope, taint, wishes,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
@@ -132,8 +132,9 @@ fn leftovers<'a>(
         let episodes: Vec<&Episode> = mine.into_iter().flatten().map(|turn| &turn.episode).collect();
         let order = leftovers::order(ctx, facts, &episodes);
         let mark = ending::stray_mark(ctx, facts, |name| slots.holds(name));
-        if mine.is_some() || order.is_some() || mark.is_some() {
-            gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark));
+        let taint = taint::stray(ctx, facts, |name| slots.holds(name));
+        if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
+            gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
         }
     }
     gone

@@ -1,9 +1,10 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, hand_off, kept, readiness};
+use super::{Ctx, Effect, Wake, hand_off, kept, readiness, taint};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::policy::{Mode, Policy};
+use crate::core::snapshot::NodeView;
 
 /// The policy in whose name an episode acts, if it is still there.
 pub(super) fn policy_of<'a>(ctx: Ctx<'a>, episode: &Episode) -> Option<&'a Policy> {
@@ -35,6 +36,9 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
     let first = facts.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);
     if !episode.phase.is_final() && first.is_some_and(|first| first.name != episode.name) {
         return Some(format!("another episode of node {} is open", episode.node));
+    }
+    if taint::was_removed(ctx, facts, episode) {
+        return Some(format!("{STOPPED_BY_A_PERSON}our taint was taken off node {} by hand", episode.node));
     }
     was_uncordoned(ctx, facts, episode)
         .then(|| format!("{STOPPED_BY_A_PERSON}node {} was uncordoned by hand", episode.node))
@@ -107,6 +111,9 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
     if let Some(back) = hand_off::take_back(ctx, episode) {
         return Some(back);
     }
+    if let Some(back) = taint::take_back(ctx, facts, episode) {
+        return Some(back);
+    }
     let until = kept::until(ctx, episode).filter(|until| !episode.phase.is_final() && *until > ctx.snapshot.now);
     if let Some(until) = until {
         kept::contain(ctx, episode, until, wake);
@@ -137,13 +144,17 @@ pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -
 pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.cordoned_by.as_deref()?;
-    let is_stray = match ctx.snapshot.episodes.get(mark) {
-        Some(episode) => !episode.is_live() && episode.node_uid == view.uid,
-        // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
-        None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
-    };
-    is_stray.then(|| {
+    is_stray(ctx, view, mark, is_slot).then(|| {
         let heir = kept::heir(ctx, facts, None).map(|heir| heir.name.clone());
         Effect::Uncordon { episode: mark.to_owned(), node: facts.name.to_owned(), heir }
     })
+}
+
+/// Whether no episode stands behind a mark on the node.
+pub(super) fn is_stray(ctx: Ctx<'_>, view: &NodeView, mark: &str, is_slot: impl Fn(&str) -> bool) -> bool {
+    match ctx.snapshot.episodes.get(mark) {
+        Some(episode) => !episode.is_live() && episode.node_uid == view.uid,
+        // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
+        None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
+    }
 }

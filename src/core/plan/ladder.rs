@@ -30,7 +30,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::HandOff(_), kind) => remediator::helps(kind),
-        (Action::Cordon(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
+        (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
@@ -67,13 +67,13 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
     let is_kept = rule.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))));
     let is_for_healing = match step.action {
         Action::Cordon(keep) => keep.is_none(),
-        Action::Drain(_) => !is_kept,
+        Action::Taint(_) | Action::Drain(_) => !is_kept,
         _ => false,
     };
     if !is_for_healing || healing.peek().is_none() || healing.any(|action| applies(action, fault, facts).is_ok()) {
         return Ok(());
     }
-    Err("no step of the rule can heal it, so the node is not cordoned or drained for it")
+    Err("no step of the rule can heal it, so the node is not kept from pods or drained for it")
 }
 
 /// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
@@ -91,7 +91,7 @@ pub(super) fn climb<'r>(
             standing.rung += 1;
             if step.on_failure == OnFailure::Stop
                 && step.mode == Mode::Enforce
-                && step.action.kind() != ActionType::Cordon
+                && !step.action.kind().marks()
                 && !drain::is_done(step, episode)
             {
                 let number = standing.rung;
@@ -130,7 +130,8 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
     let Some(episode) = episode else { return false };
     // It lasts for the whole episode, unless a remediator has opened the node.
     let is_lasting = episode.undo.uncordoned_at.is_none();
-    if step.action.kind() == ActionType::Cordon && is_lasting && episode.cordoned_at().is_some() {
+    let kind = step.action.kind();
+    if kind.marks() && (is_lasting || kind == ActionType::Taint) && episode.marked_at(kind).is_some() {
         return true;
     }
     if drain::is_done(step, Some(episode)) {
@@ -223,7 +224,7 @@ pub(super) fn may_take(
         may_be_touched(facts, &seen.fault)?;
     }
     match &step.action {
-        Action::Cordon(_) | Action::Notify { .. } => Ok(Lane::Api),
+        Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Lane::Api),
         Action::HandOff(with) => hand_off::is_proven(ctx, with).map(|()| Lane::Api),
         Action::Drain(_) => drain::is_proven(ctx).map(|()| Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
@@ -403,6 +404,7 @@ pub(super) fn operation(
     let mut allow = false;
     let action = match &step.action {
         Action::Cordon(_) => return Some(Operation::Cordon),
+        Action::Taint(effect) => return Some(Operation::Taint(*effect)),
         Action::Drain(with) => return Some(Operation::Drain(with.clone())),
         Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
         Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),

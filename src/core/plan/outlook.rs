@@ -104,6 +104,9 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
         if let Some(handed) = episode.undo.owed_hand_off().filter(|_| !episode.has_work()) {
             return format!("deleting {handed} of episode {}", episode.name);
         }
+        if episode.undo.owes_taint() && !episode.has_work() {
+            return format!("taking the taint of episode {} off", episode.name);
+        }
         if episode.undo.is_owed() && !episode.has_work() {
             return format!("putting back the cordon of episode {}", episode.name);
         }

@@ -145,7 +145,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
         ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
         match step.action {
             Action::Cordon(keep) => keeps |= keep.is_some(),
-            Action::Drain(_) => {}
+            Action::Taint(_) | Action::Drain(_) => {}
             _ => return Ok(()),
         }
         standing.rung += 1;
