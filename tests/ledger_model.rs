@@ -210,6 +210,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         approved_by: None,
         started_at: acted.then(now),
         continued_at: None,
+        quiet_rounds: 0,
         acted_at: acted.then(now),
         clean_since: None,
         finished_at: None,

@@ -18,6 +18,8 @@ mod drains;
 mod endings;
 #[path = "plan/hand_offs.rs"]
 mod hand_offs;
+#[path = "plan/hard_drains.rs"]
+mod hard_drains;
 #[path = "plan/healing.rs"]
 mod healing;
 #[path = "plan/kept.rs"]

@@ -77,7 +77,9 @@ impl Events {
     pub fn acted(&self, node: &Node, episode: &str, action: &'static str, result: &ActResult) {
         let (kind, what) = match result {
             ActResult::Done { message } if action == "Notify" => (Kind::NeedsPerson, message.clone()),
-            ActResult::Done { message } | ActResult::UnderWay { message } => (Kind::Acted, message.clone()),
+            ActResult::Done { message } | ActResult::UnderWay { message } | ActResult::Quiet { message } => {
+                (Kind::Acted, message.clone())
+            }
             ActResult::Started if action == "HandOff" => (Kind::Acted, "handed off; its remediator answers".to_owned()),
             ActResult::Started => (Kind::Acted, "ordered; the node answers".to_owned()),
             ActResult::AlreadyCordoned => (Kind::NotActed, "already unschedulable, adopted nothing".to_owned()),

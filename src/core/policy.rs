@@ -326,6 +326,11 @@ impl Rule {
         self.steps.iter().any(Step::acts)
     }
 
+    /// Whether it cordons the node for longer than it heals: for its own sake.
+    pub fn keeps_cordon(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))))
+    }
+
     /// The first rung from this one on that only tells people; the end of the ladder where there is none.
     pub fn telling_rung(&self, from: u32) -> u32 {
         let tells = |step: &Step| step.mode == Mode::Enforce && matches!(step.action, Action::Notify { .. });

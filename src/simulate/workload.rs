@@ -8,9 +8,6 @@ use crate::core::drain::{Answer, Drain, NodePod, Owner, PodState, Round, hung};
 use crate::core::episode::{ActResult, since};
 use crate::core::fault::{Fault, PodRef};
 
-/// Time between two rounds of a drain, by which they are counted.
-const ROUND: u64 = 10;
-
 /// One pod.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -27,8 +24,15 @@ pub struct Workload {
 impl Workload {
     /// A pod that a controller makes again elsewhere, and that ends within that time.
     pub const fn new(pod: PodRef, takes: Duration) -> Self {
-        let pod =
-            NodePod { pod, owner: Owner::Controller, state: PodState::Live, has_empty_dir: false, is_ours: false };
+        let pod = NodePod {
+            pod,
+            owner: Owner::Controller,
+            state: PodState::Live,
+            has_empty_dir: false,
+            is_ours: false,
+            has_no_grace: false,
+            is_back: false,
+        };
         Self { pod, budget: None, takes, evicted_at: None }
     }
 
@@ -38,18 +42,19 @@ impl Workload {
     }
 }
 
-/// One round of evictions, of a drain that began so long ago.
+/// One round of evictions, of an operation that began so long ago.
 pub(super) fn drain<'f>(
     workloads: &mut [Workload],
     with: &Drain,
     faults: impl Iterator<Item = &'f Fault>,
     now: Timestamp,
+    operation: &str,
     age: Duration,
 ) -> ActResult {
     let pods: Vec<NodePod> = workloads.iter().map(|workload| workload.pod.clone()).collect();
-    let mut round = Round::begin(with, &pods, &hung(faults), age.as_secs() / ROUND);
+    let mut round = Round::begin(with, &pods, &hung(faults), &format!("{operation}/{}", age.as_secs()));
     while let Some(pod) = round.take() {
-        let answer = match workloads.iter_mut().find(|workload| workload.pod.pod == pod) {
+        let answer = match workloads.iter_mut().find(|workload| workload.pod.pod == pod.pod) {
             None => Answer::Gone,
             Some(Workload { budget: Some(budget), .. }) => {
                 Answer::Refused(format!("PodDisruptionBudget {budget} lets none go"))
@@ -63,5 +68,5 @@ pub(super) fn drain<'f>(
         round.answered(pod, answer);
     }
     let message = round.sentence();
-    if round.left() == 0 { ActResult::Done { message } } else { ActResult::UnderWay { message } }
+    if round.left() == 0 { ActResult::Quiet { message } } else { ActResult::UnderWay { message } }
 }

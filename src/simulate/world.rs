@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
+use crate::core::drain::cannot_end;
 use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::foreign::{self, Foreign};
@@ -426,7 +427,7 @@ impl World {
                 let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
                 let began = step.started_at.unwrap_or(now);
                 let faults = world_node.sick.iter().map(|sick| &sick.fault);
-                Some(workload::drain(&mut world_node.workloads, with, faults, now, since(now, began)))
+                Some(workload::drain(&mut world_node.workloads, with, faults, now, id, since(now, began)))
             }
             Operation::DeletePod(pod) => {
                 let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
@@ -481,7 +482,9 @@ impl World {
             }
         }
         for node in self.nodes.values_mut() {
-            node.workloads.retain(|workload| !workload.is_gone(self.now));
+            if node.ends_pods() {
+                node.workloads.retain(|workload| !workload.is_gone(self.now));
+            }
             if let Some(heartbeat) = &mut node.report.heartbeat {
                 heartbeat.arrived += wait;
             }
@@ -543,6 +546,13 @@ impl WorldNode {
     pub fn set_condition(&mut self, kind: &str, condition: Option<Foreign>) {
         let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
         self.view.conditions = foreign::sorted(others.chain(condition));
+    }
+
+    /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.
+    fn ends_pods(&self) -> bool {
+        let works = self.report.heartbeat.as_ref().map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let known = works != Tri::False;
+        known && cannot_end(Tri::True, Tri::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
     }
 
     /// The probe reports what is so.

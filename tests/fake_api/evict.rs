@@ -11,6 +11,12 @@ impl Store {
     /// time.
     pub(super) fn evict(&mut self, call: &Call) -> Reply {
         let (target, mut pod) = (call.target.object(), self.found(&call.target.object())?);
+        let is_denied = |(verb, denied): &(String, String)| verb == "create" && denied == "pods/eviction";
+        if self.denied.iter().any(is_denied) {
+            let name = target.name.as_deref().unwrap_or_default();
+            let why = "User \"controller\" cannot create resource \"pods/eviction\" in API group \"\"";
+            return Err((403, "Forbidden", format!("pods \"{name}\" is forbidden: {why}")));
+        }
         let options = &call.body["deleteOptions"];
         let uid = &options["preconditions"]["uid"];
         if !uid.is_null() && *uid != pod["metadata"]["uid"] {

@@ -154,7 +154,15 @@ impl Store {
             .filter(|(target, object)| call.target.holds(target) && selected(object, &call.query))
             .map(|(_, object)| object)
             .collect();
-        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+        let number = |key: &str| call.query.get(key).and_then(|value| value.parse::<usize>().ok());
+        let (from, left) = (number("continue").unwrap_or(0), items.len());
+        let page: Vec<&Value> = items.into_iter().skip(from).take(number("limit").unwrap_or(left)).collect();
+        let next = from + page.len();
+        let mut metadata = json!({"resourceVersion": self.version.to_string()});
+        if next < left {
+            metadata["continue"] = json!(next.to_string());
+        }
+        json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": page})
     }
 
     fn create(&mut self, call: &Call) -> Reply {
@@ -265,7 +273,8 @@ fn selected(object: &Value, query: &BTreeMap<String, String>) -> bool {
     let by_field = query.get("fieldSelector").is_none_or(|selector| {
         selector.split(',').all(|part| {
             let (field, value) = part.split_once('=').unwrap();
-            object.pointer(&format!("/{}", field.replace('.', "/"))) == Some(&json!(value))
+            let (field, is_wanted) = field.strip_suffix('!').map_or((field, true), |field| (field, false));
+            (object.pointer(&format!("/{}", field.replace('.', "/"))) == Some(&json!(value))) == is_wanted
         })
     });
     by_label && by_field

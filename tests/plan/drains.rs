@@ -32,7 +32,7 @@ fn a_node_is_cordoned_drained_and_then_healed() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.node("n1").workloads[1].pod.owner = Owner::DaemonSet;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
     let done = drained(&world);
     assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left that was to go"));
     assert_eq!(world.only_episode().phase, Phase::Succeeded);
@@ -96,7 +96,7 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     // One that has done its work is in nobody's way.
     let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
     world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
     // Nor does anything harsher follow where it cannot be done at all.
     let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
     world.pass();
@@ -201,25 +201,24 @@ fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.policies[0].limits.per_node = NodeLimit { acts: 1, within: secs(7_200) };
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "drain", "drain"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain"]);
     assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
 }
 
 #[test]
 fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
-    // A kill does nothing about a kubelet that is down.
+    // A kill does nothing about a disk that is full.
     let mut world =
-        World::sick(fault(FaultType::KubeletDown, "k"), Cure::Nothing, &[cordon(), drain(), kill(true), notify()]);
+        World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[cordon(), drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
     let kept = step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })));
-    let mut world =
-        World::sick(fault(FaultType::KubeletDown, "k"), Cure::Nothing, &[kept, drain(), kill(true), notify()]);
+    let mut world = World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "notify"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify"]);
     assert!(world.only_episode().is_contained() && world.nodes["n1"].workloads.is_empty());
     // New pods do not make it worse, so the old ones may stay.
     let full = fault(FaultType::ExitedContainerPileUp, "c");
@@ -241,7 +240,7 @@ fn a_node_is_drained_once_for_all_its_faults() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
     world.infect("n1", plugin(), Cure::Kill);
     world.run(secs(600));
-    assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 2, "{:?}", world.did());
+    assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
     assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::Healed));
 }
 

@@ -15,6 +15,7 @@ pub fn drain(step: &PolicyStep) -> Option<Drain> {
         grace_period_seconds: with.grace_period.and_then(|period| u32::try_from(period.get().as_secs()).ok()),
         delete_empty_dir_data: with.delete_empty_dir_data.unwrap_or(false),
         force: with.force.unwrap_or(false),
+        even_if_runtime_hangs: with.even_if_runtime_hangs.unwrap_or(false),
         except_namespaces: with.except_namespaces,
     })
 }
@@ -23,11 +24,15 @@ pub fn drain(step: &PolicyStep) -> Option<Drain> {
 pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     let Some(with) = &step.drain else { return };
     if step.action != ActionType::Drain {
-        errors.push(format!("{at}.drain: goes with action Drain, found {}", step.action.as_str()));
+        errors.push(format!(
+            "{at}.drain: goes with action Drain, found {}: take `drain` out, or make the action Drain",
+            step.action.as_str()
+        ));
     }
     for name in with.except_namespaces.iter().filter(|name| !is_namespace(name)) {
         errors.push(format!(
-            "{at}.drain.exceptNamespaces: expected the name of a namespace, with `*` at its end at most, found {name:?}"
+            "{at}.drain.exceptNamespaces: expected the name of a namespace, with `*` at its end at most, found {name:?}: name \
+             each one, or what they begin with"
         ));
     }
 }
@@ -39,11 +44,12 @@ pub(super) fn check_place(steps: &[PolicyStep], at: &str, errors: &mut Vec<Strin
         match step.action {
             ActionType::Cordon => cordons.push(step.mode),
             ActionType::Drain if cordons.is_empty() => errors.push(format!(
-                "{at}.steps[{i}]: expected a Cordon before Drain in the ladder, found none: evicted pods would come back"
+                "{at}.steps[{i}]: expected a Cordon before Drain in the ladder, found none, so evicted pods would come back: put \
+                 a step with action Cordon before it"
             )),
             ActionType::Drain if step.mode == Mode::Enforce && !cordons.contains(&Mode::Enforce) => errors.push(format!(
-                "{at}.steps[{i}]: expected a Cordon of mode Enforce before Drain, found only a dry run: evicted pods would \
-                 come back"
+                "{at}.steps[{i}]: expected a Cordon of mode Enforce before Drain, found only a dry run, so evicted pods would \
+                 come back: make that Cordon Enforce, or the Drain a dry run, too"
             )),
             _ => {}
         }

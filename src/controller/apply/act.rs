@@ -15,8 +15,9 @@ use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::events::Kind;
 use crate::controller::jobs;
+use crate::core::drain::hung;
 use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
-use crate::core::fault::{FaultType, PodRef};
+use crate::core::fault::{Fault, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
 use crate::core::stuck;
@@ -60,13 +61,14 @@ impl Applier {
             }
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
+        let next = episode::acted(&live.episode, operation_id, result.clone(), self.clock.now());
+        let result = told(&next, operation_id, result);
         // Of an act in rounds, people hear of its beginning and its end.
         if !is_further_round(&live.episode, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
             tracing::info!(episode = name, node, operation = operation_id, act = kind, result = ?result, "acted");
             self.events.acted(&live.node, name, kind, &result);
         }
-        let next = episode::acted(&live.episode, operation_id, result, self.clock.now());
         self.write_episode(&next).await
     }
 
@@ -288,7 +290,12 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
 /// worse.
 fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason, String)> {
     let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
-    let fault = faults.iter().find(|fault| fault.kind == FaultType::HungContainer && fault.is_about_pod(&pod.uid))?;
+    let is_hung = |fault: &&Fault| {
+        let is_its = hung([*fault]).contains_key(&pod.uid);
+        // With a runtime that does not answer nobody can say what hangs; and it could not delete.
+        is_its || fault.kind.is_of_runtime()
+    };
+    let fault = faults.iter().find(is_hung)?;
     let message = format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject);
     Some((OutcomeReason::Protected, message))
 }
@@ -317,6 +324,16 @@ fn replacement(old: &Value, new: Value) -> Value {
     Value::Object(new)
 }
 
+/// A quiet round as what it has come to: one that goes on, or the end.
+fn told(next: &Episode, operation_id: &str, result: ActResult) -> ActResult {
+    let ActResult::Quiet { message } = result else { return result };
+    match next.steps.iter().find(|step| step.operation_id == operation_id) {
+        Some(step) if step.state == StepState::Succeeded => ActResult::Done { message: step.message.clone() },
+        Some(step) => ActResult::UnderWay { message: step.message.clone() },
+        None => ActResult::UnderWay { message },
+    }
+}
+
 /// Whether this was one more round of an act that goes on.
 fn is_further_round(episode: &Episode, operation_id: &str, result: &ActResult) -> bool {
     let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
@@ -339,7 +356,7 @@ const fn operation_name(operation: &Operation) -> &'static str {
 const fn result_name(result: &ActResult) -> &'static str {
     match result {
         ActResult::Done { .. } => "Done",
-        ActResult::UnderWay { .. } => "UnderWay",
+        ActResult::UnderWay { .. } | ActResult::Quiet { .. } => "UnderWay",
         ActResult::Started => "Started",
         ActResult::AlreadyCordoned => "AlreadyCordoned",
         ActResult::AlreadyTainted => "AlreadyTainted",
@@ -359,6 +376,29 @@ mod tests {
         let patch = replacement(&old, json!({"a": 2, "target": {"pid": 8}}));
         assert_eq!(patch, json!({"a": 2, "target": {"pid": 8, "wchan": null}, "gone": null}));
         assert_eq!(replacement(&Value::Null, json!({"a": 1})), json!({"a": 1}));
+    }
+
+    #[test]
+    fn whatever_hangs_below_a_pod_keeps_it_from_being_deleted() {
+        let of = |kind: &str, uid: &str| -> NodeRuntimeHealth {
+            let subject = json!({"kind": "Container", "pod": {"namespace": "d", "name": "p", "uid": uid}});
+            let fault = json!({"id": "f", "type": kind, "severity": "High", "state": "Suspected", "message": "m",
+                "firstSeen": "2025-01-01T00:00:00Z", "subject": subject});
+            let report = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+                "metadata": {"name": "w1"}, "spec": {}, "status": {"faults": [fault]}});
+            serde_json::from_value(report).unwrap()
+        };
+        let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+        let spares = |kind: &str, uid: &str| hung_below(&of(kind, uid), &pod).is_some();
+        let below =
+            ["HungContainer", "RuntimeClientHung", "NetworkPluginHung", "UninterruptibleProcess", "FrozenCgroup"];
+        for kind in below {
+            assert!(spares(kind, "u") && !spares(kind, "other"), "{kind}");
+        }
+        for kind in ["RuntimeUnreachable", "RuntimeListHung", "RuntimeUpdateBlocked"] {
+            assert!(spares(kind, "other"), "{kind}");
+        }
+        assert!(!spares("ContainerStuck", "u"));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::api::{Api, ListParams, PostParams};
@@ -14,21 +15,28 @@ use tokio::time::Instant;
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
+use crate::controller::cache::report;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded};
-use crate::core::drain::{Answer, Drain, NodePod, Owner, PodState, Round, hung};
+use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
 use crate::core::episode::{ActResult, since};
-use crate::core::fault::{MAX_LINE, PodRef};
+use crate::core::fault::MAX_LINE;
+use crate::core::order::OutcomeReason;
+use crate::core::snapshot::Tri;
 use crate::core::text::bounded as cut;
 
 /// Most pods in one answer; each is stripped before the next page is asked for.
 const PAGE: u32 = 100;
-/// Most pages: no kubelet takes that many pods.
+/// Most pages: no kubelet takes that many pods. Those that have ended, which may be thousands, are not listed.
 const MAX_PAGES: u32 = 20;
+/// Taint of a node that is cordoned.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// No further eviction is asked for when a round has taken this long: other nodes wait for it.
 const ROUND: Duration = Duration::from_secs(5);
-/// Time between two rounds, by which they are counted.
-const APART: u64 = 10;
+/// Selects the pods that have not ended.
+const LIVE: &str = ",status.phase!=Succeeded,status.phase!=Failed";
+/// Cause by which the API server says that the namespace of an object is being deleted.
+const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// Annotation of a pod that only mirrors one that the kubelet has from a file.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -43,46 +51,68 @@ impl Applier {
             )));
         }
         let began = Instant::now();
-        let pods = self.pods_of(&episode.node).await?;
         let faults = live.report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
+        if !with.even_if_runtime_hangs {
+            let heartbeat = report::view(&live.report).heartbeat;
+            let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
+            if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = cannot_end(view.ready, works, faults) {
+                let node = &episode.node;
+                return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
+            }
+        }
+        let Some(pods) = self.pods_of(&episode.node, episode.cordoned_at()).await? else {
+            return Ok(ActResult::Refused {
+                reason: OutcomeReason::Protected,
+                message: format!(
+                    "Node {} has more pods that have not ended than any kubelet takes: expected at most {}, found more; see \
+                     who binds pods to it (kubectl get pods -A --field-selector spec.nodeName={})",
+                    episode.node,
+                    PAGE * MAX_PAGES,
+                    episode.node
+                ),
+            });
+        };
         let first = episode.steps.iter().find(|step| step.operation_id == operation).and_then(|step| step.started_at);
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
-        let mut round = Round::begin(with, &pods, &hung(faults), age.as_secs() / APART);
+        let mut round = Round::begin(with, &pods, &hung(faults), &format!("{operation}/{}", age.as_secs()));
         while let Some(pod) = round.take() {
             // Another leader may be at it by now.
             if self.leadership.term(Instant::now()).is_none() {
                 return Err(ApplyError::NotLeading);
             }
             let answer = self.evict(&pod, with).await;
-            tracing::debug!(node = episode.node, pod = %pod, answer = ?answer, "eviction");
+            tracing::debug!(node = episode.node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
                 round.stop("the API server takes its time");
             }
         }
         let message = round.sentence();
-        Ok(if round.left() == 0 { ActResult::Done { message } } else { ActResult::UnderWay { message } })
+        Ok(if round.left() == 0 { ActResult::Quiet { message } } else { ActResult::UnderWay { message } })
     }
 
-    /// All pods of a node. More of them than any kubelet takes are an error: nobody could say that none is left.
-    async fn pods_of(&self, node: &str) -> Result<Vec<NodePod>, ApplyError> {
+    /// All pods of a node that have not ended, as the API server has them now: a list that names no resource version is not served
+    /// from an old cache. More of them than any kubelet takes are none: nobody could say that none is left.
+    async fn pods_of(&self, node: &str, cordoned_at: Option<Timestamp>) -> Result<Option<Vec<NodePod>>, ApplyError> {
         let api = Api::<Pod>::all(self.calls.watches());
-        let mut params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
+        let mut params = ListParams::default().fields(&format!("spec.nodeName={node}{LIVE}")).limit(PAGE);
         let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
             let page = bounded(|| format!("listing the pods of Node {node}"), api.list(&params)).await?;
             // The server has selected them; one that is not bound to the node is none of its pods whatever it says.
             let of_node = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-            found.extend(page.items.iter().filter(of_node).map(read));
+            found.extend(page.items.iter().filter(of_node).map(|pod| read(pod, cordoned_at)));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
-                None => return Ok(found),
+                None => return Ok(Some(found)),
             }
         }
-        Err(ApplyError::NotNow(format!("Node {node} has more pods than {}: expected fewer", PAGE * MAX_PAGES)))
+        Ok(None)
     }
 
-    async fn evict(&self, pod: &PodRef, with: &Drain) -> Answer {
+    async fn evict(&self, pod: &NodePod, with: &Drain) -> Answer {
+        let grace = with.grace_for(pod).map(i64::from);
+        let pod = &pod.pod;
         let eviction = Eviction {
             metadata: ObjectMeta {
                 name: Some(pod.name.clone()),
@@ -90,7 +120,7 @@ impl Applier {
                 ..ObjectMeta::default()
             },
             delete_options: Some(DeleteOptions {
-                grace_period_seconds: with.grace_period_seconds.map(i64::from),
+                grace_period_seconds: grace,
                 preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
                 ..DeleteOptions::default()
             }),
@@ -101,9 +131,21 @@ impl Applier {
         let call = api.create_subresource::<_, Status>("eviction", &pod.name, &params, &eviction);
         match bounded(|| format!("evicting Pod {pod}"), call).await {
             Ok(_) => Answer::Accepted,
-            Err(error) => answer(&error),
+            Err(error) => {
+                if is_without_right(&error) {
+                    // Whatever was known of it: nothing is begun on the strength of that, and it is asked for again at once.
+                    self.cache.lock().note_may_evict(Tri::Unknown, Instant::now());
+                    self.cache.wake();
+                }
+                answer(&error)
+            }
         }
     }
+}
+
+/// Whether the controller itself has not the right; an admission policy that spares one pod says it in its own words.
+fn is_without_right(error: &CallError) -> bool {
+    error.code() == Some(403) && error.line().contains("cannot create resource \"pods/eviction\"")
 }
 
 /// What a refusal says.
@@ -116,15 +158,21 @@ fn answer(error: &CallError) -> Answer {
         },
     };
     let said = cut(&status.message, MAX_LINE);
+    let is_ending =
+        status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == NAMESPACE_ENDS);
     match status.code {
+        // Its namespace takes it along.
+        403 if is_ending => Answer::Refused("its namespace is being deleted, and it with that".to_owned()),
+        403 if is_without_right(error) => Answer::Stop("the controller may not evict pods any more".to_owned()),
         404 => Answer::Gone,
         // Another pod has its name by now, or somebody writes to it: the next round looks anew, and it is not done before that.
         409 => Answer::Refused("it was changed meanwhile, and is looked at anew".to_owned()),
         429 => match budgets(status) {
             Some(why) => Answer::Refused(why),
-            // Not a budget: the server itself has enough to do.
-            None => Answer::Stop(format!("the API server asks for patience: {said}")),
+            // Not a budget: the server itself has enough to do, or a webhook spares this one.
+            None => Answer::Busy(format!("asked for patience: {said}")),
         },
+        502 | 503 => Answer::Stop(format!("{said} ({})", status.code)),
         code => Answer::Refused(format!("{said} ({code})")),
     }
 }
@@ -142,7 +190,10 @@ fn budgets(status: &Status) -> Option<String> {
 }
 
 /// A pod, stripped to what a drain needs.
-fn read(pod: &Pod) -> NodePod {
+fn read(pod: &Pod, cordoned_at: Option<Timestamp>) -> NodePod {
+    let spec = pod.spec.as_ref();
+    let tolerations = spec.and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+    let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let annotations: Option<&BTreeMap<String, String>> = pod.metadata.annotations.as_ref();
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
@@ -161,9 +212,23 @@ fn read(pod: &Pod) -> NodePod {
             _ => PodState::Live,
         },
         has_empty_dir: volumes.iter().any(|volume| volume.empty_dir.is_some()),
+        has_no_grace: spec.and_then(|spec| spec.termination_grace_period_seconds).is_some_and(|own| own <= 0),
+        is_back: tolerations.iter().any(tolerates_cordon) && made.zip(cordoned_at).is_some_and(|(made, at)| made > at),
         is_ours: [SYSTEM_NAMESPACE, NODE_NAMESPACE].contains(&named.namespace.as_str()),
         pod: named,
     }
+}
+
+/// Whether a pod with this toleration is put onto a node that is cordoned.
+fn tolerates_cordon(toleration: &Toleration) -> bool {
+    let is_key = toleration.key.as_deref().is_none_or(|key| key.is_empty() || key == UNSCHEDULABLE);
+    // The taint has no value.
+    let is_value =
+        toleration.operator.as_deref() == Some("Exists") || toleration.value.as_deref().unwrap_or_default().is_empty();
+    let has_key = toleration.key.as_deref().is_some_and(|key| !key.is_empty());
+    let is_all = has_key || toleration.operator.as_deref() == Some("Exists");
+    let is_effect = matches!(toleration.effect.as_deref(), None | Some("" | "NoSchedule"));
+    is_key && is_value && is_all && is_effect
 }
 
 #[cfg(test)]
@@ -184,7 +249,16 @@ mod tests {
         let said = Answer::Refused("The disruption budget web needs 2 healthy pods and has 2 currently".to_owned());
         assert_eq!(answer(&failed(429, text, &budget)), said);
         assert_eq!(answer(&failed(429, text, &json!([]))), Answer::Refused(text.to_owned()));
-        assert!(matches!(answer(&failed(429, "too many requests", &json!([]))), Answer::Stop(_)));
+        assert!(matches!(answer(&failed(429, "too many requests", &json!([]))), Answer::Busy(_)));
+        assert!(matches!(answer(&failed(503, "no endpoints", &json!([]))), Answer::Stop(_)));
+        let ends = json!([{"reason": "NamespaceTerminating", "message": "namespace d is being terminated", "field": "metadata.namespace"}]);
+        let with_it = Answer::Refused("its namespace is being deleted, and it with that".to_owned());
+        assert_eq!(answer(&failed(403, "unable to create new content in namespace d", &ends)), with_it);
+        let bare = "pods \"p\" is forbidden: User \"c\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"d\"";
+        assert!(matches!(answer(&failed(403, bare, &json!([]))), Answer::Stop(_)));
+        assert!(is_without_right(&failed(403, bare, &json!([]))));
+        let spared = failed(403, "ValidatingAdmissionPolicy 'keep' denied request", &json!([]));
+        assert!(!is_without_right(&spared) && matches!(answer(&spared), Answer::Refused(_)));
         assert_eq!(answer(&failed(404, "gone", &json!([]))), Answer::Gone);
         assert!(matches!(answer(&failed(409, "Precondition failed: UID", &json!([]))), Answer::Refused(_)));
         let two = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
@@ -200,8 +274,34 @@ mod tests {
                 "spec": {"nodeName": "w1", "containers": [], "volumes": [{"name": "c", "configMap": {"name": "c"}}]},
                 "status": {"phase": "Running"}});
             change(&mut pod);
-            read(&serde_json::from_value(pod).unwrap())
+            read(&serde_json::from_value(pod).unwrap(), Some("2026-01-01T00:00:00Z".parse().unwrap()))
         };
+        for (own, is_none) in [(json!(0), true), (json!(-1), true), (json!(1), false), (Value::Null, false)] {
+            assert_eq!(pod(&move |p| p["spec"]["terminationGracePeriodSeconds"] = own.clone()).has_no_grace, is_none);
+        }
+        let back = |toleration: Value, made: &'static str| {
+            let back = pod(&move |p| {
+                p["spec"]["tolerations"] = json!([toleration]);
+                p["metadata"]["creationTimestamp"] = json!(made);
+            });
+            back.is_back
+        };
+        let (before, after) = ("2025-12-31T23:59:00Z", "2026-01-01T00:01:00Z");
+        for all in [
+            json!({"operator": "Exists"}),
+            json!({"key": UNSCHEDULABLE, "operator": "Exists"}),
+            json!({"key": UNSCHEDULABLE, "effect": "NoSchedule"}),
+        ] {
+            assert!(back(all.clone(), after), "{all}");
+            assert!(!back(all.clone(), before), "evicted once, it may go elsewhere: {all}");
+        }
+        for none in [
+            json!({"key": "other", "operator": "Exists"}),
+            json!({"operator": "Exists", "effect": "NoExecute"}),
+            json!({"key": UNSCHEDULABLE, "value": "x"}),
+        ] {
+            assert!(!back(none.clone(), after), "{none}");
+        }
         let plain = pod(&|_| {});
         assert_eq!(plain.owner, Owner::Controller);
         assert_eq!(plain.state, PodState::Live);

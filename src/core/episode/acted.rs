@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{Episode, HealState, StepRecord, StepState};
+use super::{Episode, HealState, StepRecord, StepState, since};
+use crate::core::drain::{QUIET_APART, QUIET_ROUNDS};
 use crate::core::fault::MAX_LINE;
 use crate::core::order::OutcomeReason;
 use crate::core::policy::ActionType;
@@ -18,6 +19,11 @@ pub enum ActResult {
     },
     /// One round of it is done, and another is to follow: pods are left.
     UnderWay {
+        /// One sentence.
+        message: String,
+    },
+    /// One round of it has found nothing more to do or to wait for: it is done when another one, a while later, agrees.
+    Quiet {
         /// One sentence.
         message: String,
     },
@@ -70,7 +76,24 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.state = StepState::Started;
             step.started_at.get_or_insert(now);
             step.continued_at = Some(now);
+            step.quiet_rounds = 0;
             step.message = text::bounded(&message, MAX_LINE);
+        }
+        ActResult::Quiet { message } => {
+            // Two leaders, or one that repeats what it has not written, are one look.
+            let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
+            step.state = StepState::Started;
+            step.started_at.get_or_insert(now);
+            if is_apart {
+                step.quiet_rounds = step.quiet_rounds.saturating_add(1);
+                step.continued_at = Some(now);
+            }
+            if step.quiet_rounds >= QUIET_ROUNDS {
+                step.acted_at = Some(now);
+                step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
+            } else {
+                step.message = text::bounded(&format!("{message}, which is looked at once more"), MAX_LINE);
+            }
         }
         ActResult::Done { message } => {
             step.acted_at = Some(now);

@@ -111,6 +111,9 @@ pub struct StepRecord {
     /// When it was last gone on with, for an act that is done in rounds (`Drain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_at: Option<Timestamp>,
+    /// In how many rounds in a row no pod was left (`Drain`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub quiet_rounds: u32,
     /// When the act was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acted_at: Option<Timestamp>,
@@ -120,6 +123,11 @@ pub struct StepRecord {
     /// When it came to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl StepRecord {
@@ -133,6 +141,8 @@ impl StepRecord {
         let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
         let effect = self.taint.map(|effect| effect.as_str().to_owned());
         let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
+        let all_the_same = self.drain.as_ref().filter(|with| with.even_if_runtime_hangs);
+        let forced = forced.into_iter().chain(all_the_same.map(|_| "even if the runtime hangs".to_owned()));
         let more: Vec<String> = signal
             .into_iter()
             .chain(effect)

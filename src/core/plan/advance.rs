@@ -251,15 +251,18 @@ fn try_fault(
             replace(&mut turn.episode, standing);
             continue;
         }
-        if let Some(why) = drain::is_out_of_place(ctx, &turn.episode, step) {
-            turn.episode.say(&why);
+        if let Some(why) = drain::is_out_of_place(ctx, facts, &turn.episode, step) {
+            // Recorded: that the node was not emptied is to be seen afterwards, too.
+            let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
+            record.finish(StepState::Refused, &why, ctx.snapshot.now);
+            turn.episode.steps.push(record);
             standing.rung = drain::rung_without(step, rule, standing.rung);
             replace(&mut turn.episode, standing);
             continue;
         }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
         payment.is_made()?;
-        let hold = match judged(ctx, facts, policy, &standing, seen, rule, step) {
+        let hold = match judged(ctx, facts, policy, &turn.episode, &standing, seen, rule, step) {
             Ok((seen, lane))
                 if step.needs_approval() && turn.episode.wished_by(&standing, step.action.kind(), policy).is_none() =>
             {
@@ -295,10 +298,12 @@ fn try_fault(
 }
 
 /// The fault as it shows now, and the lane in which this step may be taken on it.
+#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn judged<'s, 'a>(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
+    episode: &Episode,
     standing: &EpisodeFault,
     seen: Option<&'s Seen<'a>>,
     rule: &Rule,
@@ -306,7 +311,8 @@ fn judged<'s, 'a>(
 ) -> Result<(&'s Seen<'a>, Lane), Hold> {
     let seen = present(facts, standing, seen)?;
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
-    drain::is_cordoned(facts, step)?;
+    drain::is_cordoned(facts, episode, step)?;
+    drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
     Ok((seen, lane))
 }
 
@@ -344,7 +350,7 @@ fn shadow(
     rule: &Rule,
     step: &Step,
 ) {
-    let judged = judged(ctx, facts, policy, &standing, seen, rule, step);
+    let judged = judged(ctx, facts, policy, &turn.episode, &standing, seen, rule, step);
     let lane = judged.as_ref().map_or(Lane::Api, |(_, lane)| *lane);
     let mut record = attempt::record(ctx, &turn.episode, &standing, step, lane);
     let message = match judged {

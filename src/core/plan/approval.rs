@@ -61,7 +61,7 @@ pub(super) fn wait(
         );
     }
     let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &standing, step));
+    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.episode, &standing, step));
     let age = since(now, record.reserved_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {

@@ -29,6 +29,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         approved_by: None,
         started_at: None,
         continued_at: None,
+        quiet_rounds: 0,
         acted_at: None,
         clean_since: None,
         finished_at: None,
@@ -92,6 +93,7 @@ pub(super) fn again<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeFacts<'_>,
     policy: &Policy,
+    episode: &Episode,
     standing: &EpisodeFault,
     step: &Step,
 ) -> Result<(&'f Fault, Lane), Hold> {
@@ -104,7 +106,8 @@ pub(super) fn again<'f>(
     // People are told once it is decided, whether or not the probe still looks.
     let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    drain::is_cordoned(facts, step)?;
+    drain::is_cordoned(facts, episode, step)?;
+    drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
     Ok((&seen.fault, lane))
 }
 

@@ -64,13 +64,15 @@ pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> 
 /// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
 fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
-    let is_kept = rule.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))));
     let is_for_healing = match step.action {
         Action::Cordon(keep) => keep.is_none(),
-        Action::Taint(_) | Action::Drain(_) => !is_kept,
+        Action::Taint(_) | Action::Drain(_) => !rule.keeps_cordon(),
         _ => false,
     };
-    if !is_for_healing || healing.peek().is_none() || healing.any(|action| applies(action, fault, facts).is_ok()) {
+    // Nor for a restart that was waited for in vain.
+    let helps =
+        |action| applies(action, fault, facts).is_ok() && restart::has_waited(action, fault, facts, rule).is_ok();
+    if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
         return Ok(());
     }
     Err("no step of the rule can heal it, so the node is not kept from pods or drained for it")
@@ -226,7 +228,7 @@ pub(super) fn may_take(
     match &step.action {
         Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Lane::Api),
         Action::HandOff(with) => hand_off::is_proven(ctx, with).map(|()| Lane::Api),
-        Action::Drain(_) => drain::is_proven(ctx).map(|()| Lane::Api),
+        Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;

@@ -132,7 +132,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
-        let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, &step.action));
+        let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, facts, &step.action));
         notes.extend(lacking.iter().map(|hold| hold.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             standing.rung = if step.mode == Mode::DryRun {

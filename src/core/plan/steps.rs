@@ -109,7 +109,7 @@ fn repeat(
         let why = "its approval was taken back, or the policy asks for one now";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    match attempt::again(ctx, facts, policy, &standing, step) {
+    match attempt::again(ctx, facts, policy, &turn.episode, &standing, step) {
         Ok((fault, _)) => {
             turn.effect = attempt::act(ctx, facts, &turn.episode, record, fault, step);
             wake.at(ctx.settings.retry);
