@@ -290,17 +290,47 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
         ("{namespaces: [a], nodeConditions: [{type: A, status: 'True'}]}", "about no pod"),
         ("{podSelector: {}, nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
         ("{ownerKinds: [Job], nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
-        ("{faults: [DiskFull], ownerKinds: [daemonset]}", "expected the kind of an owner such as DaemonSet"),
-        ("{faults: [DiskFull], ownerKinds: ['']}", "expected the kind of an owner such as DaemonSet"),
         (
-            "{faults: [DiskFull], podSelector: {matchExpressions: [{key: a, operator: In}]}}",
+            "{faults: [HungContainer], ownerKinds: [Job, daemonset]}",
+            "ownerKinds[1]: expected the kind of an owner such as DaemonSet",
+        ),
+        ("{faults: [HungContainer], ownerKinds: ['']}", "expected the kind of an owner such as DaemonSet"),
+        (
+            "{faults: [HungContainer], ownerKinds: [Deployment]}",
+            "found Deployment, which controls none: its pods are controlled by a ReplicaSet, write ReplicaSet",
+        ),
+        ("{faults: [HungContainer], ownerKinds: [CronJob]}", "write Job"),
+        (
+            "{faults: [HungContainer, RuntimeListHung, DiskFull], ownerKinds: [Job]}",
+            "rules[r].match.ownerKinds: expected faults that can be about a pod, found RuntimeListHung, DiskFull, which never are",
+        ),
+        (
+            "{faults: [RuntimeUnreachable], podSelector: {}}",
+            "rules[r].match.podSelector: expected faults that can be about a pod, found RuntimeUnreachable",
+        ),
+        (
+            "{faults: [HungContainer], podSelector: {matchExpressions: [{key: a, operator: In}]}}",
             "rules[r].match.podSelector.matchExpressions[a]: In and NotIn need values",
         ),
-        ("{faults: [DiskFull], runtimes: [{name: containerd, versions: '1.7'}]}", "expected a range such as"),
-        ("{faults: [DiskFull], runtimes: [{name: 'containerd://'}]}", "expected a name such as containerd"),
+        (
+            "{faults: [DiskFull], runtimes: [{name: cri-o}, {name: containerd, versions: '1.7'}]}",
+            "rules[r].match.runtimes[1].versions: expected a range such as `>=1.7.0 <1.7.24`, found \"1.7\": a version needs a comparison, write `=1.7`",
+        ),
+        (
+            "{faults: [DiskFull], runtimes: [{name: 'containerd://1.7'}]}",
+            "rules[r].match.runtimes[0].name: expected the name before the :// in status.nodeInfo.containerRuntimeVersion of the Node, such as containerd, cri-o or docker, found \"containerd://1.7\": write \"containerd\"",
+        ),
+        ("{faults: [DiskFull], runtimes: [{name: Containerd}]}", "found \"Containerd\": write \"containerd\""),
+        ("{faults: [DiskFull], runtimes: [{name: ''}]}", "expected the name before"),
+        ("{faults: [DiskFull], runtimes: [{name: crio}]}", "which no Node tells: write \"cri-o\""),
+        (
+            "{faults: [DiskFull], kubeletVersions: ['>=1', '> 1.29']}",
+            "kubeletVersions[1]: expected a range such as `>=1.7.0 <1.7.24`, found \"> 1.29\": no space between",
+        ),
+        ("{faults: [DiskFull], kubeletVersions: ['~1.29']}", "there is no ~, write"),
         (
             "{faults: [DiskFull], kubeletVersions: ['>=1.31 <1.29']}",
-            "kubeletVersions: expected a range with a version in it",
+            "kubeletVersions[0]: expected a range with a version in it",
         ),
     ] {
         let errors = convert::policy(&matching(matches)).unwrap_err().0;
@@ -313,6 +343,25 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
         assert!(errors[0].contains(&format!("{own} is written on the Node by this controller itself")), "{errors:?}");
         assert!(definition.contains(&format!("'{own}'")), "{own}: the API server lets it be");
     }
+}
+
+#[test]
+fn the_api_server_knows_which_faults_can_be_about_a_pod() {
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    let flat = definition.split_whitespace().collect::<Vec<_>>().join(" ");
+    let can = nrh::core::fault::FaultType::ALL
+        .into_iter()
+        .filter(|kind| kind.can_name_a_pod())
+        .map(nrh::core::fault::FaultType::as_str);
+    let all: Vec<&str> = can.collect();
+    let rule = flat.split("self.faults.all(f, f in [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let mut listed: Vec<&str> = rule.split(',').map(|one| one.trim().trim_matches('\'')).collect();
+    listed.retain(|one| *one != "NodeCondition");
+    let sorted = |mut all: Vec<&str>| {
+        all.sort_unstable();
+        all.join(" ")
+    };
+    assert_eq!(sorted(listed), sorted(all));
 }
 
 /// On a real API server.

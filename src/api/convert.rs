@@ -2,6 +2,7 @@
 //! collected; nothing after this handles an optional string.
 
 mod drain;
+mod narrow;
 
 use std::collections::BTreeSet;
 
@@ -13,15 +14,12 @@ use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationSt
 use crate::core::episode::{Episode, Wish};
 use crate::core::fault::{FaultType, Severity};
 use crate::core::foreign::{self, Asked};
-use crate::core::narrow::{Narrow, Runtime};
 use crate::core::node_condition::NodeCondition;
 use crate::core::order::is_service;
 use crate::core::policy::{
     Action, ActionType, Amount, ApprovalMode, Daemon, History, Keep, Limits, Mode, Namespaces, NodeLimit, Policy,
     Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
-use crate::core::text::bounded;
-use crate::core::version::Range;
 use crate::core::window::Window;
 use crate::core::wish::OpenWish;
 use std::time::Duration;
@@ -160,47 +158,10 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             only: rule.matches.namespaces.clone(),
             except: rule.matches.except_namespaces.clone(),
         },
-        narrow: read_narrow(&rule.matches, &format!("{at}.match"), errors),
+        narrow: narrow::read(&rule.matches, &format!("{at}.match"), errors),
         hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
     }
-}
-
-/// What a rule asks of the pod and the node of a fault, by its object.
-///
-/// # Errors
-/// Everything that is wrong with it, one sentence each.
-pub fn narrow(rule: &PolicyRule) -> Result<Narrow, Invalid> {
-    let mut errors = Vec::new();
-    let read = read_narrow(&rule.matches, &format!("rules[{}].match", rule.name), &mut errors);
-    if errors.is_empty() { Ok(read) } else { Err(Invalid(errors)) }
-}
-
-fn read_narrow(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) -> Narrow {
-    let is_kind = |kind: &str| {
-        let begins = kind.starts_with(|c: char| c.is_ascii_uppercase());
-        begins && kind.len() <= 63 && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    };
-    for kind in matches.owner_kinds.iter().filter(|kind| !is_kind(kind)) {
-        let kind = bounded(kind, 63);
-        errors
-            .push(format!("{at}.ownerKinds: expected the kind of an owner such as DaemonSet, or None, found {kind:?}"));
-    }
-    let mut range =
-        |text: &String, at: String| Range::parse(text).map_err(|error| errors.push(format!("{at}: {error}"))).ok();
-    let mut runtimes = Vec::new();
-    for runtime in &matches.runtimes {
-        let name = bounded(&runtime.name, 63);
-        let versions = runtime.versions.as_ref().map(|text| range(text, format!("{at}.runtimes[{name}].versions")));
-        runtimes.push(Runtime { name, versions: versions.flatten() });
-    }
-    let kubelets =
-        matches.kubelet_versions.iter().filter_map(|text| range(text, format!("{at}.kubeletVersions"))).collect();
-    if let Some(runtime) = runtimes.iter().find(|runtime| runtime.name.is_empty() || runtime.name.contains("://")) {
-        errors.push(format!("{at}.runtimes: expected a name such as containerd, found {:?}", runtime.name));
-    }
-    let pods = matches.pod_selector.as_ref().map(|pods| read_selector(pods, &format!("{at}.podSelector"), errors));
-    Narrow { pods, owner_kinds: matches.owner_kinds.iter().cloned().collect(), runtimes, kubelets }
 }
 
 /// What a rule asks for of a Node's conditions.
@@ -256,12 +217,6 @@ fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
             errors.push(format!(
                 "{at}.match.namespaces: a condition of a Node is about no pod, so none would ever match; expected a rule of \
                  its own for nodeConditions"
-            ));
-        }
-        if matches.pod_selector.is_some() || !matches.owner_kinds.is_empty() {
-            errors.push(format!(
-                "{at}.match: a condition of a Node is about no pod, so none would ever match podSelector and ownerKinds; \
-                 expected a rule without them for nodeConditions"
             ));
         }
     }

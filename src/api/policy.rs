@@ -202,6 +202,7 @@ pub struct PolicyRule {
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || self.minSeverity in ['Low', 'Medium']").message("minSeverity: a condition of a Node is of severity Medium, so none would ever match"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !has(self.namespaces)").message("namespaces: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule of their own"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !(has(self.podSelector) || has(self.ownerKinds))").message("podSelector and ownerKinds: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule without them"))]
+#[x_kube(validation = Rule::new("!(has(self.podSelector) || has(self.ownerKinds)) || !has(self.faults) || self.faults.all(f, f in ['HungContainer', 'NetworkPluginHung', 'RuntimeClientHung', 'OrphanContainer', 'LeakedShim', 'LostTask', 'DuplicateSandbox', 'GhostSandbox', 'ContainerStuck', 'FrozenCgroup', 'StuckDaemonSetPod', 'NodeCondition'])").message("podSelector and ownerKinds: among the faults is one that is never about a pod, so it would never match; name it in a rule without them"))]
 pub struct PolicyMatch {
     /// Kinds of fault, one of which it must be, or one of `nodeConditions`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -229,9 +230,11 @@ pub struct PolicyMatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<NodeSelector>,
     /// Only faults about a pod whose controlling owner is of one of these kinds, such as DaemonSet, ReplicaSet, StatefulSet or Job;
-    /// Node = static pods, None = a pod without such an owner. 1 to 16.
+    /// Node = static pods, None = a pod without such an owner. Not Deployment or CronJob: their pods are controlled by a ReplicaSet
+    /// or a Job. 1 to 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$")))]
+    #[x_kube(validation = Rule::new("!('Deployment' in self) && !('CronJob' in self)").message("expected what controls the pod itself: pods of a Deployment are controlled by a ReplicaSet, those of a CronJob by a Job"))]
     pub owner_kinds: Vec<String>,
     /// Only on nodes with one of these container runtimes, by `status.nodeInfo` of the Node. 1 to 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -263,6 +266,7 @@ pub struct PolicyMatch {
 pub struct PolicyRuntime {
     /// Its name as the Node tells it: `containerd`, `cri-o`, `docker`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    #[x_kube(validation = Rule::new("!(self in ['crio', 'dockerd', 'cri-dockerd', 'moby'])").message("no Node tells this name: expected the one before the :// in status.nodeInfo.containerRuntimeVersion of the Node, such as containerd, cri-o or docker"))]
     pub name: String,
     /// Which versions, as in `kubeletVersions`: `>=1.7.0 <1.7.24`. Absent = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ use crate::core::fault::{Fault, FaultState, PodRef};
 use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
-use crate::core::narrow::{PodSeen, asks_of_pods, pod_of};
+use crate::core::narrow::{asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
@@ -35,6 +35,7 @@ pub mod arrival;
 pub mod conditions;
 pub mod fold;
 pub mod job;
+pub mod known_pods;
 pub mod node;
 pub mod pods;
 pub mod report;
@@ -46,6 +47,7 @@ pub mod watches;
 use arrival::Arrivals;
 use conditions::Shared;
 use job::JobRow;
+use known_pods::KnownPods;
 use report::Standing;
 use said::Said;
 use versions::Versions;
@@ -113,8 +115,6 @@ pub struct PodsRead {
     pub suspects: Vec<SuspectPod>,
     /// Pods that are being deleted (reads of a whole node only).
     pub terminating: BTreeSet<PodRef>,
-    /// What policies ask of them: of the suspects, and of the pods that faults of the node name.
-    pub seen: BTreeMap<PodRef, PodSeen>,
 }
 
 /// Versions per kind.
@@ -175,6 +175,8 @@ pub struct State {
     pub pods_of_sets: BTreeMap<String, PodsRead>,
     /// Pods read per node.
     pub pods_of_nodes: BTreeMap<String, PodsRead>,
+    /// What of pods rules may ask for.
+    pub known_pods: KnownPods,
     /// Objects of hand-offs under way, by operation, and when they were read.
     pub hand_offs: BTreeMap<String, (HandOffView, Instant)>,
     /// What the controller lacks to use the templates that policies name; nothing known = no entry.
@@ -207,6 +209,7 @@ impl State {
             jobs: BTreeMap::new(),
             pods_of_sets: BTreeMap::new(),
             pods_of_nodes: BTreeMap::new(),
+            known_pods: KnownPods::default(),
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
             may_evict: Tri::Unknown,
@@ -359,19 +362,7 @@ impl State {
             }
         }
         self.snapshot.pods = pods.into_values().collect();
-        self.refresh_seen(now);
-    }
-
-    /// What policies ask of pods. Of two reads of one pod the later counts.
-    fn refresh_seen(&mut self, now: Instant) {
-        let mut reads: Vec<&PodsRead> = self.pods_of_sets.values().chain(self.pods_of_nodes.values()).collect();
-        reads.sort_by_key(|read| read.at);
-        let mut all = BTreeMap::new();
-        for read in reads {
-            let by = now.saturating_duration_since(read.at);
-            all.extend(read.seen.iter().map(|(pod, seen)| (pod.clone(), pods::aged(seen, by))));
-        }
-        self.snapshot.pods_seen = all;
+        self.snapshot.pods_seen = self.known_pods.seen(now);
     }
 
     /// When the passing of time alone changes what [`State::refresh`] yields, beside ages.

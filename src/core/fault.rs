@@ -198,6 +198,30 @@ impl FaultType {
         )
     }
 
+    /// Whether such a fault can name a pod: it is about a pod, or about a container, sandbox, shim, plugin or client of one.
+    /// Of all others no pod is ever known.
+    pub const fn can_name_a_pod(self) -> bool {
+        // Of the pod of a shim that is left over nothing may be left.
+        self.is_of_a_pod() || matches!(self, Self::LeakedShim)
+    }
+
+    /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
+    pub const fn is_of_a_pod(self) -> bool {
+        matches!(
+            self,
+            Self::HungContainer
+                | Self::NetworkPluginHung
+                | Self::RuntimeClientHung
+                | Self::OrphanContainer
+                | Self::LostTask
+                | Self::DuplicateSandbox
+                | Self::GhostSandbox
+                | Self::ContainerStuck
+                | Self::FrozenCgroup
+                | Self::StuckDaemonSetPod
+        )
+    }
+
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
         matches!(

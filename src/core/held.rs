@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 pub enum HoldReason {
     /// No policy selects the node.
     NoPolicy,
-    /// The policy has no rule for this fault, or nobody can tell whether one is.
+    /// The policy has no rule for this fault.
     NoRule,
+    /// Nobody can tell whether a rule is for this fault, and that does not pass by itself.
+    RuleInDoubt,
     /// A rule asks for labels or the owner of the fault's pod, and they were not read yet.
     PodUnknown,
     /// The policy is a dry run: decided and recorded, not done.

@@ -4,12 +4,17 @@
 //! no, whatever is asked: a label that nobody has looked for is not absent. Such a fault is held, and goes to no later rule.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::fault::{Fault, PodRef};
+use super::fault::{Fault, FaultType, PodRef};
 use super::policy::{Policy, Requirement, Selector};
-use super::text::bounded;
+use super::text::{self, bounded};
 use super::version::{LONGEST, Range, Version};
+
+mod about;
+
+pub use about::{Meant, why_none};
 
 /// The word that stands for no owner among the kinds of owners.
 pub const NO_OWNER: &str = "None";
@@ -26,11 +31,14 @@ pub const COUNTS_FOR: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodTraits {
     /// The labels that were asked for, with their values; `None` = it has no such label. One that is not among them is not known.
-    pub labels: BTreeMap<String, Option<String>>,
+    /// Many pods have the same ones.
+    pub labels: Arc<BTreeMap<String, Option<String>>>,
     /// Kind of the owner that controls it; `None` = none does.
     pub owner: Option<String>,
     /// Time since it was read.
     pub read: Duration,
+    /// The API has it no more. What it was like when it was read last stays so, however long ago that was.
+    pub gone: bool,
 }
 
 impl PodTraits {
@@ -38,8 +46,23 @@ impl PodTraits {
     pub fn of(labels: &BTreeMap<String, String>, owner: Option<&str>, asked: &BTreeSet<String>) -> Self {
         // A value that is longer than any may be is not one that could be compared.
         let is_one = |key: &&String| labels.get(*key).is_none_or(|value| value.len() <= MAX_VALUE);
-        let labels = asked.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned())).collect();
-        Self { labels, owner: owner.map(|kind| bounded(kind, MAX_VALUE)), read: Duration::ZERO }
+        let labels = asked.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned()));
+        Self {
+            labels: Arc::new(labels.collect()),
+            owner: owner.map(|kind| bounded(kind, MAX_VALUE)),
+            read: Duration::ZERO,
+            gone: false,
+        }
+    }
+
+    /// Whether it still counts.
+    fn counts(&self) -> bool {
+        self.gone || self.read <= COUNTS_FOR
+    }
+
+    /// How what is said of it begins.
+    const fn was(&self) -> &'static str {
+        if self.gone { "when it was last seen" } else { "as it was read" }
     }
 }
 
@@ -77,6 +100,8 @@ pub enum Answer {
 /// What is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
+    /// The field of `match` that asks for it.
+    pub field: &'static str,
     /// In one sentence, without an end.
     pub what: String,
     /// Whether it is going to be known by itself: the controller reads it.
@@ -128,7 +153,58 @@ pub struct Narrow {
     pub kubelets: Vec<Range>,
 }
 
+/// In which namespaces the pod of a fault may be. Both empty = any, and a fault that is about no pod too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Only in these, each of which may end with `*`; a fault that is about no pod is in none of them.
+    pub only: Vec<String>,
+    /// Not in these.
+    pub except: Vec<String>,
+}
+
+impl Namespaces {
+    /// Whether it is a pod in such a namespace.
+    pub fn hold(&self, about: About<'_>) -> Answer {
+        let is_in =
+            |patterns: &[String], pod: &PodRef| patterns.iter().any(|pattern| text::is_like(pattern, &pod.namespace));
+        match about {
+            _ if self.only.is_empty() && self.except.is_empty() => Answer::Yes,
+            About::Pod(pod) => ((self.only.is_empty() || is_in(&self.only, pod)) && !is_in(&self.except, pod)).into(),
+            About::NoPod => self.only.is_empty().into(),
+            About::Unnamed if self.only.is_empty() => unnamed("exceptNamespaces"),
+            About::Unnamed => unnamed("namespaces"),
+        }
+    }
+}
+
 /// The pod that a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About<'f> {
+    /// This one.
+    Pod(&'f PodRef),
+    /// None: it is about the node, the runtime or the like.
+    NoPod,
+    /// One, and the probe could not tell which.
+    Unnamed,
+}
+
+impl<'f> About<'f> {
+    /// The pod that this fault is about.
+    pub fn of(fault: &'f Fault) -> Self {
+        Self::named(fault.kind, pod_of(fault))
+    }
+
+    /// The same, where only the kind and the pod that is named are known.
+    pub fn named(kind: FaultType, pod: Option<&'f PodRef>) -> Self {
+        match pod {
+            Some(pod) => Self::Pod(pod),
+            None if kind.is_of_a_pod() => Self::Unnamed,
+            None => Self::NoPod,
+        }
+    }
+}
+
+/// The pod that a fault names.
 pub fn pod_of(fault: &Fault) -> Option<&PodRef> {
     fault.subject.pod.as_ref().or(fault.target.pod.as_ref())
 }
@@ -145,29 +221,41 @@ impl Narrow {
     }
 
     /// Whether all of it holds for a fault about this pod, or about none.
-    pub fn holds(&self, pod: Option<&PodRef>, around: &Around<'_>) -> Answer {
+    pub fn holds(&self, about: About<'_>, around: &Around<'_>) -> Answer {
         let of_node = self.of_runtime(around.runtime).and(|| self.of_kubelet(around.kubelet));
-        of_node.and(|| self.of_pod(pod, around.pods))
+        of_node.and(|| self.of_pod(about, around.pods))
     }
 
-    fn of_pod(&self, pod: Option<&PodRef>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
+    /// The field by which it asks for the pod itself.
+    const fn field_of_pod(&self) -> &'static str {
+        if self.pods.is_some() { "podSelector" } else { "ownerKinds" }
+    }
+
+    fn of_pod(&self, about: About<'_>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
         if self.pods.is_none() && self.owner_kinds.is_empty() {
             return Answer::Yes;
         }
-        let Some(pod) = pod else { return Answer::No };
+        let field = self.field_of_pod();
+        let pod = match about {
+            About::Pod(pod) => pod,
+            About::NoPod => return Answer::No,
+            // That there is one is all that is asked.
+            About::Unnamed if !self.asks_of_pods() => return Answer::Yes,
+            About::Unnamed => return unnamed(field),
+        };
         if !self.asks_of_pods() {
             return Answer::Yes;
         }
-        let lack = |what: String, passes: bool| Answer::Unknown(Lack { what, passes });
+        let lack = |what: String, passes: bool| Answer::Unknown(Lack { field, what, passes });
         match pods.and_then(|pods| pods.get(pod)) {
-            Some(PodSeen::Read(seen)) if seen.read <= COUNTS_FOR => {
+            Some(PodSeen::Read(seen)) if seen.counts() => {
                 let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
                 let is_owner = self.owner_kinds.is_empty() || self.owner_kinds.contains(owner);
                 let asked = self.pods.iter().flat_map(|selector| &selector.0);
                 asked.fold(is_owner.into(), |sum: Answer, one| sum.and(|| one.of_pod(seen)))
             }
             Some(PodSeen::Gone) => lack(
-                format!("the API has no pod {pod} of that uid any more, so nobody knows its labels and its owner"),
+                format!("the API has no pod {pod} of that uid any more, and the controller has never seen it"),
                 false,
             ),
             Some(PodSeen::Read(_)) => lack(format!("what was read of pod {pod} is too old, it is read again"), true),
@@ -180,7 +268,7 @@ impl Narrow {
             return Answer::Yes;
         }
         let Some((name, text)) = told.and_then(|told| told.split_once("://")) else {
-            return untold("container runtime", told);
+            return untold("runtimes", "container runtime", told);
         };
         let mut of_name = self.runtimes.iter().filter(|asked| asked.name == name).peekable();
         if of_name.peek().is_none() {
@@ -191,7 +279,7 @@ impl Narrow {
         }
         match Version::parse(text) {
             Some(version) => of_name.any(|asked| asked.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
-            None => untold("container runtime", told),
+            None => untold("runtimes", "container runtime", told),
         }
     }
 
@@ -201,18 +289,24 @@ impl Narrow {
         }
         match told.and_then(Version::parse) {
             Some(version) => self.kubelets.iter().any(|range| range.holds(version)).into(),
-            None => untold("kubelet", told),
+            None => untold("kubeletVersions", "kubelet", told),
         }
     }
 }
 
 /// A version that cannot be compared.
-fn untold(of: &str, told: Option<&str>) -> Answer {
+fn untold(field: &'static str, of: &str, told: Option<&str>) -> Answer {
     let found = told.map_or_else(|| "none".to_owned(), |told| format!("{:?}", bounded(told, LONGEST)));
     let what = format!(
         "the version of the node's {of} cannot be read (status.nodeInfo of the Node: expected one, found {found})"
     );
-    Answer::Unknown(Lack { what, passes: false })
+    Answer::Unknown(Lack { field, what, passes: false })
+}
+
+/// A pod that is not named.
+fn unnamed(field: &'static str) -> Answer {
+    let what = "it is about a pod, and the probe could not tell which".to_owned();
+    Answer::Unknown(Lack { field, what, passes: false })
 }
 
 impl Requirement {
@@ -228,7 +322,16 @@ impl Requirement {
         let key = self.key();
         match pod.labels.get(key) {
             Some(value) => self.is_met(value.as_deref()).into(),
-            None => Answer::Unknown(Lack { what: format!("the pod's label {key} is not known yet"), passes: true }),
+            None if pod.gone => {
+                let what = format!("the pod's label {key} was not read while the API had the pod");
+                Answer::Unknown(Lack { field: "podSelector", what, passes: false })
+            }
+            None => {
+                let what = format!(
+                    "the pod's label {key} is not known yet (no more than the first {MAX_KEYS} for which policies ask are read)"
+                );
+                Answer::Unknown(Lack { field: "podSelector", what, passes: true })
+            }
         }
     }
 }

@@ -10,11 +10,12 @@ use super::drain::Drain;
 use super::fault::{Fault, FaultType, Severity};
 use super::foreign::Asked;
 use super::hand_off::HandOff;
-use super::narrow::{Answer, Around, Lack, Narrow, pod_of};
+use super::narrow::{About, Answer, Around, Lack, Narrow};
 use super::order::{Restart, Signal};
 use super::taint::TaintEffect;
-use super::text;
 use super::window::Window;
+
+pub use super::narrow::Namespaces;
 
 /// Whether decisions are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -279,26 +280,6 @@ impl Step {
     }
 }
 
-/// In which namespaces the pod of a fault may be. Both empty = any, and a fault that is about no pod too.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Namespaces {
-    /// Only in these, each of which may end with `*`; a fault that is about no pod is in none of them.
-    pub only: Vec<String>,
-    /// Not in these.
-    pub except: Vec<String>,
-}
-
-impl Namespaces {
-    /// Whether a fault is about a pod in such a namespace.
-    pub fn matches(&self, fault: &Fault) -> bool {
-        let pod = pod_of(fault);
-        let is_in = |patterns: &[String]| {
-            pod.is_some_and(|pod| patterns.iter().any(|pattern| text::is_like(pattern, &pod.namespace)))
-        };
-        (self.only.is_empty() || is_in(&self.only)) && !is_in(&self.except)
-    }
-}
-
 /// What a rule applies to, and its ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -340,17 +321,32 @@ impl Rule {
 
     /// Whether it is for such a fault, as far as is known of its pod and its node.
     pub fn matches(&self, fault: &Fault, around: &Around<'_>) -> Answer {
-        Answer::from(self.is_for(fault)).and(|| self.narrow.holds(pod_of(fault), around))
+        Answer::from(self.is_for(fault)).and(|| self.asks(fault, around))
     }
 
-    /// The same by the fault alone.
+    /// Whether the pod and the node of a fault are such as it asks for, whatever the fault is.
+    pub fn asks(&self, fault: &Fault, around: &Around<'_>) -> Answer {
+        let about = About::of(fault);
+        self.namespaces.hold(about).and(|| self.narrow.holds(about, around))
+    }
+
+    /// Whether it asks anything of pods or nodes.
+    pub fn is_narrow(&self) -> bool {
+        self.narrow != Narrow::default() || self.namespaces != Namespaces::default()
+    }
+
+    /// Whether it is for such a fault by kind and severity, wherever it is.
     pub fn is_for(&self, fault: &Fault) -> bool {
-        // That a condition stands says nothing by itself: it must be one that is asked for.
-        let is_meant = match fault.kind {
+        self.names(fault) && fault.severity >= self.min_severity
+    }
+
+    /// Whether it names this kind of fault, or this condition as it stands.
+    pub fn names(&self, fault: &Fault) -> bool {
+        match fault.kind {
+            // That a condition stands says nothing by itself: it must be one that is asked for.
             FaultType::NodeCondition => self.conditions.iter().any(|asked| asked.is_for(fault)),
             kind => self.faults.contains(&kind),
-        };
-        is_meant && fault.severity >= self.min_severity && self.namespaces.matches(fault)
+        }
     }
 }
 

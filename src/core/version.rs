@@ -6,6 +6,7 @@
 //! release. What cannot be read is no version, and within no range.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 /// Longest version or range that is read, in bytes.
 pub const LONGEST: usize = 64;
@@ -127,9 +128,48 @@ impl Bound {
     }
 }
 
+/// What a range is.
+const EXPECTED: &str = "a range such as `>=1.7.0 <1.7.24`";
+
+/// What to write in the place of a comparison that cannot be read.
+fn hint(part: &str) -> String {
+    let part = super::text::bounded(part, LONGEST);
+    let is_sign = |text: &str| OPERATORS.iter().any(|(sign, _)| *sign == text);
+    let rest = part.trim_start_matches(['>', '<', '=', '~', '^', '!']);
+    if is_sign(&part) {
+        return format!(": no space between {part} and the version");
+    }
+    if part.contains(',') || part.contains("||") {
+        return ": comparisons stand side by side with a space between them, and other ranges in an item of their own"
+            .to_owned();
+    }
+    if part.starts_with(['~', '^', '!']) {
+        return format!(": there is no {}, write `=1.7` for all of 1.7, or `>=1.7.3 <2`", part.trim_end_matches(rest));
+    }
+    if part.starts_with(|c: char| c.is_ascii_digit() || c == 'v') {
+        return format!(": a version needs a comparison, write `={part}`");
+    }
+    format!(
+        ": {part:?} is no comparison by >=, >, <=, < or = with one to three numbers, without what vendors or pre-releases add"
+    )
+}
+
 /// A range of versions: all comparisons hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range(Vec<Bound>);
+
+impl fmt::Display for Range {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, bound) in self.0.iter().enumerate() {
+            let sign = OPERATORS.iter().find(|(_, operator)| *operator == bound.operator).map_or("", |(sign, _)| sign);
+            let numbers: Vec<String> = bound.numbers.iter().map(u64::to_string).collect();
+            let space = if i > 0 { " " } else { "" };
+            write!(f, "{space}{sign}{}", numbers.join("."))?;
+        }
+        Ok(())
+    }
+}
 
 impl Range {
     /// Reads one, such as `>=1.7.0 <1.7.24`: comparisons by `>=`, `>`, `<=`, `<` and `=` with one to three numbers, with spaces
@@ -139,11 +179,25 @@ impl Range {
     /// It is no such thing, or no version is within it; the sentence says what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = super::text::bounded(text, LONGEST);
-        let bounds = || text.split_ascii_whitespace().map(Bound::parse).collect::<Option<Vec<_>>>();
-        let range = bounds().filter(|bounds| !bounds.is_empty() && text.len() <= LONGEST).map(Self);
-        let range = range.ok_or_else(|| format!("expected a range such as `>=1.7.0 <1.7.24`, found {shown:?}"))?;
+        if text.len() > LONGEST {
+            return Err(format!(
+                "expected at most {LONGEST} characters, found {} that begin with {shown:?}",
+                text.len()
+            ));
+        }
+        let mut bounds = Vec::new();
+        for part in text.split_ascii_whitespace() {
+            let bound = Bound::parse(part);
+            bounds.push(bound.ok_or_else(|| format!("expected {EXPECTED}, found {shown:?}{}", hint(part)))?);
+        }
+        if bounds.is_empty() {
+            return Err(format!("expected {EXPECTED}, found {shown:?}"));
+        }
+        let range = Self(bounds);
         if range.is_empty() {
-            return Err(format!("expected a range with a version in it, found {shown:?}"));
+            return Err(format!(
+                "expected a range with a version in it, found {shown:?}: all its comparisons have to hold at once"
+            ));
         }
         Ok(range)
     }
@@ -228,7 +282,19 @@ mod tests {
         {
             assert!(Range::parse(text).unwrap_err().contains("such as"), "{text}");
         }
-        assert!(Range::parse(&format!(">=1{}", " ".repeat(70))).is_err());
+        assert!(
+            Range::parse(&format!(">=1{}", " ".repeat(70))).unwrap_err().contains("at most 64 characters, found 73")
+        );
+        for (text, hint) in [
+            ("1.7", "write `=1.7`"),
+            ("> 1.7", "no space between > and the version"),
+            (">=1.7,<1.8", "a space between them"),
+            ("~1.7", "there is no ~"),
+            ("!=1.7", "there is no !="),
+            (">=1.7 <1.8.0-rc.1", "\"<1.8.0-rc.1\" is no comparison"),
+        ] {
+            assert!(Range::parse(text).unwrap_err().contains(hint), "{text}: {:?}", Range::parse(text));
+        }
         for text in [">=2 <2", ">1.7 <=1.7", "=1.7 >=1.8", ">=1.7.24 <1.7.0", ">2 <2.1.0 >=2.1"] {
             assert!(Range::parse(text).unwrap_err().contains("with a version in it"), "{text}");
         }
@@ -242,6 +308,7 @@ mod tests {
             let _ = Version::parse(&text);
             if let Ok(range) = Range::parse(&text) {
                 prop_assert!(!range.is_empty());
+                prop_assert_eq!(Range::parse(&range.to_string()), Ok(range), "it is shown as it is read");
             }
         }
 

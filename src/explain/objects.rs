@@ -21,6 +21,7 @@ use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
 use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri};
+use crate::core::text::bounded;
 
 /// How long the API server may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -85,7 +86,17 @@ impl Objects {
                 "RemediationPolicy" => serde_json::from_value(item).map(|object| objects.policies.push(object)),
                 "NodeRemediation" => serde_json::from_value(item).map(|object| objects.episodes.push(object)),
                 "Pod" => serde_json::from_value(item).map(|object| objects.pods.push(object)),
-                _ => continue,
+                _ => {
+                    let group =
+                        item.get("apiVersion").and_then(Value::as_str).and_then(|version| version.split('/').next());
+                    if group == Some("runtimehealth.io") {
+                        let (kind, name) = (bounded(&kind, 63), bounded(&name, 253));
+                        objects.unreadable.push(format!(
+                            "{kind} {name} is not looked at: expected NodeRuntimeHealth, RemediationPolicy or NodeRemediation"
+                        ));
+                    }
+                    continue;
+                }
             };
             if let Err(error) = read {
                 let kind = if kind == "RemediationPolicy" { "policy" } else { kind.as_str() };
@@ -93,8 +104,12 @@ impl Objects {
             }
         }
         if objects.nodes.is_empty() && objects.healths.is_empty() {
+            let found = match objects.unreadable.as_slice() {
+                [] => String::new(),
+                broken => format!("; {}", broken.join("; ")),
+            };
             bail!(
-                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints"
+                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints{found}"
             );
         }
         Ok(objects)
@@ -287,4 +302,22 @@ where
 {
     let api: Api<K> = Api::all(client);
     Ok(tokio::time::timeout(DEADLINE, api.list(&ListParams::default())).await.context("no answer in time")??.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_in_a_file_is_named_with_the_reason() {
+        let broken = "{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: w1}, spec: {suspend: maybe}}";
+        let error = Objects::parse(broken).unwrap_err().to_string();
+        assert!(error.contains("NodeRuntimeHealth w1 cannot be used") && error.contains("maybe"), "{error}");
+        let list =
+            "{items: [{kind: Node, metadata: {name: w1}}, {kind: ConfigMap, apiVersion: v1, metadata: {name: c}},
+            {kind: RemediationPolciy, apiVersion: runtimehealth.io/v1alpha1, metadata: {name: p}}]}";
+        let found = Objects::parse(list).unwrap().unreadable;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("RemediationPolciy p is not looked at: expected"), "{found:?}");
+    }
 }

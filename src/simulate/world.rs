@@ -5,6 +5,7 @@
 //! time passes only in [`World::tick`].
 
 mod by_hand;
+mod marks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -306,10 +307,7 @@ impl World {
             }
             Effect::Uncordon { episode, node, heir } => {
                 self.uncordon(episode, node, heir.as_ref());
-                if may_record && let Some(known) = self.episodes.get(episode).cloned() {
-                    let next = uncordoned(&known, self.now);
-                    return next == known || self.write(&next);
-                }
+                return !may_record || self.record(episode, uncordoned);
             }
             Effect::Untaint { episode, node } => {
                 self.untaint(episode, node);
@@ -344,29 +342,6 @@ impl World {
         next == known || self.write(&next)
     }
 
-    fn uncordon(&mut self, episode: &str, node: &str, heir: Option<&String>) {
-        if let Some(node) = self.nodes.get_mut(node)
-            && node.view.cordoned_by.as_deref() == Some(episode)
-        {
-            if let Some(heir) = heir.filter(|_| node.view.unschedulable) {
-                node.view.cordoned_by = Some(heir.clone());
-                return;
-            }
-            node.view.cordoned_by = None;
-            node.view.unschedulable = false;
-            self.log.push((node.view.uid.clone(), "uncordon".into()));
-        }
-    }
-
-    fn untaint(&mut self, episode: &str, node: &str) {
-        if let Some(node) = self.nodes.get_mut(node)
-            && node.view.tainted_by.as_deref() == Some(episode)
-        {
-            (node.view.tainted, node.view.tainted_by) = (false, None);
-            self.log.push((node.view.uid.clone(), "untaint".into()));
-        }
-    }
-
     fn write(&mut self, episode: &Episode) -> bool {
         let wish = self.wishes.get(&episode.name).map(|wish| &wish.identity);
         let stored = self.episodes.get(&episode.name).and_then(|stored| stored.identity.as_ref()).or(wish);
@@ -396,31 +371,12 @@ impl World {
         let done = || Some(ActResult::Done { message: "done".to_owned() });
         match operation {
             Operation::Cordon => {
-                let mark = world_node.view.cordoned_by.as_deref();
                 let this = self.episodes.get(episode);
-                let is_left = mark
-                    .and_then(|mark| self.episodes.get(mark))
-                    .zip(this)
-                    .is_some_and(|(kept, this)| this.shares_cordon_of(kept));
-                let mine = mark == Some(episode) || is_left;
-                if world_node.view.unschedulable && !mine {
-                    return Some(ActResult::AlreadyCordoned);
-                }
-                world_node.view.unschedulable = true;
-                world_node.view.cordoned_by = Some(episode.to_owned());
-                done()
+                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.episodes.get(mark));
+                let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
+                Some(marks::cordon(world_node, episode, is_left))
             }
-            Operation::Taint(_) => {
-                let mark = world_node.view.tainted_by.as_deref();
-                if mark.is_some_and(|mark| mark != episode) {
-                    return None;
-                }
-                if world_node.view.tainted && mark.is_none() {
-                    return Some(ActResult::AlreadyTainted);
-                }
-                (world_node.view.tainted, world_node.view.tainted_by) = (true, Some(episode.to_owned()));
-                done()
-            }
+            Operation::Taint(_) => marks::taint(world_node, episode),
             Operation::Drain(with) => {
                 let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(episode);
                 let known = self.episodes.get(episode)?;

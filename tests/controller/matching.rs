@@ -57,7 +57,8 @@ async fn a_pod_that_cannot_be_read_is_held_and_then_healed() {
 async fn a_pod_that_no_rule_means_is_left_alone() {
     let world = world(&json!({"tier": "database"}));
     let replica = world.controller("a");
-    world.until("it is held", || held(&world).contains("has no rule for HungContainer")).await;
+    let why = "match.podSelector asks for tier notin (database), and pod d/log-x has tier=database";
+    world.until("it is held", || held(&world).contains(why)).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty());
     assert_eq!(count(&world, "get"), 0);
@@ -79,5 +80,46 @@ async fn labels_that_change_right_before_the_act_stop_it() {
     world.until("it was looked at once more", || count(&world, "get") >= 1).await;
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_was_put_first_right_before_the_act_stops_it() {
+    let world = world(&json!({"tier": "web", "people": "dba"}));
+    world.api.hook(|call| {
+        let is_last_look = call.verb == "get" && call.target.plural == "remediationpolicies";
+        is_last_look.then(|| {
+            Fault::Meanwhile(Box::new(|api| {
+                api.change("remediationpolicies", "hung", |policy| {
+                    let rules = policy["spec"]["rules"].as_array_mut().unwrap();
+                    if rules.len() == 1 {
+                        let mut first = rules[0].clone();
+                        first["name"] = json!("dba");
+                        first["match"]["podSelector"] = json!({"matchLabels": {"people": "dba"}});
+                        first["steps"] = json!([{"action": "Notify"}]);
+                        rules.insert(0, first);
+                    }
+                });
+            }))
+        })
+    });
+    let replica = world.controller("a");
+    world.until("it was looked at once more", || count(&world, "get") >= 1).await;
+    sleep(Duration::from_mins(10)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_seen_and_is_gone_is_healed_by_what_it_was_like() {
+    let world = world(&json!({"tier": "web"}));
+    // No act comes through while the pod is still there.
+    world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(500)));
+    let replica = world.controller("a");
+    world.until("it was looked at once more", || count(&world, "get") >= 1).await;
+    world.api.remove("pods", "log-x");
+    sleep(Duration::from_secs(12)).await;
+    world.api.unhook();
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
     replica.crash().await;
 }

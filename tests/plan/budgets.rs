@@ -2,6 +2,7 @@
 
 use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::{FaultType, Severity};
+use nrh::core::narrow::{Answer, Around};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, plan};
 use nrh::core::policy::{Action, Amount, Mode, Namespaces, NodeLimit, TopologyLimit};
@@ -46,7 +47,8 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
         (&[], &["shop-*"], (true, true)),
     ] {
         let rule = about(only, except);
-        assert_eq!((rule.is_for(&of_pod), rule.is_for(&of_none)), expected, "{only:?} {except:?}");
+        let is_for = |fault| rule.matches(fault, &Around::default()) == Answer::Yes;
+        assert_eq!((is_for(&of_pod), is_for(&of_none)), expected, "{only:?} {except:?}");
     }
     let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
     world.infect("n1", of_pod, Cure::Cont);

@@ -14,11 +14,15 @@ use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
 use crate::core::episode::{Episode, EpisodeFault, StepRecord};
 use crate::core::fault::{FaultState, FaultType, PodRef};
-use crate::core::narrow::{Answer, Around, PodSeen, asked_keys};
+use crate::core::narrow::asks_of_pods;
 use crate::core::plan::EVIDENCE_MAX_AGE;
-use crate::core::policy::{ActionType, ApprovalMode, Mode};
+use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
 use crate::core::snapshot::{NodeView, Tri, missed_after};
 use kube::core::DeserializeGuard;
+
+mod meant;
+
+use meant::{LivePod, Question, still_meant};
 
 /// What was read, when nothing in it says no.
 #[derive(Debug)]
@@ -37,8 +41,10 @@ struct Read {
     report: Option<NodeRuntimeHealth>,
     policy: Option<RemediationPolicy>,
     episode: Option<NodeRemediation>,
-    /// The pod of the fault, where the rule asks for its labels or its owner.
-    pod: Option<(PodRef, PodSeen)>,
+    /// The pod of the fault, where a policy asks for labels or owners.
+    pod: Option<LivePod>,
+    /// The other policies, as the controller knows them.
+    others: Vec<Policy>,
 }
 
 impl Applier {
@@ -53,7 +59,7 @@ impl Applier {
     ) -> Result<Live, ApplyError> {
         let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
-        let pod = self.asked_pod(name, operation, &policy);
+        let pod = self.asked_pod(name, operation);
         let read = Box::pin(self.read_again(name, node, &policy, pod)).await?;
         self.fold_in(&read);
         let live = judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)?;
@@ -65,29 +71,26 @@ impl Applier {
         Ok(live)
     }
 
-    /// The pod for whose labels or owner the rule of a step asks.
-    fn asked_pod(&self, episode: &str, operation: &str, policy: &str) -> Option<PodRef> {
+    /// The pod of the fault of a step, where any policy asks for labels or owners.
+    fn asked_pod(&self, episode: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
         let episode = state.snapshot.episodes.get(episode)?;
         let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
         let fault = episode.fault(&step.fault_id)?;
-        let policy = state.policies.get(policy)?.read.as_ref().ok()?;
-        policy.rule(&fault.rule).filter(|rule| rule.narrow.asks_of_pods())?;
-        pod_of(fault, step).cloned()
+        let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
+        asks_of_pods(&state.snapshot.policies).then(|| pod.clone())
     }
 
-    /// What the rules of policies ask of this pod, read now.
-    async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<(PodRef, PodSeen)>, ApplyError> {
+    /// That pod, read now.
+    async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<LivePod>, ApplyError> {
         let Some(named) = named else { return Ok(None) };
         let api = self.calls.read_in::<Pod>(&named.namespace);
         let pod = bounded_opt(|| format!("reading pod {named}"), api.get(&named.name)).await?;
-        let state = self.cache.lock();
-        let seen = match pod.filter(|pod| pods::names(pod).any(|name| name == named)) {
-            Some(pod) => PodSeen::Read(pods::traits(&pod, &asked_keys(&state.snapshot.policies))),
-            // What it was like when it was there does not change any more.
-            None => state.snapshot.pods_seen.get(&named).cloned().unwrap_or(PodSeen::Gone),
-        };
-        Ok(Some((named, seen)))
+        if let Some(pod) = pod.filter(|pod| pods::names(pod).any(|name| name == named)) {
+            return Ok(Some(LivePod::There(named, Box::new(pod))));
+        }
+        let last = self.cache.lock().known_pods.gone(&named);
+        Ok(Some(LivePod::Gone(named, last)))
     }
 
     async fn read_again(
@@ -109,7 +112,8 @@ impl Applier {
             )?)
         };
         let ((node, report, policy, episode), pod) = futures::try_join!(all, self.read_pod(pod))?;
-        Ok(Read { node, report, policy, episode, pod })
+        let others = self.cache.lock().snapshot.policies.clone();
+        Ok(Read { node, report, policy, episode, pod, others })
     }
 
     fn fold_in(&self, read: &Read) {
@@ -188,7 +192,10 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     }
     if let Some(fault) = fault {
         still_stands(fault, rule, &view)?;
-        still_meant(fault, step, rule, &view, read.pod)?;
+        let policy = convert::policy(&policy)
+            .map_err(|bad| format!("RemediationPolicy {policy_name} is not valid now: {}", bad.0.join("; ")))?;
+        let others = &read.others;
+        still_meant(&Question { fault, step, view: &view, report: &report, policy: &policy, others }, read.pod)?;
     }
     let kind = episode.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
     // Faults that the controller finds itself do not stand in the probe's list.
@@ -228,38 +235,6 @@ fn still_stands(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView
     Err(format!("{} ({}): the Node does not show it any more", fault.kind, fault.subject))
 }
 
-/// The pod that a fault of an episode is about.
-fn pod_of<'e>(fault: &'e EpisodeFault, step: &'e StepRecord) -> Option<&'e PodRef> {
-    fault.subject.pod.as_ref().or(step.target.pod.as_ref())
-}
-
-/// Whether pod and node are still as the rule asks. That nobody knows keeps nobody from being told.
-fn still_meant(
-    fault: &EpisodeFault,
-    step: &StepRecord,
-    rule: Option<&PolicyRule>,
-    view: &NodeView,
-    pod: Option<(PodRef, PodSeen)>,
-) -> Result<(), String> {
-    let Some(rule) = rule else { return Ok(()) };
-    let narrow = convert::narrow(rule).map_err(|bad| bad.0.join("; "))?;
-    let pods = pod.into_iter().collect();
-    let around = Around {
-        pods: Some(&pods),
-        runtime: view.runtime_version.as_deref(),
-        kubelet: view.kubelet_version.as_deref(),
-    };
-    let about = format!("{} ({})", fault.kind, fault.subject);
-    match narrow.holds(pod_of(fault, step), &around) {
-        Answer::Yes => Ok(()),
-        Answer::Unknown(_) if step.action == ActionType::Notify => Ok(()),
-        Answer::Unknown(lack) => {
-            Err(format!("{about}: whether rule {} is for it cannot be told: {}", rule.name, lack.what))
-        }
-        Answer::No => Err(format!("{about}: its pod or its node is not as rule {} asks for by now", rule.name)),
-    }
-}
-
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
 fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
     let node = &live.episode.node;
@@ -293,7 +268,7 @@ mod tests {
     use serde_json::{Value, json};
 
     /// Objects that all say yes, with changes on top.
-    fn read(change: impl Fn(&mut Value)) -> Read {
+    pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
         let mut all = json!({
             "node": {"metadata": {"name": "w1", "uid": "n1"}},
             "pod": null,
@@ -319,10 +294,10 @@ mod tests {
             report: serde_json::from_value(part("report")).unwrap(),
             policy: serde_json::from_value(part("policy")).unwrap(),
             episode: serde_json::from_value(part("episode")).unwrap(),
-            pod: serde_json::from_value::<Option<Pod>>(part("pod")).unwrap().map(|pod| {
-                let asked = ["app".to_owned()].into();
-                (pods::pod_ref(&pod), PodSeen::Read(pods::traits(&pod, &asked)))
-            }),
+            pod: serde_json::from_value::<Option<Pod>>(part("pod"))
+                .unwrap()
+                .map(|pod| LivePod::There(pods::pod_ref(&pod), Box::new(pod))),
+            others: Vec::new(),
         }
     }
 
@@ -441,8 +416,7 @@ mod tests {
             verdict(move |v| {
                 v["node"]["status"]["conditions"] = json!([{"type": kind, "status": status, "reason": reason}]);
                 let asked = json!({"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung", "TaskHung"]});
-                v["policy"]["spec"]["rules"][0] =
-                    json!({"name": "r", "match": {"nodeConditions": [asked]}, "steps": [{"action": "Cordon"}]});
+                v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"nodeConditions": [asked]}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]});
                 v["report"]["status"]["faults"] = json!([]);
                 let status = &mut v["episode"]["status"];
                 status["faults"][0]["type"] = json!("NodeCondition");
@@ -462,37 +436,6 @@ mod tests {
             let expected = "NodeCondition (condition KernelDeadlock=True): the Node does not show it any more";
             assert_eq!(found, expected, "{kind} {status} {reason}");
         }
-    }
-
-    #[test]
-    fn a_rule_that_means_other_pods_or_nodes_by_now_stops_the_act() {
-        let with = |matches: Value, pod: Value| {
-            verdict(move |v| {
-                v["policy"]["spec"]["rules"][0]["match"] = matches.clone();
-                v["node"]["status"] = json!({"nodeInfo": {"kubeletVersion": "v1.36.1", "architecture": "", "bootID": "",
-                    "containerRuntimeVersion": "containerd://1.7.24", "kernelVersion": "", "kubeProxyVersion": "",
-                    "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}});
-                v["episode"]["status"]["faults"][0]["subject"]["pod"] =
-                    json!({"namespace": "d", "name": "a", "uid": "u"});
-                v["pod"] = pod.clone();
-            })
-        };
-        let pod = |labels: Value| json!({"metadata": {"namespace": "d", "name": "a", "uid": "u", "labels": labels}});
-        let asks =
-            json!({"podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["db"]}]}});
-        assert_eq!(with(asks.clone(), pod(json!({"app": "web"}))), Ok(()));
-        assert_eq!(with(asks.clone(), pod(json!({}))), Ok(()));
-        let other =
-            Err("HungContainer (container of d/a): its pod or its node is not as rule r asks for by now".to_owned());
-        assert_eq!(with(asks.clone(), pod(json!({"app": "db"}))), other);
-        // Not read: what is not known is not absent.
-        assert!(with(asks, Value::Null).unwrap_err().contains("cannot be told"));
-        assert_eq!(with(json!({"runtimes": [{"name": "containerd", "versions": "<2"}]}), Value::Null), Ok(()));
-        assert_eq!(with(json!({"runtimes": [{"name": "containerd", "versions": ">=2"}]}), Value::Null), other);
-        assert_eq!(with(json!({"kubeletVersions": [">=1.37"]}), Value::Null), other);
-        assert_eq!(with(json!({"ownerKinds": ["None"]}), pod(json!({}))), Ok(()));
-        assert_eq!(with(json!({"ownerKinds": ["DaemonSet"]}), pod(json!({}))), other);
-        assert!(with(json!({"kubeletVersions": ["new"]}), Value::Null).unwrap_err().contains("expected a range"));
     }
 
     #[test]

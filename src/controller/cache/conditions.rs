@@ -54,6 +54,11 @@ impl<T: ?Sized + Ord> Shared<T> {
         }
     }
 
+    /// Forgets all that nobody holds any more.
+    pub fn forget_unused(&mut self) {
+        self.0.retain(|held| Arc::strong_count(held) > 1);
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
 use crate::core::go_duration;
-use crate::core::narrow::{PodSeen, PodTraits};
+use crate::core::narrow::PodTraits;
 use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 
@@ -33,14 +33,6 @@ pub fn traits(pod: &Pod, asked: &BTreeSet<String>) -> PodTraits {
     let none = BTreeMap::new();
     let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
     PodTraits::of(labels, controller(pod).map(|owner| owner.kind.as_str()), asked)
-}
-
-/// The same some time later.
-pub fn aged(seen: &PodSeen, by: Duration) -> PodSeen {
-    match seen {
-        PodSeen::Read(traits) => PodSeen::Read(PodTraits { read: traits.read.saturating_add(by), ..traits.clone() }),
-        PodSeen::Gone => PodSeen::Gone,
-    }
 }
 
 /// Under which names faults know a pod: by its uid, and the mirror of a static pod by the uid that it has on its node.

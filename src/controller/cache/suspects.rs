@@ -16,7 +16,7 @@ use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
 use crate::core::fault::PodRef;
-use crate::core::narrow::{PodSeen, PodTraits, asked_keys, asks_of_pods, pod_of};
+use crate::core::narrow::{asked_keys, asks_of_pods, pod_of};
 use crate::core::snapshot::SuspectPod;
 
 /// Least time between two reads of one node's pods.
@@ -145,19 +145,20 @@ fn take(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, now: Ti
     match subject {
         Subject::Set { key, .. } => {
             let suspects: Vec<SuspectPod> = all.collect();
-            let seen = seen(state, None, &suspects, pods);
-            let read = PodsRead { at, suspects, terminating: BTreeSet::new(), seen };
+            note_pods(state, subject, &suspects, pods, at);
+            let read = PodsRead { at, suspects, terminating: BTreeSet::new() };
             let news = !read.suspects.is_empty() || state.pods_of_sets.get(key).is_some_and(|r| !r.suspects.is_empty());
             state.pods_of_sets.insert(key.clone(), read);
             news
         }
         Subject::Node(node) => {
             let suspects: Vec<SuspectPod> = all.collect();
-            let seen = seen(state, Some(node), &suspects, pods);
-            let read = PodsRead { at, suspects, terminating: terminating(state, node, pods), seen };
+            note_pods(state, subject, &suspects, pods, at);
+            let read = PodsRead { at, suspects, terminating: terminating(state, node, pods) };
             state.pods_of_nodes.insert(node.clone(), read);
             let wanted = state.nodes_of_interest();
             state.pods_of_nodes.retain(|node, _| wanted.contains(node));
+            state.known_pods.retain(&wanted, at);
             true
         }
     }
@@ -179,44 +180,36 @@ fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     found
 }
 
-/// The pods that faults of a node name.
+/// The pods that faults of a node name, and those of its open episode: a fault may be out of sight for a moment.
 fn named(state: &State, node: &str) -> BTreeSet<PodRef> {
     let faults = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
-    faults.filter_map(|reported| pod_of(&reported.fault)).cloned().collect()
+    let of_episode = state.open_episode(node).into_iter().flat_map(|episode| &episode.faults);
+    let in_episode = of_episode.filter_map(|fault| fault.subject.pod.as_ref());
+    faults.filter_map(|reported| pod_of(&reported.fault)).chain(in_episode).cloned().collect()
 }
 
-/// What policies ask of these pods: of the suspects, and where they are all of a node of those that its faults name. Nothing where
-/// no policy asks.
-fn seen(state: &State, node: Option<&str>, suspects: &[SuspectPod], pods: &[Pod]) -> BTreeMap<PodRef, PodSeen> {
+/// Takes over what policies ask of these pods: of the suspects, and where they are all of a node of those that its faults name.
+/// Nothing where no policy asks.
+fn note_pods(state: &mut State, subject: &Subject, suspects: &[SuspectPod], pods: &[Pod], at: Instant) {
     if !asks_of_pods(&state.snapshot.policies) {
-        return BTreeMap::new();
+        return state.known_pods.clear();
     }
     let asked = asked_keys(&state.snapshot.policies);
-    let named = node.map(|node| named(state, node)).unwrap_or_default();
-    let before = node.and_then(|node| state.pods_of_nodes.get(node)).map(|read| &read.seen);
-    let is_wanted = |name: &PodRef| named.contains(name) || suspects.iter().any(|suspect| suspect.pod == *name);
-    let mut seen: BTreeMap<PodRef, PodSeen> = BTreeMap::new();
-    for pod in pods {
-        for name in pods::names(pod).filter(is_wanted) {
-            seen.insert(name, PodSeen::Read(pods::traits(pod, &asked)));
+    let suspects = suspects.iter().map(|suspect| suspect.pod.clone());
+    match subject {
+        Subject::Set { key, .. } => state.known_pods.note_set(key, &suspects.collect(), pods, &asked, at),
+        Subject::Node(node) => {
+            let wanted = suspects.chain(named(state, node)).collect();
+            state.known_pods.note_node(node, &wanted, pods, &asked, at);
         }
     }
-    for pod in named {
-        // What it was like when it was there does not change any more.
-        let known = before.and_then(|before| before.get(&pod)).or_else(|| state.snapshot.pods_seen.get(&pod));
-        let last = match known {
-            Some(PodSeen::Read(known)) => PodSeen::Read(PodTraits { read: Duration::ZERO, ..known.clone() }),
-            Some(PodSeen::Gone) | None => PodSeen::Gone,
-        };
-        seen.entry(pod).or_insert(last);
-    }
-    seen
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::controller::cache::DaemonSetRow;
+    use crate::core::narrow::{PodSeen, PodTraits};
     use serde_json::json;
 
     fn state() -> State {
@@ -275,7 +268,7 @@ mod tests {
         assert!(state.snapshot.pods_read.is_empty(), "one set is not the whole node");
         state.snapshot.nodes.insert("w1".into(), crate::core::snapshot::NodeView::default());
         let at = now + Duration::from_secs(1);
-        let fresh = PodsRead { at, suspects: vec![], terminating: BTreeSet::new(), seen: BTreeMap::new() };
+        let fresh = PodsRead { at, suspects: vec![], terminating: BTreeSet::new() };
         state.pods_of_nodes.insert("w1".into(), fresh);
         state.refresh(now + Duration::from_secs(3), wall);
         assert!(state.snapshot.pods.is_empty());
@@ -351,21 +344,31 @@ mod tests {
         state.snapshot.policies = vec![crate::api::convert::policy(&policy).unwrap()];
         take(&mut state, &node, &all, now, wall);
         state.refresh(now + Duration::from_secs(7), wall);
-        let labels = [("app".to_owned(), Some("web".to_owned())), ("tier".to_owned(), None)].into();
-        let read = PodSeen::Read(PodTraits { labels, owner: None, read: Duration::from_secs(7) });
+        let labels: BTreeMap<_, _> = [("app".to_owned(), Some("web".to_owned())), ("tier".to_owned(), None)].into();
+        let read = |gone: bool| {
+            let labels = std::sync::Arc::new(labels.clone());
+            PodSeen::Read(PodTraits { labels, owner: None, read: Duration::from_secs(7), gone })
+        };
         let found = |state: &State| -> Vec<(String, PodSeen)> {
             state.snapshot.pods_seen.iter().map(|(pod, seen)| (pod.name.clone(), seen.clone())).collect()
         };
         let expected = |cart: PodSeen| {
             let gone = |name: &str| (name.to_owned(), PodSeen::Gone);
             // One of the same name is another pod.
-            vec![gone("again"), ("cart".to_owned(), cart), gone("gone"), ("mirror".to_owned(), read.clone())]
+            vec![gone("again"), ("cart".to_owned(), cart), gone("gone"), ("mirror".to_owned(), read(false))]
         };
-        assert_eq!(found(&state), expected(read.clone()));
-        // It is deleted: what it was like counts on, as of the last read.
+        assert_eq!(found(&state), expected(read(false)));
+        // It is deleted: what it was like counts on.
         take(&mut state, &node, &all[1..], now, wall);
         state.refresh(now + Duration::from_secs(7), wall);
-        assert_eq!(found(&state), expected(read.clone()));
+        assert_eq!(found(&state), expected(read(true)));
+        // Its fault is out of sight for a while, and the node of no interest.
+        let report = state.snapshot.reports.insert("w1".into(), crate::core::snapshot::ReportView::default());
+        take(&mut state, &node, &all[1..], now, wall);
+        state.snapshot.reports.insert("w1".into(), report.unwrap());
+        take(&mut state, &node, &all[1..], now, wall);
+        state.refresh(now + Duration::from_secs(7), wall);
+        assert_eq!(found(&state), expected(read(true)), "it is remembered");
     }
 
     #[test]

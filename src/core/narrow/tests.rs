@@ -33,7 +33,7 @@ fn all_requirements() -> [Requirement; 4] {
 }
 
 fn ask(narrow: &Narrow, about: Option<&PodRef>, pods: &BTreeMap<PodRef, PodSeen>) -> Answer {
-    narrow.holds(about, &Around { pods: Some(pods), ..Around::default() })
+    narrow.holds(about.map_or(About::NoPod, About::Pod), &Around { pods: Some(pods), ..Around::default() })
 }
 
 #[test]
@@ -105,7 +105,8 @@ fn runtimes_and_kubelets_are_compared_by_what_the_node_tells() {
     let range = |text: &str| Range::parse(text).unwrap();
     let runtime = |name: &str, versions: Option<&str>| Runtime { name: name.into(), versions: versions.map(range) };
     let asks = |runtimes: &[Runtime]| Narrow { runtimes: runtimes.to_vec(), ..Narrow::default() };
-    let told = |narrow: &Narrow, runtime: Option<&str>| narrow.holds(None, &Around { runtime, ..Around::default() });
+    let told =
+        |narrow: &Narrow, runtime: Option<&str>| narrow.holds(About::NoPod, &Around { runtime, ..Around::default() });
     let old = asks(&[runtime("containerd", Some(">=1.7.0 <1.7.24")), runtime("docker", None)]);
     for (told_as, expected) in [
         ("containerd://1.7.23", true),
@@ -130,7 +131,7 @@ fn runtimes_and_kubelets_are_compared_by_what_the_node_tells() {
         [Answer::Yes, Answer::No, Answer::Yes]
     );
     let kubelets = Narrow { kubelets: vec![range("=1.29"), range(">=1.31.2")], ..Narrow::default() };
-    let of = |kubelet: Option<&str>| kubelets.holds(None, &Around { kubelet, ..Around::default() });
+    let of = |kubelet: Option<&str>| kubelets.holds(About::NoPod, &Around { kubelet, ..Around::default() });
     assert_eq!(
         ["v1.29.3-eks-ae9a62a", "v1.30.0", "v1.31.2+k3s1"].map(|v| of(Some(v))),
         [Answer::Yes, Answer::No, Answer::Yes]
@@ -144,7 +145,7 @@ fn runtimes_and_kubelets_are_compared_by_what_the_node_tells() {
 fn a_no_is_a_no_whatever_is_not_known() {
     let narrow =
         Narrow { kubelets: vec![Range::parse(">=1.31").unwrap()], ..selects(Requirement::Exists("app".into())) };
-    let answer = |kubelet| narrow.holds(Some(&pod("cart")), &Around { kubelet, ..Around::default() });
+    let answer = |kubelet| narrow.holds(About::Pod(&pod("cart")), &Around { kubelet, ..Around::default() });
     assert_eq!(answer(Some("v1.30.0")), Answer::No);
     let passes = |answer| match answer {
         Answer::Unknown(Lack { passes, .. }) => Some(passes),
@@ -152,6 +153,22 @@ fn a_no_is_a_no_whatever_is_not_known() {
     };
     assert_eq!(passes(answer(Some("v1.31.0"))), Some(true));
     assert_eq!(passes(answer(None)), Some(false), "what a person has to see is told first");
+}
+
+#[test]
+fn a_pod_that_is_gone_stays_as_it_was_and_what_was_not_read_of_it_is_never_known() {
+    let cart = pod("cart");
+    let mut pods = seen(&[("app", "web")], Some("Job"), &["app"]);
+    for one in pods.values_mut() {
+        if let PodSeen::Read(traits) = one {
+            (traits.gone, traits.read) = (true, Duration::from_hours(1));
+        }
+    }
+    let found = all_requirements().map(|one| ask(&selects(one), Some(&cart), &pods));
+    assert_eq!(found, [true, false, true, false].map(Answer::from));
+    let other = ask(&selects(Requirement::DoesNotExist("tier".into())), Some(&cart), &pods);
+    let Answer::Unknown(lack) = other else { panic!("{other:?}") };
+    assert!(!lack.passes && lack.what.contains("label tier was not read while"), "{lack:?}");
 }
 
 proptest! {

@@ -390,13 +390,14 @@ fn reserve(
 }
 
 /// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day, or since
-/// the node was acted on too often, is not replaced by a harsher one: people are told instead, where the ladder says so.
+/// the node was acted on too often, or since nobody knows whose fault it is, is not replaced by a harsher one: people are told
+/// instead, where the ladder says so.
 fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
     let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung = drain::rung_without(step, rule, standing.rung);
-    if matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit) {
+    if matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit) || hold.is_doubt() {
         standing.rung = rule.telling_rung(standing.rung);
     }
     replace(&mut turn.episode, standing);

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! AwaitingApproval ─► approved, asked the same questions again ─► Reserved ─► …
-//!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile ─► Cancelled
+//!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile, its time is over
+//!         │   while nobody knows whether the rule is for the fault ─► Cancelled
 //!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
 //! ```
 
@@ -18,6 +19,10 @@ use crate::core::policy::{Policy, Step};
 
 /// Why an attempt ended that gave way to another fault, and is asked for again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
+
+/// Why an attempt ended whose time went by while nobody knew which rule the fault is for.
+const IN_DOUBT: &str =
+    "its time was over while nobody could tell whether the rule is for the fault; it is asked for again";
 
 /// Records the attempt, and asks for its approval.
 pub(super) fn ask(
@@ -64,6 +69,10 @@ pub(super) fn wait(
     let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.episode, &standing, step));
     let age = since(now, record.reserved_at);
     let is_agreed = by.is_some() || !step.needs_approval();
+    if age >= step.approval_timeout && again.as_ref().is_err_and(Hold::is_doubt) {
+        // Ignorance is nobody's no: a person is asked again once it is known what the fault is about.
+        return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
+    }
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {
             (Some(by), Err(hold)) => format!("approved by {by}, and held until its time was over: {}", hold.message()),

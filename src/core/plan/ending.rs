@@ -3,6 +3,7 @@
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake, hand_off, kept, readiness, taint};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
+use crate::core::narrow::Meant;
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::NodeView;
 
@@ -78,6 +79,24 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episod
     for seen in standing.filter_map(|fault| facts.find(&fault.id)) {
         if let Some(now) = facts.other_for(&seen.fault, policy) {
             return Some(format!("policy {} has taken over {} of node {}", now.name, seen.fault.kind, episode.node));
+        }
+    }
+    // Doubt ends nothing; what is known by now does, and the rule that it is for has its turn.
+    let open = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+    let ruled = open.filter_map(|fault| Some((facts.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
+    for (fault, rule) in ruled {
+        let (what, name) = (format!("{} ({})", fault.kind, fault.subject), &policy.name);
+        match policy.still_means(rule, fault, &facts.around) {
+            Meant::Other(other) => {
+                let (other, rule) = (&other.name, &rule.name);
+                return Some(format!(
+                    "{what} is for rule {other} of policy {name} by now, which goes before rule {rule}"
+                ));
+            }
+            Meant::No(why) => {
+                return Some(format!("rule {} of policy {name} is not for {what} any more: {why}", rule.name));
+            }
+            Meant::Yes | Meant::Perhaps(..) => {}
         }
     }
     let lost = episode.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;

@@ -34,6 +34,11 @@ impl Hold {
         matches!(self.reason, HoldReason::ProbeSilent | HoldReason::StaleEvidence)
     }
 
+    /// Whether nobody can tell which rule the fault is for.
+    pub const fn is_doubt(&self) -> bool {
+        matches!(self.reason, HoldReason::PodUnknown | HoldReason::RuleInDoubt)
+    }
+
     /// A no that may end by the passing of time.
     pub fn until(mut self, until: Duration) -> Self {
         self.until = Some(until);

@@ -10,7 +10,7 @@ use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, c
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
 use crate::core::kubelet;
-use crate::core::narrow::{Answer, pod_of};
+use crate::core::narrow::Meant;
 use crate::core::order::{NodeAction, Order, Restart, Signal};
 use crate::core::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
 use crate::core::snapshot::Tri;
@@ -255,23 +255,27 @@ pub(super) fn still_asked_for(
     fault: &Fault,
     step: &Step,
 ) -> Result<(), Hold> {
-    let is_other = fault.kind == FaultType::NodeCondition && !rule.is_for(fault);
-    match rule.narrow.holds(pod_of(fault), &facts.around) {
-        _ if is_other => {
+    if fault.kind == FaultType::NodeCondition && !rule.is_for(fault) {
+        let message =
+            format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+        return Err(Hold::new(HoldReason::NotConfirmed, &message));
+    }
+    match policy.still_means(rule, fault, &facts.around) {
+        Meant::No(why) => {
             let message =
-                format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+                format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
             Err(Hold::new(HoldReason::NotConfirmed, &message))
         }
-        Answer::No => {
+        Meant::Other(other) => {
             let message = format!(
-                "{} ({}): its pod or its node is not as rule {} asks for any more (match)",
-                fault.kind, fault.subject, rule.name
+                "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
+                fault.kind, fault.subject, other.name, policy.name, rule.name
             );
             Err(Hold::new(HoldReason::NotConfirmed, &message))
         }
         _ if matches!(step.action, Action::Notify { .. }) => Ok(()),
-        Answer::Unknown(lack) => Err(readiness::doubtful(policy, rule, fault, &lack)),
-        Answer::Yes => {
+        Meant::Perhaps(other, lack) => Err(readiness::doubtful(policy, other, fault, &lack)),
+        Meant::Yes => {
             let Some(first) = facts.policy_for(fault) else { return Ok(()) };
             match facts.rule_of(first, fault) {
                 Found::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),

@@ -171,6 +171,7 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
                 | HoldReason::RecentlyFailed
                 | HoldReason::NoPolicy
                 | HoldReason::NoRule
+                | HoldReason::RuleInDoubt
                 | HoldReason::CallRefused
                 | HoldReason::NodeLimit
                 | HoldReason::AwaitingApproval
@@ -179,7 +180,9 @@ fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
     if held.iter().any(|held| needs_a_person(&held)) {
         return Tri::False;
     }
-    let is_off = held.iter().any(|held| matches!(held.reason, HoldReason::DryRun | HoldReason::Suspended));
+    let is_off = held
+        .iter()
+        .any(|held| matches!(held.reason, HoldReason::DryRun | HoldReason::Suspended | HoldReason::PodUnknown));
     if facts.probe == Probe::Reporting && !is_off { Tri::True } else { Tri::Unknown }
 }
 

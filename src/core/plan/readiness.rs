@@ -6,7 +6,7 @@ use super::storm::{self, Storm};
 use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
-use crate::core::narrow::Lack;
+use crate::core::narrow::{Lack, why_none};
 use crate::core::policy::{Action, Found, Mode, Policy, Rule};
 
 /// How often one fault may come back within the memory before a person has to look at it.
@@ -65,11 +65,12 @@ pub(super) fn judge<'p>(
         Found::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
         Found::Nothing => {
             let message = format!(
-                "policy {} has no rule for {} of severity {} ({})",
+                "policy {} has no rule for {} of severity {} ({}){}",
                 policy.name,
                 fault.kind,
                 fault.severity.as_str(),
-                fault.subject
+                fault.subject,
+                why_none(policy, fault, &facts.around).map_or_else(String::new, |why| format!("; {why}"))
             );
             return Err(Hold::new(HoldReason::NoRule, &message));
         }
@@ -94,11 +95,21 @@ pub(super) fn judge<'p>(
 
 /// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
 pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Hold {
+    let (reason, todo) = if lack.passes {
+        (
+            HoldReason::PodUnknown,
+            "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
+        )
+    } else {
+        let todo = format!("heal it by hand, or put a rule without {} before this one", lack.field);
+        (HoldReason::RuleInDoubt, todo)
+    };
     let message = format!(
-        "{} ({}): whether it is for rule {} of policy {} cannot be told: {}",
-        fault.kind, fault.subject, rule.name, policy.name, lack.what
+        "{} ({}): whether it is for rule {} of policy {} cannot be told by match.{}: {}; no other rule takes it \
+         meanwhile: {todo}",
+        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
     );
-    Hold::new(if lack.passes { HoldReason::PodUnknown } else { HoldReason::NoRule }, &message)
+    Hold::new(reason, &message)
 }
 
 /// Whether the fault is no storm that rises.

@@ -1,0 +1,292 @@
+//! Whether the rule of a step is still the one for its fault, by what pod, node and policy are like now.
+//!
+//! The engine has asked the same of the cache ([`Policy::still_means`]). A label that was taken away, a kubelet that was updated or
+//! a rule that was put before this one since then must not be acted against; what nobody knows is no yes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::api::NodeRuntimeHealth;
+use crate::controller::cache::pods;
+use crate::core::episode::{EpisodeFault, StepRecord};
+use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Severity};
+use crate::core::narrow::{Around, Lack, Meant, PodSeen, asked_keys, pod_of};
+use crate::core::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::core::snapshot::NodeView;
+
+/// The pod of a fault, as it was read for the last look.
+#[derive(Debug)]
+pub(super) enum LivePod {
+    /// The API has it.
+    There(PodRef, Box<Pod>),
+    /// The API has it no more; what it was like when the controller saw it last.
+    Gone(PodRef, PodSeen),
+}
+
+impl LivePod {
+    /// What the policies ask of it.
+    fn seen(self, policies: &[&Policy]) -> (PodRef, PodSeen) {
+        match self {
+            Self::There(named, pod) => {
+                let asked: BTreeSet<String> = asked_keys(policies.iter().copied());
+                (named, PodSeen::Read(pods::traits(&pod, &asked)))
+            }
+            Self::Gone(named, seen) => (named, seen),
+        }
+    }
+}
+
+/// What the question is about.
+pub(super) struct Question<'a> {
+    /// The fault as the episode has it.
+    pub fault: &'a EpisodeFault,
+    /// The step that is to be taken.
+    pub step: &'a StepRecord,
+    /// The node, read now.
+    pub view: &'a NodeView,
+    /// Its report, read now.
+    pub report: &'a NodeRuntimeHealth,
+    /// The policy of the episode, read now.
+    pub policy: &'a Policy,
+    /// All policies that the controller knows.
+    pub others: &'a [Policy],
+}
+
+/// Whether the act is still meant; if not, which rule says so and what was found. That nobody knows keeps nobody from being told.
+pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(), String> {
+    let Some(rule) = of.policy.rule(&of.fault.rule) else { return Ok(()) };
+    let fault = as_it_shows(of);
+    let before = |other: &&Policy| {
+        let is_before = other.name != of.policy.name && other.order(of.policy).is_lt();
+        is_before && other.mode == Mode::Enforce && other.selector.matches(&of.view.labels)
+    };
+    let before: Vec<&Policy> = of.others.iter().filter(before).collect();
+    let asking: Vec<&Policy> = before.iter().copied().chain([of.policy]).collect();
+    let pods: BTreeMap<PodRef, PodSeen> = pod.map(|pod| pod.seen(&asking)).into_iter().collect();
+    let around = Around {
+        pods: Some(&pods),
+        runtime: of.view.runtime_version.as_deref(),
+        kubelet: of.view.kubelet_version.as_deref(),
+    };
+    let what = format!("{} ({})", fault.kind, fault.subject);
+    let doubt = |policy: &Policy, rule: &Rule, lack: Lack| {
+        if of.step.action == ActionType::Notify {
+            return Ok(());
+        }
+        let (rule, policy, field) = (&rule.name, &policy.name, lack.field);
+        Err(format!(
+            "{what}: whether it is for rule {rule} of policy {policy} cannot be told by match.{field}: {}",
+            lack.what
+        ))
+    };
+    for other in before {
+        match other.rule_for(&fault, &around) {
+            Found::Rule(now) => {
+                return Err(format!("{what}: it is for rule {} of policy {} by now", now.name, other.name));
+            }
+            Found::Perhaps(now, lack) => doubt(other, now, lack)?,
+            Found::Nothing => {}
+        }
+    }
+    match of.policy.still_means(rule, &fault, &around) {
+        Meant::Yes => Ok(()),
+        Meant::Other(now) => {
+            Err(format!("{what}: it is for rule {} by now, which goes before rule {}", now.name, rule.name))
+        }
+        Meant::No(why) => Err(format!("{what}: rule {} is not for it any more: {why}", rule.name)),
+        Meant::Perhaps(now, lack) => doubt(of.policy, now, lack),
+    }
+}
+
+/// The fault as the report has it now. One that the controller finds itself, and has not written there, is taken for the worst:
+/// more rules are for it then, and any of them may say no.
+fn as_it_shows(of: &Question<'_>) -> Fault {
+    let status = of.report.status.iter();
+    let mut reported = status.flat_map(|status| status.faults.iter().chain(&status.cluster_faults));
+    let fault = reported.find(|fault| fault.id == of.fault.id).cloned();
+    let mut fault = fault.unwrap_or_else(|| Fault {
+        id: of.fault.id.clone(),
+        kind: of.fault.kind,
+        severity: Severity::Critical,
+        state: FaultState::Confirmed,
+        subject: of.fault.subject.clone(),
+        target: of.step.target.clone(),
+        message: String::new(),
+        impact: String::new(),
+        first_seen: of.step.reserved_at,
+        for_seconds: 0,
+        confirmations: 0,
+        look_age_seconds: 0,
+        evidence: Vec::new(),
+        evidence_bundle: None,
+    });
+    if fault.kind == FaultType::NodeCondition {
+        fault.subject = of.fault.subject.clone();
+    }
+    if pod_of(&fault).is_none() {
+        fault.subject.pod.clone_from(&of.fault.subject.pod);
+        fault.target.pod.clone_from(&of.step.target.pod);
+    }
+    fault
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::tests::read;
+    use super::super::{Read, judge};
+    use super::*;
+    use crate::api::convert;
+
+    /// What is read of a node, a fault of pod `d/a`, and that pod.
+    fn all(rules: &Value, pod: &Value, change: impl Fn(&mut Value)) -> Read {
+        read(|v| {
+            v["policy"]["spec"]["rules"] = rules.clone();
+            v["node"]["status"] = json!({"nodeInfo": {"kubeletVersion": "v1.36.1", "architecture": "", "bootID": "",
+                "containerRuntimeVersion": "containerd://1.7.24", "kernelVersion": "", "kubeProxyVersion": "",
+                "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}});
+            let named = json!({"namespace": "d", "name": "a", "uid": "u"});
+            v["episode"]["status"]["faults"][0]["subject"]["pod"] = named.clone();
+            v["report"]["status"]["faults"][0]["subject"]["pod"] = named;
+            v["pod"] = pod.clone();
+            change(v);
+        })
+    }
+
+    fn rule(name: &str, matches: &Value) -> Value {
+        let mut matches = matches.clone();
+        if matches.get("faults").is_none() {
+            matches["faults"] = json!(["HungContainer"]);
+        }
+        json!({"name": name, "match": matches,
+            "steps": [{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}}]})
+    }
+
+    fn pod(labels: &Value) -> Value {
+        json!({"metadata": {"namespace": "d", "name": "a", "uid": "u", "labels": labels}})
+    }
+
+    fn verdict(read: Read) -> Result<(), String> {
+        judge(read, "op", "n1", "p").map(|_| ())
+    }
+
+    const WHAT: &str = "HungContainer (container of d/a): ";
+
+    #[test]
+    fn a_rule_that_means_other_pods_or_nodes_by_now_stops_the_act() {
+        let with = |matches: Value, pod: Value| verdict(all(&json!([rule("r", &matches)]), &pod, |_| {}));
+        let asks =
+            json!({"podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["db"]}]}});
+        assert_eq!(with(asks.clone(), pod(&json!({"app": "web"}))), Ok(()));
+        assert_eq!(with(asks.clone(), pod(&json!({}))), Ok(()));
+        let no = |why: &str| Err(format!("{WHAT}rule r is not for it any more: {why}"));
+        assert_eq!(
+            with(asks.clone(), pod(&json!({"app": "db"}))),
+            no("match.podSelector asks for app notin (db), and pod d/a has app=db, as it was read")
+        );
+        // Not read: what is not known is not absent.
+        assert!(
+            with(asks, Value::Null).unwrap_err().contains("rule r of policy p cannot be told by match.podSelector")
+        );
+        let runtimes = |versions: &str| json!({"runtimes": [{"name": "containerd", "versions": versions}]});
+        assert_eq!(with(runtimes("<2"), Value::Null), Ok(()));
+        assert_eq!(
+            with(runtimes(">=2"), Value::Null),
+            no("match.runtimes asks for containerd >=2, and the node's is containerd://1.7.24")
+        );
+        assert_eq!(
+            with(json!({"kubeletVersions": [">=1.37"]}), Value::Null),
+            no("match.kubeletVersions asks for >=1.37, and the node's is v1.36.1")
+        );
+        assert_eq!(with(json!({"ownerKinds": ["None"]}), pod(&json!({}))), Ok(()));
+        assert_eq!(
+            with(json!({"ownerKinds": ["DaemonSet"]}), pod(&json!({}))),
+            no("match.ownerKinds asks for DaemonSet, and the owner of pod d/a is None, as it was read")
+        );
+        assert_eq!(with(json!({"namespaces": ["e"]}), Value::Null), no("match.namespaces is e, and its pod is d/a"));
+        assert!(with(json!({"kubeletVersions": ["new"]}), Value::Null).unwrap_err().contains("expected a range"));
+    }
+
+    #[test]
+    fn a_rule_that_goes_first_by_now_stops_the_act_and_so_does_doubt_about_it() {
+        let db = json!({"podSelector": {"matchLabels": {"app": "db"}}});
+        let rules = json!([rule("databases", &db), rule("r", &json!({}))]);
+        let with = |pod: &Value| verdict(all(&rules, pod, |_| {}));
+        assert_eq!(with(&pod(&json!({"app": "web"}))), Ok(()));
+        let other = format!("{WHAT}it is for rule databases by now, which goes before rule r");
+        assert_eq!(with(&pod(&json!({"app": "db"}))), Err(other));
+        assert!(with(&Value::Null).unwrap_err().contains("rule databases of policy p cannot be told"));
+        // One for worse faults, and one behind it, are no matter.
+        let mut worse = db.clone();
+        worse["minSeverity"] = json!("Critical");
+        for rules in [
+            json!([rule("databases", &worse), rule("r", &json!({}))]),
+            json!([rule("r", &json!({})), rule("databases", &db)]),
+        ] {
+            assert_eq!(verdict(all(&rules, &pod(&json!({"app": "db"})), |_| {})), Ok(()));
+        }
+        // People are told whatever nobody knows.
+        let tells = |v: &mut Value| {
+            v["policy"]["spec"]["rules"][1]["steps"][0] = json!({"action": "Notify"});
+            let step = &mut v["episode"]["status"]["steps"][0];
+            (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
+        };
+        assert_eq!(verdict(all(&rules, &Value::Null, tells)), Ok(()));
+    }
+
+    #[test]
+    fn a_policy_that_goes_first_by_now_stops_the_act() {
+        let mut object: Value = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "first"}, "spec": {"mode": "Enforce", "priority": 10,
+                "rules": [rule("dbs", &json!({"podSelector": {"matchLabels": {"app": "db"}}}))]}});
+        let with = |object: &Value, pod: &Value| {
+            let other = convert::policy(&serde_json::from_value(object.clone()).unwrap()).unwrap();
+            let mut read = all(&json!([rule("r", &json!({}))]), pod, |_| {});
+            read.others = vec![other];
+            verdict(read)
+        };
+        let (web, db) = (pod(&json!({"app": "web"})), pod(&json!({"app": "db"})));
+        assert_eq!(with(&object, &web), Ok(()));
+        assert_eq!(with(&object, &db), Err(format!("{WHAT}it is for rule dbs of policy first by now")));
+        assert!(with(&object, &Value::Null).unwrap_err().contains("rule dbs of policy first cannot be told"));
+        // Neither a dry run, nor one behind it, nor one for other nodes.
+        for (key, value) in [
+            ("mode", json!("DryRun")),
+            ("priority", json!(-1)),
+            ("nodeSelector", json!({"matchLabels": {"pool": "x"}})),
+        ] {
+            let before = object["spec"][key].take();
+            object["spec"][key] = value;
+            assert_eq!(with(&object, &db), Ok(()), "{key}");
+            if before.is_null() {
+                object["spec"].as_object_mut().unwrap().remove(key);
+            } else {
+                object["spec"][key] = before;
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_counts_as_it_was_and_one_that_nobody_saw_as_unknown() {
+        let rules = json!([rule("r", &json!({"podSelector": {"matchLabels": {"app": "web"}}}))]);
+        let with = |seen: PodSeen| {
+            let mut read = all(&rules, &Value::Null, |_| {});
+            read.pod = Some(LivePod::Gone(PodRef { namespace: "d".into(), name: "a".into(), uid: "u".into() }, seen));
+            verdict(read)
+        };
+        let was = |value: &str| {
+            let labels = BTreeMap::from([("app".to_owned(), value.to_owned())]);
+            let traits = crate::core::narrow::PodTraits::of(&labels, None, &["app".to_owned()].into());
+            PodSeen::Read(crate::core::narrow::PodTraits {
+                gone: true,
+                read: std::time::Duration::from_hours(2),
+                ..traits
+            })
+        };
+        assert_eq!(with(was("web")), Ok(()));
+        assert!(with(was("db")).unwrap_err().ends_with("pod d/a has app=db, when it was last seen"));
+        assert!(with(PodSeen::Gone).unwrap_err().contains("has never seen it"));
+    }
+}
