@@ -12,6 +12,8 @@ mod hand_offs;
 mod matching;
 #[path = "controller/orders.rs"]
 mod orders;
+#[path = "controller/reboots.rs"]
+mod reboots;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -199,6 +199,8 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         restart: None,
         hand_off: None,
         drain: None,
+        reboot: None,
+        boot_id: None,
         rung: 0,
         lane: Lane::Job,
         target: Target::default(),

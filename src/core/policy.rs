@@ -12,6 +12,7 @@ use super::foreign::Asked;
 use super::hand_off::HandOff;
 use super::narrow::{Answer, Around, Lack, Narrow, pod_of};
 use super::order::{Restart, Signal};
+use super::reboot::Reboot;
 use super::text;
 use super::window::Window;
 
@@ -42,6 +43,8 @@ pub enum ActionType {
     RestartKubelet,
     /// Has systemd restart the unit of the container runtime.
     RestartRuntime,
+    /// Has the node's agent boot the machine anew, once it is cordoned.
+    Reboot,
     /// Hands the node to a tool that reboots or replaces it.
     HandOff,
     /// Tells people; ends the ladder.
@@ -50,7 +53,7 @@ pub enum ActionType {
 
 impl ActionType {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Cordon,
         Self::Drain,
         Self::DeletePod,
@@ -58,6 +61,7 @@ impl ActionType {
         Self::ReleaseHungProcess,
         Self::RestartKubelet,
         Self::RestartRuntime,
+        Self::Reboot,
         Self::HandOff,
         Self::Notify,
     ];
@@ -91,6 +95,7 @@ impl ActionType {
             Self::ReleaseHungProcess => "ReleaseHungProcess",
             Self::RestartKubelet => "RestartKubelet",
             Self::RestartRuntime => "RestartRuntime",
+            Self::Reboot => "Reboot",
             Self::HandOff => "HandOff",
             Self::Notify => "Notify",
         }
@@ -142,6 +147,8 @@ pub enum Action {
         /// Of which unit, and whether also where it may do harm.
         with: Restart,
     },
+    /// See [`ActionType::Reboot`].
+    Reboot(Reboot),
     /// See [`ActionType::HandOff`].
     HandOff(HandOff),
     /// See [`ActionType::Notify`].
@@ -156,6 +163,14 @@ impl Action {
     pub const fn hand_off(&self) -> Option<&HandOff> {
         match self {
             Self::HandOff(with) => Some(with),
+            _ => None,
+        }
+    }
+
+    /// With how much care it reboots the node, if it does.
+    pub const fn reboot(&self) -> Option<&Reboot> {
+        match self {
+            Self::Reboot(with) => Some(with),
             _ => None,
         }
     }
@@ -178,6 +193,7 @@ impl Action {
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
             Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
             Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
+            Self::Reboot(_) => ActionType::Reboot,
             Self::HandOff(_) => ActionType::HandOff,
             Self::Notify { .. } => ActionType::Notify,
         }

@@ -156,6 +156,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
         NodeAction::CleanupOrphans => "CleanupOrphans",
         NodeAction::RestartKubelet => "RestartKubelet",
         NodeAction::RestartRuntime => "RestartRuntime",
+        NodeAction::Reboot => "Reboot",
     }
 }
 

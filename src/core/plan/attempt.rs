@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::ladder::Look;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder};
+use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder, reboot};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, operation_id};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::policy::{Action, ActionType, Mode, Policy, Step};
@@ -18,6 +18,8 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         restart: ladder::restart_with(&step.action),
         hand_off: step.action.hand_off().cloned(),
         drain: step.action.drain().cloned(),
+        reboot: step.action.reboot().cloned(),
+        boot_id: reboot::boot(ctx, episode, &step.action),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -51,7 +53,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
         && ladder::signal(&step.action) == record.signal
         && ladder::restart_with(&step.action) == record.restart
         && step.action.hand_off() == record.hand_off.as_ref()
-        && step.action.drain() == record.drain.as_ref();
+        && step.action.drain() == record.drain.as_ref()
+        && step.action.reboot() == record.reboot.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
@@ -75,6 +78,10 @@ pub(super) fn purpose<'p>(
         end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
+    if !reboot::is_same_boot(facts, record) {
+        end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
+        return None;
+    }
     if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
         end(turn, StepState::Cancelled, gone, now);
         return None;
@@ -100,6 +107,7 @@ pub(super) fn again<'f>(
     let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
     drain::is_cordoned(facts, step)?;
+    reboot::is_ready(facts, step)?;
     Ok((&seen.fault, lane))
 }
 
