@@ -7,13 +7,13 @@ use tokio::time::sleep;
 
 use crate::fake_api::world::World;
 
-fn world() -> World {
+fn world(timeout: &str) -> World {
     let world = World::new(3);
     world.policy(
         "hung",
         "Enforce",
         &json!([{"action": "Cordon"},
-            {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Automatic", "timeout": "15m"},
+            {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Automatic", "timeout": timeout},
             {"action": "Notify"}]),
     );
     for node in ["w1", "w2", "w3"] {
@@ -35,7 +35,7 @@ fn orders(world: &World) -> Vec<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
-    let world = world();
+    let world = world("15m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("ordered", || world.status("w1")["order"]["action"] == "Reboot").await;
@@ -63,20 +63,20 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_does_not_boot_is_not_ordered_again_and_people_are_told() {
-    let world = world();
+    let world = world("5m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("told", || step(&world, 2)["action"] == "Notify").await;
     assert_eq!(step(&world, 1)["state"], "TimedOut");
     let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
-    assert!(said.starts_with("node w1 has not booted anew within 900s"), "{said}");
+    assert!(said.starts_with("node w1 has not booted anew within 300s"), "{said}");
     assert_eq!(orders(&world), ["b"]);
     replica.stop().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn as_long_as_node_and_probe_tell_of_different_boots_nothing_is_begun() {
-    let world = world();
+    let world = world("15m");
     world.set_boot("w1", "b2", false);
     let replica = world.controller("a");
     world.set_sick("w1", true);
