@@ -17,7 +17,7 @@ pub const MAX_BOOT_ID: usize = 64;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reboot {
     /// Whether the node is rebooted although no Drain of the episode has emptied it: every pod ends with the machine, whatever its
-    /// PodDisruptionBudget says. Default false, and then the ladder needs a Drain before it.
+    /// disruption budget says. Default false, and then the ladder needs a Drain before it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_not_drained: bool,
 }
