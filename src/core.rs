@@ -27,6 +27,7 @@ pub mod order;
 pub mod plan;
 pub mod policy;
 pub mod reason;
+pub mod reboot;
 pub mod restart_safety;
 pub mod snapshot;
 pub mod stuck;

@@ -12,6 +12,8 @@ mod hand_offs;
 mod matching;
 #[path = "controller/orders.rs"]
 mod orders;
+#[path = "controller/reboots.rs"]
+mod reboots;
 #[path = "controller/taints.rs"]
 mod taints;
 

@@ -210,6 +210,41 @@ fn a_drain_that_slips_past_the_server_is_refused() {
 }
 
 #[test]
+fn a_reboot_that_slips_past_the_server_is_refused() {
+    type Change = fn(&mut nrh::api::policy::PolicyRule);
+    use nrh::core::policy::{ActionType, Mode};
+    let text = fs::read_to_string(root().join("config/samples/reboot.yaml")).unwrap();
+    let read = convert::policy(&policy(&text)).unwrap();
+    assert!(!read.rules[0].steps[4].action.reboot().unwrap().even_if_not_drained);
+    let mut without = policy(&text);
+    without.spec.rules[0].steps[4].reboot = Some(nrh::core::reboot::Reboot { even_if_not_drained: true });
+    without.spec.rules[0].steps.remove(3);
+    convert::policy(&without).unwrap();
+    let cases: [(Change, &str); 8] = [
+        (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon before Reboot"),
+        (|rule| drop(rule.steps.remove(3)), "steps[3]: expected a Drain before Reboot"),
+        (|rule| rule.steps[2].mode = Mode::DryRun, "steps[4]: expected a Cordon before Reboot"),
+        (|rule| rule.steps[3].mode = Mode::DryRun, "steps[4]: expected a Drain before Reboot"),
+        (|rule| (rule.steps[4].approval, rule.steps[4].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| rule.steps[4].attempts = 2, "steps[4].attempts: Reboot is tried once, found 2"),
+        (|rule| rule.steps[4].timeout = nrh::api::HumanDuration::from_secs(299), "expected at least 5m with Reboot"),
+        (
+            |rule| {
+                rule.steps[4].reboot = Some(nrh::core::reboot::Reboot::default());
+                rule.steps[4].action = ActionType::DeletePod;
+            },
+            "steps[4].reboot: goes with action Reboot",
+        ),
+    ];
+    for (change, sentence) in cases {
+        let mut slipped = policy(&text);
+        change(&mut slipped.spec.rules[0]);
+        let errors = convert::policy(&slipped).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+}
+
+#[test]
 fn a_hand_off_that_slips_past_the_server_is_refused() {
     type Change = fn(&mut nrh::api::policy::PolicyStep);
     let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
@@ -433,6 +468,7 @@ mod server {
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
     }
 
     fn bad_policies(bed: &Bed) {

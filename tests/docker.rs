@@ -120,6 +120,7 @@ fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target:
         fault_type: kind,
         target,
         restart: None,
+        boot_id: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };

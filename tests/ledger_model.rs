@@ -200,6 +200,8 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         hand_off: None,
         taint: None,
         drain: None,
+        reboot: None,
+        boot_id: None,
         rung: 0,
         lane: Lane::Job,
         target: Target::default(),

@@ -32,6 +32,8 @@ mod matching;
 mod pods;
 #[path = "plan/properties.rs"]
 mod properties;
+#[path = "plan/reboots.rs"]
+mod reboots;
 #[path = "plan/refusals.rs"]
 mod refusals;
 #[path = "plan/restarts.rs"]

@@ -3,6 +3,7 @@
 
 mod drain;
 mod narrow;
+mod reboot;
 
 use std::collections::BTreeSet;
 
@@ -31,6 +32,7 @@ const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 pub use drain::drain;
+pub use reboot::reboot;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +147,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         ));
     }
     drain::check_place(&rule.steps, &at, errors);
+    reboot::check_place(&rule.steps, &at, errors);
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
         errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
@@ -266,6 +269,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     }
     check_hand_off(step, at, errors);
     drain::check(step, at, errors);
+    reboot::check(step, at, errors);
     let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {
@@ -293,6 +297,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
         (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
         (ActionType::RestartRuntime, None) => restart(Daemon::Runtime),
+        (ActionType::Reboot, None) => Action::Reboot(reboot(step).unwrap_or_default()),
         (ActionType::HandOff, None) => Action::HandOff(step.hand_off.clone()?),
         (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
     };

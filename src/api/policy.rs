@@ -24,6 +24,7 @@ use crate::core::fault::{FaultType, Severity};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
+use crate::core::reboot::Reboot;
 use crate::core::snapshot::Tri;
 use crate::core::window::WindowType;
 
@@ -181,6 +182,8 @@ pub struct NodeRequirement {
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor (and so it is with Taint and Drain)"))]
 #[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
+#[x_kube(validation = Rule::new("self.steps[0].action != 'Reboot' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself"))]
+#[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.evenIfNotDrained) && self.steps[i].reboot.evenIfNotDrained) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain before it in the ladder, of mode Enforce unless it is a dry run itself, or reboot.evenIfNotDrained: true"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
@@ -307,6 +310,10 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("(self.action == 'HandOff') == has(self.handOff)").message("handOff is needed with action HandOff, and with no other"))]
 #[x_kube(validation = Rule::new("self.action != 'HandOff' || self.attempts == 1").message("attempts: HandOff is tried once, since its remediator tries by itself"))]
 #[x_kube(validation = Rule::new("!has(self.handOff) || !self.handOff.remediationTemplate.apiVersion.matches('^([^/]*[.])?(k8s|kubernetes|runtimehealth)[.]io/')").message("handOff.remediationTemplate.apiVersion: expected the group of a remediator, not one of Kubernetes or of this project"))]
+#[x_kube(validation = Rule::new("!has(self.reboot) || self.action == 'Reboot'").message("reboot goes with action Reboot"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || self.attempts == 1").message("attempts: Reboot is tried once"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
@@ -317,7 +324,8 @@ pub struct PolicyStep {
     /// the pods of a node that a Cordon before it has marked, as their PodDisruptionBudgets allow; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
-    /// a unit; HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
+    /// a unit; Reboot has the node's own agent boot a machine anew that a Cordon before it has marked, and a Drain emptied;
+    /// HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -334,6 +342,9 @@ pub struct PolicyStep {
     /// Parameters of Drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// Parameters of Reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<Reboot>,
     /// Parameters of HandOff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
@@ -359,7 +370,7 @@ pub struct PolicyStep {
     /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Automatic (default): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
+    /// Automatic (default, which Reboot does not take for granted): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
     /// node's episode holds its slot meanwhile.
     // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

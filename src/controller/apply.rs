@@ -24,6 +24,7 @@ mod act;
 mod drain;
 mod episode;
 mod hand_off;
+mod reboot;
 mod recheck;
 mod taint;
 mod wish;

@@ -189,6 +189,7 @@ mod tests {
             fault_type: FaultType::HungContainer,
             target: Target::default(),
             restart: None,
+            boot_id: None,
             issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
             ttl_seconds: 120,
         }

@@ -31,6 +31,8 @@ pub enum NodeAction {
     RestartKubelet,
     /// Has systemd restart the container runtime's unit.
     RestartRuntime,
+    /// Has systemd's login manager boot the node anew.
+    Reboot,
 }
 
 /// How a daemon is restarted.
@@ -72,7 +74,7 @@ pub struct Order {
     #[schemars(length(max = 253))]
     pub node: String,
     /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
-    /// `RestartKubelet` or `RestartRuntime`.
+    /// `RestartKubelet`, `RestartRuntime` or `Reboot`.
     pub action: NodeAction,
     /// Whether a shim may be killed although its pod is not being deleted.
     #[serde(default)]
@@ -88,6 +90,10 @@ pub struct Order {
     /// before can still read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+    /// With `Reboot`: the boot that is to end. A node in any other boot does nothing, for good. Absent with all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9-]+$"))]
+    pub boot_id: Option<String>,
     /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
     /// and refuses an order whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,
@@ -116,6 +122,8 @@ pub enum OutcomeReason {
     Acted,
     /// The operation is claimed already (by the other lane or an earlier start).
     AlreadyClaimed,
+    /// The node is in another boot than the one that was to end: nothing is left to be done.
+    AlreadyRebooted,
     /// The order is for another node.
     WrongNode,
     /// The order is older than its time to live, or was given by an older leader.

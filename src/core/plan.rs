@@ -20,6 +20,7 @@ mod outlook;
 mod payment;
 mod protect;
 mod readiness;
+mod reboot;
 mod refused;
 mod restart;
 mod scope;

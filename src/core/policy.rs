@@ -12,6 +12,7 @@ use super::foreign::Asked;
 use super::hand_off::HandOff;
 use super::narrow::{About, Answer, Around, Lack, Narrow};
 use super::order::{Restart, Signal};
+use super::reboot::Reboot;
 use super::taint::TaintEffect;
 use super::window::Window;
 
@@ -46,6 +47,8 @@ pub enum ActionType {
     RestartKubelet,
     /// Has systemd restart the unit of the container runtime.
     RestartRuntime,
+    /// Has the node's agent boot the machine anew, once it is cordoned.
+    Reboot,
     /// Hands the node to a tool that reboots or replaces it.
     HandOff,
     /// Tells people; ends the ladder.
@@ -54,7 +57,7 @@ pub enum ActionType {
 
 impl ActionType {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Cordon,
         Self::Taint,
         Self::Drain,
@@ -63,6 +66,7 @@ impl ActionType {
         Self::ReleaseHungProcess,
         Self::RestartKubelet,
         Self::RestartRuntime,
+        Self::Reboot,
         Self::HandOff,
         Self::Notify,
     ];
@@ -102,6 +106,7 @@ impl ActionType {
             Self::ReleaseHungProcess => "ReleaseHungProcess",
             Self::RestartKubelet => "RestartKubelet",
             Self::RestartRuntime => "RestartRuntime",
+            Self::Reboot => "Reboot",
             Self::HandOff => "HandOff",
             Self::Notify => "Notify",
         }
@@ -155,6 +160,8 @@ pub enum Action {
         /// Of which unit, and whether also where it may do harm.
         with: Restart,
     },
+    /// See [`ActionType::Reboot`].
+    Reboot(Reboot),
     /// See [`ActionType::HandOff`].
     HandOff(HandOff),
     /// See [`ActionType::Notify`].
@@ -181,6 +188,14 @@ impl Action {
         }
     }
 
+    /// With how much care it reboots the node, if it does.
+    pub const fn reboot(&self) -> Option<&Reboot> {
+        match self {
+            Self::Reboot(with) => Some(with),
+            _ => None,
+        }
+    }
+
     /// How it drains the node, if it does.
     pub const fn drain(&self) -> Option<&Drain> {
         match self {
@@ -200,6 +215,7 @@ impl Action {
             Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
             Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
             Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
+            Self::Reboot(_) => ActionType::Reboot,
             Self::HandOff(_) => ActionType::HandOff,
             Self::Notify { .. } => ActionType::Notify,
         }

@@ -39,6 +39,8 @@ pub struct NodeView {
     pub kubelet_version: Option<String>,
     /// The container runtime with its version, such as `containerd://1.7.24`.
     pub runtime_version: Option<String>,
+    /// Identity of the boot that the kubelet has told last.
+    pub boot_id: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// Name of the episode in our cordon mark (annotation), if the node carries one.
@@ -141,6 +143,8 @@ pub struct Heartbeat {
     pub interval: Duration,
     /// Sequence number.
     pub sequence: u64,
+    /// Identity of the boot that it is about; empty where the probe tells none.
+    pub boot_id: String,
     /// Whether the probe says it can act (`--allow-actions`, and its self-check passed).
     pub can_act: bool,
     /// Whether the kubelet can start pods, as the probe sees it.

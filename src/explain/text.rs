@@ -157,6 +157,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
         NodeAction::CleanupOrphans => "CleanupOrphans",
         NodeAction::RestartKubelet => "RestartKubelet",
         NodeAction::RestartRuntime => "RestartRuntime",
+        NodeAction::Reboot => "Reboot",
     }
 }
 

@@ -36,6 +36,7 @@ pub use job::run;
 pub use look::Bounds;
 pub use reader::{Reader, Unanswered};
 
+use admission::Task;
 use claims::{Claims, Known, Moment};
 use look::Looker;
 use verdict::Refusal;
@@ -179,6 +180,7 @@ impl Agent {
             return Err(Refusal::new(OutcomeReason::ActingDisabled, "acting is switched off on this node"));
         }
         let task = admission::task(order, &self.node)?;
+        self.in_its_boot(&task)?;
         self.claims.prepare().map_err(no_state)?;
         if let Some(outcome) = self.known(order)? {
             return Ok(outcome);
@@ -209,6 +211,20 @@ impl Agent {
             tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
         }
         Ok(outcome)
+    }
+
+    /// A reboot is for one boot. What this folder remembers does not outlive it, so this comes before all that asks the folder. A
+    /// process lives in one boot only: what is true here stays true until the act.
+    fn in_its_boot(&self, task: &Task) -> Result<(), Refusal> {
+        let Task::Reboot { boot_id, .. } = task else { return Ok(()) };
+        let root = self.looker.prover.root();
+        let boot = proc::boot_id(root);
+        let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;
+        if boot == *boot_id {
+            return Ok(());
+        }
+        let message = format!("already rebooted: the order is to end boot {boot_id}, this is boot {boot}");
+        Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
     /// Newest leader, and in time.

@@ -1,5 +1,5 @@
-//! The node's system bus: one question to systemd, whether it is there, or the restart of one unit. A connection of its own for
-//! each, closed after it.
+//! The node's system bus: one question to systemd, whether it is there, the restart of one unit, or a reboot by its login manager.
+//! A connection of its own for each, closed after it.
 //!
 //! ```text
 //! connect ─► AUTH EXTERNAL uid ─► BEGIN, Hello ─► calls to org.freedesktop.systemd1 ─► an answer, an error, or silence
@@ -26,12 +26,13 @@ use crate::node::patience::within;
 
 #[cfg(test)]
 pub(in crate::node) mod fake;
+pub(in crate::node) mod login;
 pub(in crate::node) mod message;
 #[cfg(test)]
 mod tests;
 pub(in crate::node) mod units;
 
-use message::{Message, call};
+use message::{Message, call, call_saying};
 
 /// Longest line that is read while the bus asks who is there.
 const MAX_LINE: usize = 512;
@@ -179,6 +180,18 @@ impl Conversation {
         arguments: &[&str],
     ) -> Result<Message, Stop> {
         let serial = self.send(&[(1, path), (6, destination), (2, interface), (3, member)], arguments).await?;
+        self.answer(serial).await
+    }
+
+    /// Calls a method whose one argument is a yes or a no, and waits for the answer.
+    async fn tell_at(&mut self, fields: &[(u8, &str)], yes: bool) -> Result<Message, Stop> {
+        self.serial += 1;
+        self.stream.write_all(&call_saying(self.serial, fields, yes)).await?;
+        self.answer(self.serial).await
+    }
+
+    /// The answer to the call of this serial.
+    async fn answer(&mut self, serial: u32) -> Result<Message, Stop> {
         // Whatever else the bus sends meanwhile is skipped.
         loop {
             let message = self.next().await?;

@@ -79,9 +79,10 @@ pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
         CuredBy::DeletePod => Cure::Delete,
         CuredBy::RestartKubelet => Cure::RestartKubelet,
         CuredBy::RestartRuntime => Cure::RestartRuntime,
+        CuredBy::Reboot => Cure::Reboot,
         CuredBy::HandOff => Cure::HandOff,
     };
-    named.iter().map(cure).chain(rebooted.then_some(Cure::HandOff)).collect()
+    named.iter().map(cure).chain(rebooted.then_some([Cure::Reboot, Cure::HandOff]).into_iter().flatten()).collect()
 }
 
 const fn subject_kind(kind: FaultType) -> SubjectKind {

@@ -236,6 +236,8 @@ pub enum CuredBy {
     RestartRuntime,
     /// The pod is deleted.
     DeletePod,
+    /// The node is rebooted (`Reboot`).
+    Reboot,
     /// A remediator reboots the node, or replaces it.
     HandOff,
 }

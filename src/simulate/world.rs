@@ -4,6 +4,7 @@
 //! It models what the decision can see of a cluster, no more: every effect of a plan changes it as the real call would, and
 //! time passes only in [`World::tick`].
 
+mod boot;
 mod by_hand;
 mod marks;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use self::boot::Boots;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
 use crate::core::drain::cannot_end;
@@ -50,6 +52,8 @@ pub enum Cure {
     RestartKubelet,
     /// The container runtime is restarted.
     RestartRuntime,
+    /// The node boots anew.
+    Reboot,
     /// A remediator reboots the node, or replaces it.
     HandOff,
     /// Nothing that this engine can do.
@@ -104,6 +108,8 @@ pub struct WorldNode {
     pub remediator: Remediator,
     /// Its other pods, which a drain evicts.
     pub workloads: Vec<Workload>,
+    /// How it boots anew.
+    pub boots: Boots,
 }
 
 /// Everything there is.
@@ -431,7 +437,7 @@ impl World {
         let acts = &mut self.acts;
         for (order, job) in self.jobs.values_mut() {
             let Some(node) = self.nodes.get_mut(&order.node) else { continue };
-            if !job.finished && node.job_starts {
+            if !job.finished && node.job_starts && node.boots.away.is_none() {
                 job.started = true;
                 job.finished = true;
                 job.outcome = Some(node.execute(order, self.now, acts));
@@ -447,7 +453,7 @@ impl World {
             for reported in &mut node.report.faults {
                 reported.looked += wait;
             }
-            if !node.probe_runs {
+            if node.boot() || !node.probe_runs {
                 continue;
             }
             if let Some(order) = node.report.order.clone()
@@ -479,8 +485,14 @@ impl WorldNode {
     /// A node that is well.
     pub fn new(name: &str) -> Self {
         let uid = format!("uid-{name}");
-        let heartbeat =
-            Heartbeat { arrived: LOOKED, interval: INTERVAL, sequence: 1, can_act: true, kubelet_works: Tri::True };
+        let heartbeat = Heartbeat {
+            arrived: LOOKED,
+            interval: INTERVAL,
+            sequence: 1,
+            boot_id: String::new(),
+            can_act: true,
+            kubelet_works: Tri::True,
+        };
         let mut node = Self {
             view: NodeView { uid: uid.clone(), ready: Tri::True, ..NodeView::default() },
             report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
@@ -493,7 +505,9 @@ impl WorldNode {
             looked: LOOKED,
             remediator: Remediator::default(),
             workloads: Vec::new(),
+            boots: Boots::default(),
         };
+        node.tell_boot();
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node
     }
@@ -547,6 +561,9 @@ impl WorldNode {
             message: format!("{reason:?}"),
             at: now,
         };
+        if order.boot_id.is_some() && order.boot_id != self.view.boot_id {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
+        }
         if !self.claimed.insert(order.operation_id.clone()) {
             return outcome(OutcomeState::Refused, OutcomeReason::AlreadyClaimed);
         }
@@ -560,6 +577,10 @@ impl WorldNode {
             NodeAction::CleanupOrphans => Cure::Cleanup,
             NodeAction::RestartKubelet => Cure::RestartKubelet,
             NodeAction::RestartRuntime => Cure::RestartRuntime,
+            NodeAction::Reboot => {
+                self.begin_boot();
+                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+            }
         };
         if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
             self.sick.remove(place);

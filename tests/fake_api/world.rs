@@ -40,7 +40,7 @@ impl World {
     pub fn add_node(&self, name: &str) {
         self.api.put(json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
-            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"},
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3", "bootID": "b"},
                 "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": START}]}}));
     }
 
@@ -124,12 +124,14 @@ impl World {
         let now = self.wall().to_string();
         let began = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/began"].clone());
         let began = began.filter(Value::is_string).unwrap_or_else(|| json!(START));
+        let boot = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/boot"].clone());
+        let boot = boot.filter(Value::is_string).unwrap_or_else(|| json!("b"));
         self.api.change("noderuntimehealths", node, |object| {
             if object["status"].is_null() {
                 object["status"] = json!({});
             }
             let status = &mut object["status"];
-            status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence,
+            status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence,
                 "heartbeatAt": now, "intervalSeconds": 15, "canAct": true,
                 "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 1}]});
             status["kubelet"] = json!({"started": true, "startedAt": began});
@@ -153,6 +155,16 @@ impl World {
     pub fn set_sick(&self, node: &str, sick: bool) {
         self.api.change("nodes", node, |node| {
             node["metadata"]["annotations"]["test/sick"] = json!(if sick { "yes" } else { "no" });
+        });
+    }
+
+    /// The probe of a node is in this boot, and, where the kubelet says so too, the Node shows it.
+    pub fn set_boot(&self, node: &str, boot: &str, kubelet_says_so: bool) {
+        self.api.change("nodes", node, |node| {
+            node["metadata"]["annotations"]["test/boot"] = json!(boot);
+            if kubelet_says_so {
+                node["status"]["nodeInfo"]["bootID"] = json!(boot);
+            }
         });
     }
 

@@ -14,6 +14,7 @@ use nrh::core::policy::{
     Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, NodeLimit, OnFailure, Policy, Requirement, Selector,
     Step, TopologyLimit,
 };
+use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
 use nrh::core::taint::TaintEffect;
 use nrh::core::window::{self, WindowType};
@@ -24,8 +25,8 @@ use proptest::prelude::*;
 
 use crate::by_hand::wish;
 use crate::samples::{
-    backing_off, cont, creating, drain, failed, fault, hand_off, kill, notify, overdue, pod, policy, rule, step, today,
-    tomorrow, workload,
+    backing_off, cont, creating, drain, failed, fault, hand_off, kill, notify, overdue, pod, policy, reboot, rule,
+    step, today, tomorrow, workload,
 };
 use crate::world::{Chaos, Cure, World, secs};
 
@@ -103,6 +104,7 @@ fn event() -> impl Strategy<Value = Event> {
         ActionType::CleanupOrphans,
         ActionType::RestartKubelet,
         ActionType::DeletePod,
+        ActionType::Reboot,
         ActionType::HandOff,
         ActionType::Notify,
     ]);
@@ -112,6 +114,7 @@ fn event() -> impl Strategy<Value = Event> {
         Cure::Cleanup,
         Cure::RestartKubelet,
         Cure::RestartRuntime,
+        Cure::Reboot,
         Cure::HandOff,
         Cure::Nothing,
     ]);
@@ -292,6 +295,11 @@ fn label(world: &mut World, key: usize, how: u8) {
     }
 }
 
+/// Only of a node that is drained.
+fn reboot_drained() -> Step {
+    Step { action: Action::Reboot(Reboot::default()), ..reboot() }
+}
+
 fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
     (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
@@ -332,6 +340,14 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
             short("Fix"),
             short("Other"),
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
+        ],
+        vec![step(Action::Cordon(None)), Step { timeout: secs(300), ..reboot() }, notify()],
+        vec![cont(), reboot(), step(Action::Cordon(None)), drain(), reboot_drained(), reboot(), notify()],
+        vec![
+            step(Action::Cordon(None)),
+            Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..reboot() },
+            reboot(),
+            notify(),
         ],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
         vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), short("Fix"), notify()],
@@ -570,6 +586,7 @@ fn check_act(snapshot: &Snapshot, node: &str, uid: &str, operation: &Operation) 
         assert!(safe == Tri::True || with.even_if_unsafe, "{:?} while that is not safe", order.action);
         assert!(matches!(operation, Operation::GiveOrder(_)), "a restart by a Job");
     }
+    check_reboot(snapshot, node, operation);
     if let Operation::DeletePod(target) = operation {
         let pod = snapshot.pods.iter().find(|pod| pod.pod == *target).unwrap();
         assert!(pod.daemon_set.is_some() && pod.node == node && pod.read <= secs(45));
@@ -593,7 +610,38 @@ fn check_pod(snapshot: &Snapshot, record: &Episode, step: &StepRecord, operation
 }
 
 /// What the world keeps after every pass, however it was disturbed.
+/// Only under the cordon of its own episode, for the boot that the node is in, and once in an episode.
+fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
+    let Operation::GiveOrder(order) = operation else {
+        assert!(!matches!(operation, Operation::RunJob(order) if order.action == NodeAction::Reboot), "by a Job");
+        return;
+    };
+    if order.action != NodeAction::Reboot {
+        return assert_eq!(order.boot_id, None);
+    }
+    let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
+    assert!(order.boot_id.is_some() && order.boot_id == view.boot_id, "for another boot");
+    assert_eq!(view.boot_id.as_ref(), report.heartbeat.as_ref().map(|heartbeat| &heartbeat.boot_id));
+    let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
+    assert!(view.unschedulable && own.is_open() && own.undo.owes_cordon(), "without a cordon of its episode");
+    let is_begun = |step: &&StepRecord| step.action == ActionType::Reboot && step.started_at.is_some();
+    assert_eq!(own.steps.iter().filter(is_begun).count(), 0, "twice in one episode");
+}
+
+/// No machine boots more often than it was told to.
+fn check_boots(world: &World) {
+    for (name, node) in &world.nodes {
+        let told = world.log.iter().filter(|(of, what)| of == name && what == "order Reboot").count();
+        assert!(
+            node.boots.count as usize <= told,
+            "{name} was booted {} times, and told to {told} times",
+            node.boots.count
+        );
+    }
+}
+
 fn check_world(world: &World) {
+    check_boots(world);
     for node in NODES {
         let open = world.episodes.values().filter(|e| e.node == node && e.current_step().is_some()).count();
         assert!(open <= 1, "two steps on {node}");

@@ -14,6 +14,7 @@ use nrh::core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
     Step, StormLimit,
 };
+use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
 use nrh::simulate::workload::Workload;
@@ -181,6 +182,11 @@ pub fn hand_off(kind: &str) -> Step {
         namespace: "remediators".into(),
     };
     Step { timeout: secs(1800), ..step(Action::HandOff(HandOff { remediation_template })) }
+}
+
+/// Of a node that need not be drained, for ten minutes.
+pub fn reboot() -> Step {
+    Step { timeout: secs(600), ..step(Action::Reboot(Reboot { even_if_not_drained: true })) }
 }
 
 pub fn notify() -> Step {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
-use super::{Applier, ApplyError};
+use super::{Applier, ApplyError, reboot};
 use crate::api::policy::{PolicyRule, PolicyStep};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
@@ -173,7 +173,8 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     let now = now
         .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
         .filter(|now| now.hand_off == step.hand_off)
-        .filter(|now| convert::drain(now) == step.drain);
+        .filter(|now| convert::drain(now) == step.drain)
+        .filter(|now| convert::reboot(now) == step.reboot);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {
@@ -207,6 +208,7 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
         return Err(format!("fault {} is not confirmed any more", step.fault_id));
     }
     still_safe(step, &report)?;
+    reboot::still_to_do(&episode, step, &view, &report)?;
     Ok(Live { node, report, episode })
 }
 

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use crate::core::kubelet::complaint;
+use crate::core::reboot::MAX_BOOT_ID;
 use crate::core::snapshot::{NodeView, Tri};
 use crate::core::taint::TAINT_KEY;
 use crate::core::text::bounded;
@@ -49,6 +50,7 @@ pub fn view(node: &Node) -> NodeView {
         status_at: of_kubelet.map(|time| time.0).max(),
         kubelet_version: info.and_then(|info| version(&info.kubelet_version, 64)),
         runtime_version: info.and_then(|info| version(&info.container_runtime_version, 96)),
+        boot_id: info.and_then(|info| version(&info.boot_id, MAX_BOOT_ID)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
         tainted: is_tainted(node),

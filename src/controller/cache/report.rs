@@ -14,6 +14,7 @@ use crate::api::{ConditionType, NodeRuntimeHealthStatus};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::observation::KubeletSettings;
+use crate::core::reboot::MAX_BOOT_ID;
 use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Tri};
 use crate::core::text::bounded;
 
@@ -77,6 +78,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             arrived: Duration::ZERO,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
             sequence: probe.sequence,
+            boot_id: bounded(&probe.boot_id, MAX_BOOT_ID),
             can_act: probe.can_act,
             kubelet_works: kubelet_works(status, kubelet),
         }),
@@ -174,8 +176,8 @@ fn safe(view: &RestartView) -> (Tri, Tri, &str) {
 
 /// Whether `new` says something else than `old`, a mere heartbeat aside.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
-    let beat =
-        |view: &ReportView| view.heartbeat.as_ref().map(|beat| (beat.interval, beat.can_act, beat.kubelet_works));
+    let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.can_act, beat.kubelet_works);
+    let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.makes_pods, view.kubelet.settings);
     (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.order, &old.stopped)

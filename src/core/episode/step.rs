@@ -9,6 +9,7 @@ use crate::core::fault::{MAX_LINE, Target};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{OutcomeReason, Restart, Signal};
 use crate::core::policy::ActionType;
+use crate::core::reboot::Reboot;
 use crate::core::taint::TaintEffect;
 use crate::core::text;
 
@@ -83,6 +84,13 @@ pub struct StepRecord {
     /// How the node is drained, for `Drain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// With how much care the node is rebooted, for `Reboot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot: Option<Reboot>,
+    /// The boot that is to end, for `Reboot`: the Node's boot id when the attempt was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
     /// Rung of the rule's ladder, from 0.
     pub rung: u32,
     /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
@@ -142,16 +150,11 @@ impl StepRecord {
         let effect = self.taint.map(|effect| effect.as_str().to_owned());
         let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
         let all_the_same = self.drain.as_ref().filter(|with| with.even_if_runtime_hangs);
-        let forced = forced.into_iter().chain(all_the_same.map(|_| "even if the runtime hangs".to_owned()));
-        let more: Vec<String> = signal
-            .into_iter()
-            .chain(effect)
-            .chain(kind)
-            .chain(unit)
-            .chain(careless)
-            .chain(stopped)
-            .chain(forced)
-            .collect();
+        let all_the_same = all_the_same.map(|_| "even if the runtime hangs".to_owned());
+        let full =
+            self.reboot.as_ref().filter(|with| with.even_if_not_drained).map(|_| "even if not drained".to_owned());
+        let care = careless.into_iter().chain(stopped).chain(forced).chain(all_the_same).chain(full);
+        let more: Vec<String> = signal.into_iter().chain(effect).chain(kind).chain(unit).chain(care).collect();
         let action = self.action.as_str();
         if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }

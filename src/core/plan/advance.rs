@@ -6,7 +6,7 @@ use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, refused, steps,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, reboot, refused, steps,
 };
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
@@ -121,6 +121,8 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
         }
         match readiness::judge(ctx, facts, policy, seen) {
             Err(hold) => turn.hold(id, hold, wake),
+            // A node that boots shows much that goes by itself.
+            Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
             Ok(rule) => {
                 if let Some(fault) = turn.episode.fault_mut(id) {
                     (fault.state, fault.since) = (HealState::Open, readiness::standing(ctx, seen, rule).since);
@@ -260,6 +262,12 @@ fn try_fault(
             replace(&mut turn.episode, standing);
             continue;
         }
+        if let Some(why) = reboot::is_out_of_place(&turn.episode, step) {
+            turn.episode.say(&why);
+            standing.rung += 1;
+            replace(&mut turn.episode, standing);
+            continue;
+        }
         ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
         payment.is_made()?;
         let hold = match judged(ctx, facts, policy, &turn.episode, &standing, seen, rule, step) {
@@ -313,6 +321,7 @@ fn judged<'s, 'a>(
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
     drain::is_cordoned(facts, episode, step)?;
     drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
+    reboot::is_ready(facts, step)?;
     Ok((seen, lane))
 }
 

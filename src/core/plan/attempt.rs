@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::ladder::Look;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder};
+use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder, reboot};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, operation_id};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::policy::{Action, ActionType, Mode, Policy, Step};
@@ -19,6 +19,8 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         hand_off: step.action.hand_off().cloned(),
         taint: step.action.taint(),
         drain: step.action.drain().cloned(),
+        reboot: step.action.reboot().cloned(),
+        boot_id: reboot::boot(ctx, episode, &step.action),
         rung: standing.rung,
         lane,
         target: crate::core::fault::Target::default(),
@@ -57,7 +59,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
         && ladder::restart_with(&step.action) == record.restart
         && step.action.hand_off() == record.hand_off.as_ref()
         && step.action.taint() == record.taint
-        && step.action.drain() == record.drain.as_ref();
+        && step.action.drain() == record.drain.as_ref()
+        && step.action.reboot() == record.reboot.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
@@ -81,6 +84,10 @@ pub(super) fn purpose<'p>(
         end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
+    if !reboot::is_same_boot(facts, record) {
+        end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
+        return None;
+    }
     if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
         end(turn, StepState::Cancelled, gone, now);
         return None;
@@ -108,6 +115,7 @@ pub(super) fn again<'f>(
     let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
     drain::is_cordoned(facts, episode, step)?;
     drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
+    reboot::is_ready(facts, step)?;
     Ok((&seen.fault, lane))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, refused, restart};
+use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, reboot, refused, restart};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
@@ -13,6 +13,7 @@ use crate::core::kubelet;
 use crate::core::narrow::Meant;
 use crate::core::order::{NodeAction, Order, Restart, Signal};
 use crate::core::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
+use crate::core::reboot as of_reboot;
 use crate::core::snapshot::Tri;
 use crate::core::window;
 
@@ -29,6 +30,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
+        (Action::Reboot(_), kind) => of_reboot::helps(kind),
         (Action::HandOff(_), kind) => remediator::helps(kind),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
@@ -110,6 +112,7 @@ pub(super) fn climb<'r>(
             applies(&step.action, fault, facts)?;
             restart::has_waited(&step.action, fault, facts, rule)?;
             hand_off::is_new(&step.action, episode)?;
+            reboot::is_new(step, episode)?;
             containing_helps(step, rule, fault, facts)
         });
         match useful {
@@ -241,6 +244,10 @@ pub(super) fn may_take(
         }
         // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
         // runtime takes down with it.
+        Action::Reboot(_) => {
+            named_for_reboot(facts, &seen.fault)?;
+            reboot::is_allowed(ctx, facts).map(|()| Lane::Agent)
+        }
         Action::Restart { daemon, with } => restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Lane::Agent),
     }
 }
@@ -349,6 +356,15 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     Err(Hold::new(HoldReason::CannotAct, &message))
 }
 
+/// The node looks at a process once more before a reboot, where the fault is about one.
+fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    use FaultType as F;
+    match fault.kind {
+        F::RuntimeUnreachable | F::RuntimeListHung | F::KubeletDown => Ok(()),
+        _ => named_target(facts, fault),
+    }
+}
+
 /// A Job where the kubelet can start one, else the probe itself. While its start is blocked it starts none, although the
 /// node may be Ready: already a kubelet that has written nothing since it began, for however short a time, is no good
 /// choice. Nor is one whose runtime does not answer.
@@ -419,6 +435,7 @@ pub(super) fn operation(
             return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));
         }
         Action::CleanupOrphans => NodeAction::CleanupOrphans,
+        Action::Reboot(_) => NodeAction::Reboot,
         Action::Restart { daemon: Daemon::Kubelet, .. } => NodeAction::RestartKubelet,
         Action::Restart { daemon: Daemon::Runtime, .. } => NodeAction::RestartRuntime,
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
@@ -439,6 +456,7 @@ pub(super) fn operation(
         fault_type: fault.kind,
         target: record.target.clone(),
         restart: record.restart.clone(),
+        boot_id: record.boot_id.clone(),
         // The same in every repetition: a repeated order is the same order.
         issued_at: record.reserved_at,
         ttl_seconds: ctx.settings.order_ttl_seconds,

@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, drain, hand_off};
+use super::{Ctx, Wake, approval, attempt, drain, hand_off, reboot};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
@@ -21,6 +21,7 @@ pub(super) fn move_on(
     let Some(record) = turn.episode.current_step().cloned() else { return };
     if matches!(record.state, StepState::Reserved | StepState::Started) {
         take_answer(ctx, facts, &mut turn.episode, &record.operation_id);
+        reboot::note(ctx, facts, &mut turn.episode);
     }
     let Some(record) = turn.episode.current_step().cloned() else { return };
     match record.state {
@@ -31,6 +32,9 @@ pub(super) fn move_on(
         }
         StepState::Started if record.action == ActionType::Drain => {
             drain::go_on(ctx, facts, policy, turn, &record, payment, wake);
+        }
+        StepState::Started if record.action == ActionType::Reboot => {
+            reboot::wait(ctx, facts, policy, turn, &record, wake);
         }
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => {
@@ -48,7 +52,7 @@ fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'
         (OutcomeState::Done, _) => 0,
         (OutcomeState::Running, _) => 1,
         (OutcomeState::Failed, _) => 2,
-        (OutcomeState::Refused, OutcomeReason::AlreadyClaimed) => 4,
+        (OutcomeState::Refused, OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted) => 4,
         (OutcomeState::Refused, _) => 3,
     };
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
@@ -68,6 +72,13 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
     step.reason = Some(answer.reason);
     match (answer.state, answer.reason) {
         (OutcomeState::Running, _) => {}
+        // That it was told to reboot is no reboot: the boot id tells.
+        (OutcomeState::Done, _)
+        | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted)
+            if step.action == ActionType::Reboot =>
+        {
+            step.message = crate::core::text::bounded(&answer.message, crate::core::fault::MAX_LINE);
+        }
         // Claimed by an earlier start of the same operation: judged by its effect.
         (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed) => {
             step.state = StepState::Verifying;
@@ -195,6 +206,7 @@ pub(super) fn verify(
         step.map_or((ctx.settings.answer_within, Duration::from_secs(5)), |step| (step.timeout, step.verify_for));
     let acted_at = record.acted_at.unwrap_or(record.reserved_at);
     let cure = match turn.episode.fault(&record.fault_id) {
+        Some(_) if !reboot::is_looked_anew(facts, record) => Cure::Unknown,
         Some(fault) => facts.cure(fault, Some(acted_at), now, ctx.settings.evidence_max_age),
         None => Cure::Clean,
     };
@@ -203,7 +215,7 @@ pub(super) fn verify(
     if let Some(current) = turn.episode.current_step_mut() {
         current.clean_since = clean_since;
     }
-    let age = since(now, acted_at);
+    let age = since(now, reboot::began(record, acted_at));
     match clean_since.map(|at| since(now, at)) {
         Some(clean) if clean >= verify_for => {
             attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);

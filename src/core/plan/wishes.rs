@@ -203,6 +203,12 @@ fn place<'n, 'a>(
                 .to_owned(),
         );
     }
+    if wish.wish.action == ActionType::Reboot {
+        return never(
+            "a node is rebooted under the cordon of its episode: start the Cordon before it, and Reboot follows"
+                .to_owned(),
+        );
+    }
     in_time(ctx, wish, wake)?;
     named(ctx, nodes, wish).map_err(|why| soon(ctx, wish, HoldReason::NoPolicy, why))
 }

@@ -1,6 +1,7 @@
 //! The act itself, on exactly one object, and a short look at its effect.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::target::Held;
 use super::verdict;
 use crate::core::observation::ContainerState;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
+use crate::node::bus::login::{self, LoginError};
 use crate::node::bus::units::{self, UnitError};
 use crate::node::cri::{Cri, CriError};
 use crate::node::patience::Patience;
@@ -29,8 +31,21 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
                 Err(said) => failed(order, &said),
             }
         }
+        Allowed::Reboot { bus } => reboot(order, &bus, bounds).await,
         Allowed::Restart { unit } => restart(order, &unit, bounds).await,
     }
+}
+
+/// Has the login manager boot the machine anew. Whether it does, the next boot id tells.
+async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
+    let said = match login::reboot(bus, bounds.call).await {
+        Ok(delays) if delays.is_empty() => "the login manager was told to reboot the node".to_owned(),
+        Ok(delays) => format!("the login manager was told to reboot the node, which waits for {delays}"),
+        // It may have been heard: asked for once is asked for.
+        Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will tell"),
+        Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
+    };
+    verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
 }
 
 /// Has systemd restart the unit and waits for its end. Whether that heals, the probe's next looks tell.

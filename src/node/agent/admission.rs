@@ -9,6 +9,7 @@ use super::verdict::Refusal;
 use crate::core::fault::{FaultType, ProcessRef, Role};
 use crate::core::order::{NodeAction, Order, OutcomeReason, Restart, Signal, is_service};
 use crate::core::policy::Daemon;
+use crate::core::reboot;
 use crate::core::text::is_full_id;
 
 /// How far the node's clock may be off the leader's before an order in time is refused.
@@ -33,6 +34,8 @@ pub(in crate::node) enum Task {
     RemoveContainer { container_id: String },
     /// Have this daemon restarted.
     Restart { daemon: Daemon, with: Restart },
+    /// Have the machine booted anew, if it is in this boot. With the process that the fault is about, where it is about one.
+    Reboot { boot_id: String, process: Option<ProcessRef> },
 }
 
 /// Checks the form of an order and says what it asks for.
@@ -61,6 +64,7 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
         NodeAction::CleanupOrphans => None,
         NodeAction::RestartKubelet => return restart(order, Daemon::Kubelet),
         NodeAction::RestartRuntime => return restart(order, Daemon::Runtime),
+        NodeAction::Reboot => return boot(order),
     };
     match (signal, order.fault_type) {
         (Some(signal), FaultType::HungContainer) => {
@@ -92,6 +96,23 @@ fn restart(order: &Order, daemon: Daemon) -> Result<Task, Refusal> {
         }
         _ => Err(no_second_look(order)),
     }
+}
+
+/// A reboot, where this version can look again at what it is for.
+fn boot(order: &Order) -> Result<Task, Refusal> {
+    use FaultType as F;
+    let boot_id = order.boot_id.clone().filter(|id| reboot::is_boot_id(id));
+    let boot_id = boot_id.ok_or_else(|| malformed("Reboot must name the boot that is to end (bootId)"))?;
+    if reboot::helps(order.fault_type).is_err() {
+        return Err(no_second_look(order));
+    }
+    let process = match order.fault_type {
+        F::HungContainer => Some(process(order, Role::Shim)?),
+        F::NetworkPluginHung => Some(process(order, Role::NetworkPlugin)?),
+        F::RuntimeClientHung => Some(process(order, Role::RuntimeClient)?),
+        _ => None,
+    };
+    Ok(Task::Reboot { boot_id, process })
 }
 
 fn no_second_look(order: &Order) -> Refusal {

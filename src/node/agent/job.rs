@@ -120,7 +120,7 @@ mod tests {
         let mut unknown = order();
         unknown["path"] = "/etc".into();
         let mut other = order();
-        other["action"] = "Reboot".into();
+        other["action"] = "PowerOff".into();
         for text in [String::new(), "{".to_owned(), unknown.to_string(), other.to_string(), " ".repeat(MAX_ORDER + 1)] {
             assert!(run(args(folder.path(), &text)).await.is_err(), "{text:.80}");
             let outcome = written(folder.path());

@@ -27,6 +27,7 @@ mod client;
 mod deaf;
 mod docker;
 mod leaked;
+mod reboot;
 mod restart;
 mod unit;
 
@@ -86,6 +87,8 @@ pub(super) enum Allowed {
     Remove { cri: Cri, container_id: String, state: ContainerState },
     /// Restart of this unit.
     Restart { unit: Unit },
+    /// Reboot of the machine, over this bus.
+    Reboot { bus: PathBuf },
 }
 
 /// Everything a look uses.
@@ -142,6 +145,7 @@ impl Looker {
                 self.allow_signal(held, process, &order.target, Signal::Kill).await
             }
             Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
+            Task::Reboot { process, .. } => self.still_to_reboot(order, process.as_ref()).await,
             Task::Restart { daemon, with } => {
                 let unit = self.still_to_restart(order.fault_type, *daemon, with).await?;
                 Ok(Allowed::Restart { unit })

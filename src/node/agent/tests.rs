@@ -16,6 +16,7 @@ mod deaf;
 mod docker;
 mod once;
 mod process;
+mod reboot;
 mod release;
 mod restart;
 mod runtime;
@@ -74,6 +75,7 @@ fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
         fault_type,
         target,
         restart: None,
+        boot_id: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     }

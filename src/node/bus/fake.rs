@@ -1,4 +1,5 @@
-//! A bus with a systemd on it, played by the test: it knows units, restarts them as it is told to, and remembers its calls.
+//! A bus with a systemd and its login manager on it, played by the test: it knows units, restarts them as it is told to, reboots, and
+//! remembers its calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,11 +25,44 @@ pub(in crate::node) enum Restarts {
     Cut,
 }
 
+/// What the login manager says.
+#[derive(Clone, Debug)]
+pub(in crate::node) struct Login {
+    /// To `CanReboot`.
+    pub can: &'static str,
+    /// To `ListInhibitors`: what, who, why and how.
+    pub locks: Vec<[&'static str; 4]>,
+    /// Whether the end of that answer is missing.
+    pub cut_short: bool,
+    /// To `Reboot`: nothing at all, an error of that name, or that it is done.
+    pub reboots: Reboots,
+}
+
+/// What comes of a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::node) enum Reboots {
+    /// It is accepted.
+    Accepted,
+    /// Nobody answers.
+    Never,
+    /// The call is refused with this error.
+    Refuse(&'static str),
+    /// The connection ends after the call.
+    Cut,
+}
+
+impl Default for Login {
+    fn default() -> Self {
+        Self { can: "yes", locks: Vec::new(), cut_short: false, reboots: Reboots::Accepted }
+    }
+}
+
 /// Its units, what comes of a restart, and what it was asked.
 #[derive(Debug)]
 struct World {
     units: BTreeMap<String, UnitSeen>,
     restarts: Restarts,
+    login: Login,
     calls: Vec<String>,
 }
 
@@ -57,7 +91,7 @@ pub(in crate::node) fn unit(active: &str, sub: &str) -> UnitSeen {
 impl Systemd {
     pub(in crate::node) fn start(socket: &Path, units: &[(&str, UnitSeen)], restarts: Restarts) -> Self {
         let units = units.iter().map(|(name, seen)| ((*name).to_owned(), seen.clone())).collect();
-        let world = Arc::new(Mutex::new(World { units, restarts, calls: Vec::new() }));
+        let world = Arc::new(Mutex::new(World { units, restarts, login: Login::default(), calls: Vec::new() }));
         let listener = UnixListener::bind(socket).unwrap();
         let served = Arc::clone(&world);
         tokio::spawn(async move {
@@ -69,10 +103,16 @@ impl Systemd {
         Self { socket: socket.to_owned(), world }
     }
 
+    /// The login manager says this from now on.
+    pub(in crate::node) fn login(&self, login: Login) {
+        self.world.lock().unwrap().login = login;
+    }
+
     /// The calls that change something, in order.
     pub(in crate::node) fn acts(&self) -> Vec<String> {
         let calls = self.world.lock().unwrap().calls.clone();
-        calls.into_iter().filter(|call| call.starts_with("ResetFailed") || call.starts_with("Restart")).collect()
+        let changes = |call: &String| ["ResetFailed", "Restart", "Reboot"].iter().any(|name| call.starts_with(name));
+        calls.into_iter().filter(changes).collect()
     }
 }
 
@@ -160,6 +200,21 @@ impl World {
                 vec![Some(reply(serial, "v", &[&[1, b's', 0, 0][..], &text(value)].concat()))]
             }
             "RestartUnit" => self.restart(serial, &first),
+            "CanReboot" => vec![Some(reply(serial, "s", &text(self.login.can)))],
+            "ListInhibitors" => {
+                let mut body = locks(&self.login.locks);
+                if self.login.cut_short {
+                    body.truncate(body.len() - 4);
+                }
+                vec![Some(reply(serial, "a(ssssuu)", &body))]
+            }
+            // No is a 0, which reads like a text of no length; a yes would not be read at all.
+            "Reboot" => match self.login.reboots {
+                Reboots::Accepted => vec![Some(reply(serial, "", &[]))],
+                Reboots::Never => Vec::new(),
+                Reboots::Cut => vec![None],
+                Reboots::Refuse(error) => vec![Some(refusal(serial, error))],
+            },
             _ => vec![Some(reply(serial, "", &[]))],
         }
     }
@@ -175,10 +230,7 @@ impl World {
             message(4, &[field(3, b's', "JobRemoved"), signature("uoss")], &body)
         };
         match self.restarts.clone() {
-            Restarts::Refuse(error) => {
-                let fields = [number_field(5, serial), field(4, b's', error), signature("s")];
-                vec![Some(message(3, &fields, &text("because of a test")))]
-            }
+            Restarts::Refuse(error) => vec![Some(refusal(serial, error))],
             Restarts::Never => vec![Some(begun), Some(ended("/org/freedesktop/systemd1/job/7", "done"))],
             Restarts::Cut => vec![Some(begun), None],
             Restarts::End(result, after) => {
@@ -190,7 +242,31 @@ impl World {
     }
 }
 
-fn text(value: &str) -> Vec<u8> {
+/// Who holds up a shutdown, each with user id 0 and process id 77, as the login manager tells it.
+pub(super) fn locks(locks: &[[&str; 4]]) -> Vec<u8> {
+    // The array begins at 8, and its length counts from there.
+    let mut all = vec![0; 8];
+    for lock in locks {
+        all.resize(all.len().next_multiple_of(8), 0);
+        for value in lock {
+            all.resize(all.len().next_multiple_of(4), 0);
+            all.extend(text(value));
+        }
+        all.resize(all.len().next_multiple_of(4), 0);
+        all.extend(0_u32.to_le_bytes());
+        all.extend(77_u32.to_le_bytes());
+    }
+    let length = u32::try_from(all.len() - 8).unwrap();
+    all[..4].copy_from_slice(&length.to_le_bytes());
+    all
+}
+
+fn refusal(serial: u32, error: &str) -> Vec<u8> {
+    let fields = [number_field(5, serial), field(4, b's', error), signature("s")];
+    message(3, &fields, &text("because of a test"))
+}
+
+pub(super) fn text(value: &str) -> Vec<u8> {
     let mut bytes = u32::try_from(value.len()).unwrap().to_le_bytes().to_vec();
     bytes.extend(value.as_bytes());
     bytes.push(0);

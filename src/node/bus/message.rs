@@ -1,4 +1,5 @@
-//! D-Bus on the wire, as far as it takes to call something that has texts for arguments and to know what came of it.
+//! D-Bus on the wire, as far as it takes to call something that has texts or one yes or no for arguments, and to know what came
+//! of it.
 
 use crate::core::text::bounded;
 
@@ -17,30 +18,41 @@ const ERROR: u8 = 3;
 const SIGNAL: u8 = 4;
 /// What a number and a path together are called here.
 const JOB: u8 = b'(';
+/// How the login manager tells who holds up a shutdown: what, who, why, how, user id, process id.
+const INHIBITORS: &[u8] = b"a(ssssuu)";
 /// Nobody is to be started for the sake of this call.
 const NO_AUTO_START: u8 = 2;
 
 /// A call: these fields of the header (path, destination, interface, member), and texts for arguments.
 pub(super) fn call(serial: u32, fields: &[(u8, &str)], arguments: &[&str]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for argument in arguments {
+        body.resize(body.len().next_multiple_of(4), 0);
+        text(&mut body, argument);
+    }
+    call_with(serial, fields, &vec![b's'; arguments.len()], &body)
+}
+
+/// A call whose one argument is a yes or a no.
+pub(super) fn call_saying(serial: u32, fields: &[(u8, &str)], yes: bool) -> Vec<u8> {
+    call_with(serial, fields, b"b", &u32::from(yes).to_le_bytes())
+}
+
+fn call_with(serial: u32, fields: &[(u8, &str)], signature: &[u8], body: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for (code, value) in fields {
         header.resize(header.len().next_multiple_of(8), 0);
         header.extend([*code, 1, if *code == 1 { b'o' } else { b's' }, 0]);
         text(&mut header, value);
     }
-    let mut body = Vec::new();
-    if !arguments.is_empty() {
+    if !signature.is_empty() {
         header.resize(header.len().next_multiple_of(8), 0);
-        header.extend([8, 1, b'g', 0, u8::try_from(arguments.len()).unwrap_or_default()]);
-        header.extend(arguments.iter().map(|_| b's'));
+        header.extend([8, 1, b'g', 0, u8::try_from(signature.len()).unwrap_or_default()]);
+        header.extend(signature);
         header.push(0);
-        for argument in arguments {
-            body.resize(body.len().next_multiple_of(4), 0);
-            text(&mut body, argument);
-        }
     }
     let mut message = vec![b'l', METHOD_CALL, NO_AUTO_START, 1];
-    message.extend(length(&body));
+    message.extend(length(body));
     message.extend(serial.to_le_bytes());
     message.extend(length(&header));
     message.extend(header);
@@ -184,6 +196,9 @@ impl<'a> Reader<'a> {
 
     /// The values of a body with this signature, up to the first that is no text and no number, or does not end.
     fn values(mut self, signature: &[u8]) -> Vec<Value> {
+        if signature == INHIBITORS {
+            return self.inhibitors().unwrap_or_default();
+        }
         let mut values = Vec::new();
         for kind in signature {
             let kind = match kind {
@@ -204,6 +219,29 @@ impl<'a> Reader<'a> {
             values.push(value);
         }
         values
+    }
+
+    /// How many there are, and four texts and two numbers for each; nothing at all where it does not come to its end.
+    fn inhibitors(&mut self) -> Option<Vec<Value>> {
+        let bytes = usize::try_from(self.number()?).ok()?;
+        self.at = self.at.next_multiple_of(8);
+        let end = self.at.checked_add(bytes)?;
+        let mut values = vec![Value::Number(0)];
+        let mut count = 0_u32;
+        while self.at < end {
+            count = count.saturating_add(1);
+            self.at = self.at.next_multiple_of(8);
+            for _ in 0..4 {
+                values.push(Value::Text(bounded(self.long_text()?, MAX_TEXT)));
+            }
+            for _ in 0..2 {
+                values.push(Value::Number(self.number()?));
+            }
+        }
+        if let Some(first) = values.first_mut() {
+            *first = Value::Number(count);
+        }
+        (self.at == end && end == self.bytes.len()).then_some(values)
     }
 
     /// What follows here, where it is one plain value.

@@ -12,6 +12,8 @@ use tokio::net::UnixListener;
 use super::message::MAX_MESSAGE;
 use super::*;
 
+mod login;
+
 const LIMIT: Duration = Duration::from_millis(500);
 const HELLO: u32 = 1;
 const PING: u32 = 2;
@@ -225,7 +227,12 @@ fn client(socket: &Path) -> Blocking {
 fn stand_in() {
     let socket = std::env::var_os("NRH_TEST_BUS").unwrap();
     let mut stream = client(Path::new(&socket));
-    let name = "org.freedesktop.systemd1";
+    own(&mut stream, "org.freedesktop.systemd1");
+    serve(&mut stream, |stream, call| answer_call(stream, call, "", &[]));
+}
+
+/// Takes a name on the bus.
+fn own(stream: &mut Blocking, name: &str) {
     let mut fields = Vec::new();
     for (code, kind, value) in [
         (1, b'o', "/org/freedesktop/DBus"),
@@ -246,13 +253,17 @@ fn stand_in() {
     body.resize((body.len() + 1).next_multiple_of(4), 0);
     body.extend(4_u32.to_le_bytes());
     stream.write_all(&message(1, &fields, &body)).unwrap();
+}
+
+/// Hands on each call until the connection ends.
+fn serve(stream: &mut Blocking, mut answer: impl FnMut(&mut Blocking, &[u8])) {
     let mut unread = Vec::new();
     let mut buffer = [0; 4096];
     loop {
         while let Some((_, bytes)) = Message::take(&unread).unwrap() {
             let taken: Vec<u8> = unread.drain(..bytes).collect();
             if taken[1] == 1 {
-                answer_call(&mut stream, &taken);
+                answer(stream, &taken);
             }
         }
         match stream.read(&mut buffer).unwrap() {
@@ -262,7 +273,8 @@ fn stand_in() {
     }
 }
 
-fn answer_call(stream: &mut Blocking, call: &[u8]) {
+/// Answers a call with a body of this signature.
+fn answer_call(stream: &mut Blocking, call: &[u8], signature: &str, body: &[u8]) {
     let at = call.windows(3).position(|bytes| bytes == b":1.").unwrap();
     let sender: Vec<u8> = call[at..].iter().copied().take_while(|byte| *byte != 0).collect();
     let mut fields = vec![5, 1, b'u', 0];
@@ -271,7 +283,13 @@ fn answer_call(stream: &mut Blocking, call: &[u8]) {
     fields.extend(u32::try_from(sender.len()).unwrap().to_le_bytes());
     fields.extend(&sender);
     fields.push(0);
-    stream.write_all(&message(2, &fields, &[])).unwrap();
+    if !signature.is_empty() {
+        fields.resize(fields.len().next_multiple_of(8), 0);
+        fields.extend([8, 1, b'g', 0, u8::try_from(signature.len()).unwrap()]);
+        fields.extend(signature.as_bytes());
+        fields.push(0);
+    }
+    stream.write_all(&message(2, &fields, body)).unwrap();
 }
 
 fn systemd(socket: &Path) -> Running {

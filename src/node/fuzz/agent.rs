@@ -8,6 +8,7 @@ use crate::api::duration::HumanDuration;
 use crate::core::diagnose::Findings;
 use crate::core::fault::MAX_FAULTS;
 use crate::core::order::{NodeAction, Order, is_service};
+use crate::core::reboot::is_boot_id;
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::core::{fault, tracker};
@@ -46,6 +47,9 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::ReleaseShim { process, .. } | Task::ReleasePlugin { process, .. } => {
             assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
         }
+        Task::Reboot { boot_id, process } => {
+            assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
+        }
         Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
     }
     true
@@ -63,6 +67,7 @@ pub(crate) fn claim(data: &[u8]) -> bool {
         fault_type: fault::FaultType::HungContainer,
         target: fault::Target::default(),
         restart: None,
+        boot_id: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

@@ -333,6 +333,7 @@ async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_
         fault_type: FaultType::HungContainer,
         target: crate::core::fault::Target::default(),
         restart: None,
+        boot_id: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

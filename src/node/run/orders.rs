@@ -78,6 +78,7 @@ mod tests {
             fault_type: FaultType::HungContainer,
             target: Target::default(),
             restart: None,
+            boot_id: None,
             issued_at: jiff::Timestamp::UNIX_EPOCH,
             ttl_seconds: 60,
         }

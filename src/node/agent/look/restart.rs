@@ -84,7 +84,7 @@ impl Looker {
     }
 
     /// Its health check fails. One that has just begun is given its time.
-    async fn kubelet_still_down(&self, found: &Found) -> Result<(), Refusal> {
+    pub(super) async fn kubelet_still_down(&self, found: &Found) -> Result<(), Refusal> {
         let (pid, age, bound) = (found.pid, found.age.as_secs(), self.thresholds.kubelet_start_age);
         if found.age < bound {
             let message = format!("kubelet {pid} began {age}s ago, and has {}s to complete its start", bound.as_secs());
@@ -98,7 +98,7 @@ impl Looker {
         }
     }
 
-    async fn runtime_still_sick(&self, kind: FaultType) -> Result<(), Refusal> {
+    pub(super) async fn runtime_still_sick(&self, kind: FaultType) -> Result<(), Refusal> {
         let answer = match Client::connect(&self.endpoint).await {
             Ok(client) => client.version(self.bounds.call).await.map(|_| client),
             Err(error) => Err(error),

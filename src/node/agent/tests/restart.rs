@@ -11,17 +11,17 @@ use crate::core::order::Restart;
 use crate::node::bus::fake::{Restarts, Systemd, unit};
 use crate::node::bus::units::UnitSeen;
 
-const KUBELET: &str = "kubelet.service";
-const CONTAINERD: &str = "containerd.service";
+pub(super) const KUBELET: &str = "kubelet.service";
+pub(super) const CONTAINERD: &str = "containerd.service";
 
 /// A node with a made-up `/proc`, 1,000 s after boot, a runtime that answers, and a systemd.
-struct Daemons {
-    node: Node,
-    systemd: Systemd,
+pub(super) struct Daemons {
+    pub(super) node: Node,
+    pub(super) systemd: Systemd,
 }
 
 impl Daemons {
-    fn new(units: &[(&str, UnitSeen)], restarts: Restarts) -> Self {
+    pub(super) fn new(units: &[(&str, UnitSeen)], restarts: Restarts) -> Self {
         let node = Node::new();
         let proc = node.stage.path("proc");
         fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
@@ -35,11 +35,11 @@ impl Daemons {
     }
 
     /// With a kubelet that systemd says has failed, and that comes up again.
-    fn of_kubelet(seen: UnitSeen) -> Self {
+    pub(super) fn of_kubelet(seen: UnitSeen) -> Self {
         Self::new(&[(KUBELET, seen)], Restarts::End("done", unit("active", "running")))
     }
 
-    fn of_runtime(seen: UnitSeen) -> Self {
+    pub(super) fn of_runtime(seen: UnitSeen) -> Self {
         let daemons = Self::new(&[(CONTAINERD, seen)], Restarts::End("done", unit("active", "running")));
         daemons.silence();
         daemons
@@ -50,12 +50,12 @@ impl Daemons {
         self.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), runtime::Wrong::Hangs));
     }
 
-    fn proc(&self, path: &str) -> PathBuf {
+    pub(super) fn proc(&self, path: &str) -> PathBuf {
         self.node.stage.path("proc").join(path)
     }
 
     /// A process that began this many seconds after boot.
-    fn with(&self, pid: i32, state: char, exe: &str, args: &str, unit: &str) {
+    pub(super) fn with(&self, pid: i32, state: char, exe: &str, args: &str, unit: &str) {
         let folder = self.proc(&pid.to_string());
         fs::create_dir_all(folder.join("root")).unwrap();
         fs::create_dir_all(folder.join("fd")).unwrap();
@@ -68,15 +68,15 @@ impl Daemons {
         symlink(exe, folder.join("exe")).unwrap();
     }
 
-    fn kubelet(&self, port: u16, unit: &str) {
+    pub(super) fn kubelet(&self, port: u16, unit: &str) {
         self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
     }
 
-    async fn execute(&self, order: &Order) -> Outcome {
+    pub(super) async fn execute(&self, order: &Order) -> Outcome {
         Agent::new(self.settings()).execute(order).await
     }
 
-    fn settings(&self) -> AgentSettings {
+    pub(super) fn settings(&self) -> AgentSettings {
         let mut settings = self.node.settings();
         settings.endpoint.socket = self.node.stage.path("run/containerd/containerd.sock");
         settings.proc = self.node.stage.path("proc");
@@ -88,7 +88,7 @@ impl Daemons {
 
     /// Refused for this reason with this in its sentence, and nothing asked for.
     #[track_caller]
-    fn left_alone(&self, outcome: &Outcome, reason: OutcomeReason, said: &str) {
+    pub(super) fn left_alone(&self, outcome: &Outcome, reason: OutcomeReason, said: &str) {
         refused(outcome, reason);
         assert!(outcome.message.contains(said), "{}", outcome.message);
         assert_eq!(self.systemd.acts(), [] as [String; 0]);
@@ -120,7 +120,7 @@ fn careless(order: Order) -> Order {
 }
 
 /// A health check that says this.
-async fn healthz(answer: &'static str) -> u16 {
+pub(super) async fn healthz(answer: &'static str) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {

@@ -1,0 +1,90 @@
+//! The last look before a node is told to reboot: it is in the very boot that the order is for, and carries our own cordon.
+
+use crate::api::NodeRuntimeHealth;
+use crate::core::episode::{Episode, StepRecord};
+use crate::core::policy::ActionType;
+use crate::core::snapshot::NodeView;
+
+/// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
+/// is none of its business.
+///
+/// # Errors
+/// A sentence: why the order is not given.
+pub(super) fn still_to_do(
+    episode: &Episode,
+    step: &StepRecord,
+    node: &NodeView,
+    report: &NodeRuntimeHealth,
+) -> Result<(), String> {
+    if step.action != ActionType::Reboot {
+        return Ok(());
+    }
+    let name = &episode.node;
+    let meant = step.boot_id.as_deref().filter(|id| !id.is_empty()).ok_or("Reboot: the attempt names no boot id")?;
+    if node.boot_id.as_deref() != Some(meant) {
+        let found = node.boot_id.as_deref().unwrap_or("none");
+        return Err(format!("Reboot: Node {name} was to be in boot {meant}, found {found}: it is not rebooted again"));
+    }
+    let told = report.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.boot_id.as_str());
+    if told != Some(meant) {
+        let told = told.unwrap_or("none");
+        return Err(format!("Reboot: the probe of {name} was to tell of boot {meant}, found {told}"));
+    }
+    if !node.unschedulable || node.cordoned_by.as_deref() != Some(episode.name.as_str()) {
+        return Err(format!("Reboot: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{NodeRemediation, convert};
+    use serde_json::json;
+
+    fn verdict(change: impl FnOnce(&mut NodeView, &mut NodeRuntimeHealth, &mut Episode)) -> Result<(), String> {
+        let object: NodeRemediation = serde_json::from_value(json!({
+            "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+            "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
+            "status": {"phase": "Running", "message": "", "openedAt": "2025-01-01T00:00:00Z", "faults": [],
+                "steps": [{"operationId": "op", "faultId": "f1", "action": "Reboot", "reboot": {}, "bootId": "b1", "rung": 0,
+                    "lane": "Agent", "state": "Reserved", "reservedAt": "2025-01-01T00:00:00Z"}]}}))
+        .unwrap();
+        let mut episode = convert::episode(&object);
+        let mut report: NodeRuntimeHealth = serde_json::from_value(json!({
+            "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {},
+            "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b1", "sequence": 2,
+                "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "canAct": true}}}))
+        .unwrap();
+        let mut node = NodeView {
+            boot_id: Some("b1".into()),
+            unschedulable: true,
+            cordoned_by: Some("e".into()),
+            ..NodeView::default()
+        };
+        change(&mut node, &mut report, &mut episode);
+        let step = episode.steps[0].clone();
+        still_to_do(&episode, &step, &node, &report)
+    }
+
+    #[test]
+    fn only_a_node_in_the_boot_that_was_meant_and_under_our_cordon_is_told() {
+        assert_eq!(verdict(|_, _, _| {}), Ok(()));
+        type Case = (fn(&mut NodeView, &mut NodeRuntimeHealth, &mut Episode), &'static str);
+        let cases: [Case; 8] = [
+            (|n, _, _| n.boot_id = Some("b2".into()), "found b2: it is not rebooted again"),
+            (|n, _, _| n.boot_id = None, "found none"),
+            (|_, r, _| r.status.as_mut().unwrap().probe.as_mut().unwrap().boot_id = "b2".into(), "probe of w1"),
+            (|_, r, _| r.status = None, "probe of w1"),
+            (|n, _, _| n.unschedulable = false, "does not carry the cordon"),
+            (|n, _, _| n.cordoned_by = None, "does not carry the cordon"),
+            (|n, _, _| n.cordoned_by = Some("other".into()), "does not carry the cordon"),
+            (|_, _, e| e.steps[0].boot_id = None, "names no boot id"),
+        ];
+        for (change, said) in cases {
+            let found = verdict(change).unwrap_err();
+            assert!(found.contains(said), "{said}: {found}");
+        }
+        assert_eq!(verdict(|n, _, e| (n.boot_id, e.steps[0].action) = (None, ActionType::Notify)), Ok(()));
+    }
+}

@@ -1,0 +1,158 @@
+//! systemd's login manager (`org.freedesktop.login1`): whether the machine can be booted anew, who holds that up, and the reboot.
+//!
+//! ```text
+//! CanReboot ─► yes ─► ListInhibitors ─► nobody blocks it ─► Reboot(interactive: false)
+//! ```
+//!
+//! For root the call itself passes over whoever blocks a shutdown (`systemd-logind` asks only others), so who does is asked for right
+//! before it, on the same connection. Who merely delays it, as the kubelet does to end its pods in good order, is waited for by
+//! the login manager itself, for as long as it is set to (`InhibitDelayMaxSec`).
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::message::{Message, Value};
+use super::{BusError, Conversation, Stop};
+use crate::core::observation::BusStep;
+use crate::core::text::bounded;
+use crate::node::patience::within;
+
+const LOGIN: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+/// Longest sentence of another program that is kept, in bytes.
+const MAX_SAID: usize = 160;
+/// Values of one inhibitor: what, who, why, how, user id, process id.
+const VALUES: usize = 6;
+
+/// Why the machine was not told to boot anew.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::node) enum LoginError {
+    /// There is no bus, it does not let us ask, or what answers is none.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The connection broke, or could not be made.
+    #[error("the way to systemd's login manager over the system bus broke: {0}")]
+    Broken(String),
+    /// No answer in time.
+    #[error("no answer of systemd's login manager over the system bus within {}s", .0.as_secs())]
+    Silent(Duration),
+    /// The login manager, or the bus, said no.
+    #[error("{what}: {said}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// The error, with its sentence.
+        said: String,
+    },
+    /// It says that the machine cannot be booted anew, or not by us.
+    #[error(
+        "systemd's login manager answers {0:?} when asked whether it can reboot the node (CanReboot), expected \"yes\": {1}"
+    )]
+    Cannot(String, &'static str),
+    /// Somebody holds a lock against it.
+    #[error(
+        "a reboot is blocked by {0}; it is respected: end what holds it (systemd-inhibit --list shows it), or reboot by hand"
+    )]
+    Blocked(String),
+    /// The reboot was asked for, and what came of it is not known.
+    #[error("the login manager was told to reboot, and did not answer: {0}")]
+    NotSeen(String),
+}
+
+impl From<Stop> for LoginError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Because(error) => error.into(),
+            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
+        }
+    }
+}
+
+/// Whether the machine can be booted anew, and nobody blocks it; each call within `limit`. Who delays it, as a phrase; empty where
+/// nobody does. Nothing is touched.
+///
+/// # Errors
+/// Whatever speaks against it, or keeps the login manager from being asked.
+pub(in crate::node) async fn may_reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
+    allowed(&mut open(socket, limit).await?, limit).await
+}
+
+/// Asks the same once more, and has the machine booted anew; each call within `limit`. Who delays it, as a phrase.
+///
+/// # Errors
+/// [`LoginError::NotSeen`] where it was asked for and no answer came; with any other error nothing was asked for, or it was refused.
+pub(in crate::node) async fn reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
+    let mut bus = open(socket, limit).await?;
+    let delays = allowed(&mut bus, limit).await?;
+    let fields = [(1, PATH), (6, LOGIN), (2, MANAGER), (3, "Reboot")];
+    let told = match within(limit, bus.tell_at(&fields, false)).await {
+        Err(_) => return Err(LoginError::NotSeen(LoginError::Silent(limit).to_string())),
+        Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
+        Ok(Ok(message)) => message,
+    };
+    good(told, "asked for the reboot").map(|_| delays)
+}
+
+async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {
+    let opened = within(limit, Conversation::open(socket, &mut BusStep::Connect)).await;
+    let opened = opened.map_err(|_| LoginError::Silent(limit))??;
+    opened.map_err(|said| LoginError::Refused { what: "the bus greets nobody", said })
+}
+
+async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, LoginError> {
+    let said = within(limit, bus.ask_at(LOGIN, PATH, MANAGER, member, &[])).await;
+    good(said.map_err(|_| LoginError::Silent(limit))??, member)
+}
+
+async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, LoginError> {
+    let can = ask(bus, "CanReboot", limit).await?.into_iter().next().and_then(Value::text);
+    let can = can.ok_or_else(|| odd("CanReboot: an answer without a text"))?;
+    if can != "yes" {
+        let what = match can.as_str() {
+            "challenge" => {
+                "it would ask a person for a password, so this process is not root there, or polkit was told otherwise"
+            }
+            "na" => "the machine or its container has no reboot",
+            _ => "polkit or the machine forbids it",
+        };
+        return Err(LoginError::Cannot(bounded(&can, 32), what));
+    }
+    let (mut blocks, mut delays) = (Vec::new(), Vec::new());
+    let values = ask(bus, "ListInhibitors", limit).await?;
+    // That an answer cannot be understood does not mean that nobody is there.
+    let Some((Value::Number(count), locks)) = values.split_first() else {
+        return Err(odd("ListInhibitors: an answer of another kind"));
+    };
+    if usize::try_from(*count).ok().and_then(|count| count.checked_mul(VALUES)) != Some(locks.len()) {
+        return Err(odd("ListInhibitors: an answer that is not whole"));
+    }
+    for lock in locks.chunks(VALUES) {
+        let [Value::Text(what), Value::Text(who), Value::Text(why), Value::Text(how), _, Value::Number(pid)] = lock
+        else {
+            return Err(odd("ListInhibitors: an answer of another kind"));
+        };
+        if !what.split(':').any(|one| one == "shutdown") {
+            continue;
+        }
+        let phrase = format!("{} (process {pid}: {})", bounded(who, 64), bounded(why, 64));
+        if how == "delay" { delays.push(phrase) } else { blocks.push(phrase) }
+    }
+    if blocks.is_empty() {
+        return Ok(bounded(&delays.join(", "), MAX_SAID));
+    }
+    Err(LoginError::Blocked(bounded(&blocks.join(", "), MAX_SAID)))
+}
+
+fn odd(what: &str) -> LoginError {
+    BusError::Odd(what.to_owned()).into()
+}
+
+fn good(message: Message, what: &'static str) -> Result<Vec<Value>, LoginError> {
+    let Some(error) = message.error else { return Ok(message.values) };
+    let sentence = match message.values.first() {
+        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
+        _ => String::new(),
+    };
+    Err(LoginError::Refused { what, said: format!("{error}{sentence}") })
+}

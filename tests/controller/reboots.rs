@@ -1,0 +1,86 @@
+//! Nodes that are rebooted: ordered once for one boot, by whatever leader, and judged by the boot id that the Node shows.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::world::World;
+
+fn world(timeout: &str) -> World {
+    let world = World::new(3);
+    world.policy(
+        "hung",
+        "Enforce",
+        &json!([{"action": "Cordon"},
+            {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Automatic", "timeout": timeout},
+            {"action": "Notify"}]),
+    );
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+fn step(world: &World, place: usize) -> Value {
+    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+}
+
+/// Orders to reboot that were written, each with its boot id.
+fn orders(world: &World) -> Vec<Value> {
+    let calls = world.api.calls();
+    let orders = calls.iter().map(|call| call.body["status"]["order"].clone());
+    orders.filter(|order| order["action"] == "Reboot").map(|order| order["bootId"].clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
+    let world = world("15m");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("ordered", || world.status("w1")["order"]["action"] == "Reboot").await;
+    assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
+    // The controller dies; another one leads while the order stands.
+    replica.crash().await;
+    let replica = world.controller("b");
+    world.until("known to the next", || step(&world, 1)["state"] == "Started").await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(step(&world, 1)["state"], "Started", "that nothing is heard is no verdict");
+    // The probe is back and well before the kubelet has told the new boot.
+    world.set_sick("w1", false);
+    world.set_boot("w1", "b2", false);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(step(&world, 1)["state"], "Started");
+    world.set_boot("w1", "b2", true);
+    world.until("verified", || step(&world, 1)["state"] == "Succeeded").await;
+    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    assert!(said.starts_with("the node has booted anew: its boot id was b and is b2"), "{said}");
+    world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
+    assert_eq!(orders(&world), ["b"]);
+    assert!(world.status("w1")["order"].is_null(), "taken back");
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_boot_is_not_ordered_again_and_people_are_told() {
+    let world = world("5m");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("told", || step(&world, 2)["action"] == "Notify").await;
+    assert_eq!(step(&world, 1)["state"], "TimedOut");
+    let said = step(&world, 1)["message"].as_str().unwrap().to_owned();
+    assert!(said.starts_with("node w1 has not booted anew within 300s"), "{said}");
+    assert_eq!(orders(&world), ["b"]);
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_long_as_node_and_probe_tell_of_different_boots_nothing_is_begun() {
+    let world = world("15m");
+    world.set_boot("w1", "b2", false);
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!((orders(&world).len(), world.api.list("noderemediations").len()), (0, 0));
+    replica.stop().await.unwrap();
+}
