@@ -14,6 +14,8 @@ pub mod diagnose;
 pub mod drain;
 pub mod episode;
 pub mod fault;
+pub mod flap;
+pub mod flaps;
 pub mod foreign;
 pub mod go_duration;
 pub mod hand_off;

@@ -6,6 +6,8 @@ mod by_hand;
 #[path = "controller/drains.rs"]
 mod drains;
 mod fake_api;
+#[path = "controller/flaps.rs"]
+mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
 #[path = "controller/matching.rs"]

@@ -33,10 +33,13 @@ pub fn is_full_id(id: &str) -> bool {
 
 /// Sixteen hex digits that stand for `text`: FNV-1a, stable over versions and machines.
 pub fn short_hash(text: &str) -> String {
-    let hash = text
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("{hash:016x}")
+    format!("{:016x}", hash(text))
+}
+
+/// FNV-1a of `text`, stable over versions and machines.
+pub fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// A label value or object-name part made of a node name: the name itself where it fits into `max` bytes,
