@@ -8,12 +8,15 @@
 //! cluster:  Snapshot ─► plan (policy · budget · episode) ─► Plan { effects, held, views, next look }
 //! ```
 
+pub mod action;
 pub mod budget;
 pub mod condition;
 pub mod diagnose;
 pub mod drain;
 pub mod episode;
 pub mod fault;
+pub mod flap;
+pub mod flaps;
 pub mod foreign;
 pub mod go_duration;
 pub mod hand_off;

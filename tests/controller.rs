@@ -6,6 +6,8 @@ mod by_hand;
 #[path = "controller/drains.rs"]
 mod drains;
 mod fake_api;
+#[path = "controller/flaps.rs"]
+mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
 #[path = "controller/matching.rs"]
@@ -602,8 +604,9 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     world.probe("w1");
     let status = || world.status("w1");
     world.until("the kubelet's version is told", || status()["kubeletVersion"] == "v1.36.3").await;
-    // At rest its status is written every five minutes: that it is old means nothing.
-    sleep(Duration::from_mins(4)).await;
+    // At rest its status is written every five minutes: that it is old means nothing. By then it was watched for long enough to be
+    // called stable, too.
+    sleep(Duration::from_mins(11)).await;
     assert_eq!((&status()["clusterFaults"], &status()["summary"]["health"]), (&Value::Null, &json!("Healthy")));
 
     world.restart_kubelet("w1");

@@ -16,6 +16,8 @@ mod conditions;
 mod drains;
 #[path = "plan/endings.rs"]
 mod endings;
+#[path = "plan/flaps.rs"]
+mod flaps;
 #[path = "plan/hand_offs.rs"]
 mod hand_offs;
 #[path = "plan/hard_drains.rs"]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
+use crate::core::flap::FlapRecord;
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
@@ -91,7 +92,7 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Outcome>,
     /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
-    /// its pods, conditions of the Node for which a policy asks, a silent probe. Written by the controller.
+    /// its pods, conditions of the Node for which a policy asks, a node that flaps, a silent probe. Written by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub cluster_faults: Vec<Fault>,
@@ -104,6 +105,10 @@ pub struct NodeRuntimeHealthStatus {
     /// The line that `kubectl get` prints. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
+    /// How often the node has changed of late, while that is more than a reboot makes. Written by the controller, for the
+    /// next one, every five minutes at most while it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flap: Option<FlapRecord>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
     /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, SystemdResponsive,

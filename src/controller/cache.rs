@@ -23,6 +23,8 @@ use super::node_conditions;
 use crate::api::RemediationPolicyStatus;
 use crate::core::episode::Episode;
 use crate::core::fault::{Fault, FaultState, PodRef};
+use crate::core::flap::QUIET;
+use crate::core::flaps::Flaps;
 use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
@@ -191,6 +193,8 @@ pub struct State {
     said: Shared<Said>,
     /// Since when conditions stand as policies ask for them, by the time since `started`.
     notices: Notices,
+    /// How often nodes have changed, by the time since `started`.
+    flaps: Flaps,
     started: Instant,
 }
 
@@ -217,6 +221,7 @@ impl State {
             shared: Shared::default(),
             said: Shared::default(),
             notices: Notices::default(),
+            flaps: Flaps::default(),
             started: now,
         }
     }
@@ -314,6 +319,7 @@ impl State {
         }
         self.refresh_starts(now);
         self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
+        self.refresh_flaps(now, wall);
         self.snapshot.jobs =
             self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
         let read = |(view, at): &(HandOffView, Instant)| HandOffView {
@@ -322,6 +328,23 @@ impl State {
         };
         self.snapshot.hand_offs = self.hand_offs.iter().map(|(id, seen)| (id.clone(), read(seen))).collect();
         self.refresh_pods(now);
+    }
+
+    /// How nodes have changed. What stands in the API of it is read once, when all of that is known.
+    fn refresh_flaps(&mut self, now: Instant, wall: Timestamp) {
+        let since_start = self.since_start(now);
+        if self.is_synced() {
+            let standing = &self.standing;
+            let written = |node: &str| {
+                let standing = standing.get(node)?;
+                standing.owner.as_deref().zip(standing.flap.as_ref())
+            };
+            for (node, why) in self.flaps.restore(since_start, wall, written) {
+                tracing::warn!(node, why, "status.flap of its NodeRuntimeHealth is refused; its history begins anew");
+            }
+        }
+        self.snapshot.flaps = self.flaps.told(since_start, wall);
+        self.snapshot.watched = since_start;
     }
 
     /// Since when each start of a kubelet is seen that has not come to an end. Another process is another start.
@@ -367,7 +390,11 @@ impl State {
 
     /// When the passing of time alone changes what [`State::refresh`] yields, beside ages.
     pub fn next_change(&self, now: Instant) -> Option<Duration> {
-        self.jobs.values().filter_map(|row| row.settles_in(now)).min()
+        let of_jobs = self.jobs.values().filter_map(|row| row.settles_in(now)).min();
+        let since_start = self.since_start(now);
+        // Before that nobody can say that a node does not flap.
+        let watched = QUIET.checked_sub(since_start).filter(|left| !left.is_zero());
+        of_jobs.into_iter().chain(self.flaps.next_change(since_start)).chain(watched).min()
     }
 
     /// Open episode of a node.

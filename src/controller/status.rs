@@ -11,6 +11,7 @@ use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
 use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
+use crate::core::flap::FlapRecord;
 use crate::core::plan::{HOLDS_UP_PODS, Held, NodeOutlook, Plan, PolicyOutlook};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
@@ -86,6 +87,8 @@ pub struct NodePart {
     pub remediation: RemediationStatus,
     /// The line that is printed.
     pub summary: Summary,
+    /// The node's changes of late.
+    pub flap: Option<FlapRecord>,
     /// The controller's conditions, and those of the probe that nobody can vouch for any more.
     pub conditions: Vec<Condition>,
 }
@@ -115,6 +118,7 @@ pub fn node_part(
             doing: bounded(&outlook.doing, 256),
         },
         conditions: node_conditions(outlook, standing, now),
+        flap: outlook.flap.clone(),
         cluster_faults,
     }
 }
@@ -154,12 +158,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
             by(outlook.self_healing, Why::Allowed, Why::NeedsPerson),
             &outlook.doing,
         ),
-        of(
-            ConditionType::NodeStable,
-            Tri::Unknown,
-            Why::NotYetLooked,
-            "not judged: this version keeps no history of a node, so it cannot tell whether it flaps",
-        ),
+        stable(outlook, standing, of),
     ];
     let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
     conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
@@ -171,6 +170,27 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         of(kind, Tri::Unknown, Why::Stale, why)
     }));
     conditions
+}
+
+/// Whether the node does not flap. A controller that has just begun lets stand what the one before has seen.
+fn stable(
+    outlook: &NodeOutlook,
+    standing: &Standing,
+    of: impl Fn(ConditionType, Tri, ConditionReason, &str) -> Condition,
+) -> Condition {
+    let kind = ConditionType::NodeStable;
+    let stood = standing.conditions.status(kind) == Tri::True;
+    let flapping = outlook.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
+    match (outlook.stable, flapping) {
+        (Tri::False, told) => {
+            of(kind, Tri::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
+        }
+        (Tri::Unknown, _) if !stood => {
+            let why = "the node was not watched for long enough to tell whether it flaps";
+            of(kind, Tri::Unknown, ConditionReason::NotYetLooked, why)
+        }
+        _ => of(kind, Tri::True, ConditionReason::Clean, "neither Ready nor a fault of the node comes and goes"),
+    }
 }
 
 /// Conditions of the probe that stand, and that nobody can vouch for now.
@@ -223,6 +243,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
         return Difference::Matter;
     }
     let differs = summary != &part.summary
+        || standing.flap != part.flap
         || remediation.held != part.remediation.held
         || words(&standing.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().any(|want| {
@@ -302,6 +323,7 @@ mod tests {
             kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
+            flap: part.flap,
             conditions: Conditions::of(&part.conditions),
             ..Standing::default()
         }
@@ -317,7 +339,7 @@ mod tests {
         let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), Some(3), now());
         assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
-        assert!(stable.status == "Unknown" && stable.message.starts_with("not judged: "), "{stable:?}");
+        assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let standing = stands(part.clone());
         assert_eq!(difference(&standing, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();

@@ -82,6 +82,8 @@ pub enum FaultType {
     StuckDaemonSetPod,
     /// A condition that another tool writes on the Node stands as a policy asks for it (found by the controller).
     NodeCondition,
+    /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
+    NodeFlapping,
     /// A lane of the probe cannot look.
     ProbeBlind,
     /// The probe has missed its promised heartbeats (found by the controller).
@@ -90,7 +92,7 @@ pub enum FaultType {
 
 impl FaultType {
     /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::OrphanContainer,
         Self::HungContainer,
         Self::NetworkPluginHung,
@@ -124,6 +126,7 @@ impl FaultType {
         Self::ClockUnsynchronised,
         Self::StuckDaemonSetPod,
         Self::NodeCondition,
+        Self::NodeFlapping,
         Self::ProbeBlind,
         Self::ProbeSilent,
     ];
@@ -159,6 +162,7 @@ impl FaultType {
             Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
             Self::NodeCondition => "NodeCondition",
+            Self::NodeFlapping => "NodeFlapping",
             Self::RuntimeClientHung => "RuntimeClientHung",
             Self::NetworkNotReady => "NetworkNotReady",
             Self::DeafShim => "DeafShim",
@@ -195,6 +199,7 @@ impl FaultType {
                 | Self::ClientCertificateExpiring
                 | Self::ClockUnsynchronised
                 | Self::NodeCondition
+                | Self::NodeFlapping
         )
     }
 
@@ -230,6 +235,7 @@ impl FaultType {
                 | Self::PlegStalled
                 | Self::StuckDaemonSetPod
                 | Self::NodeCondition
+                | Self::NodeFlapping
                 | Self::ProbeSilent
         )
     }

@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use super::drain::Drain;
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
+use super::flap::FlapRecord;
 use super::hand_off::{HandOff, HandedOff};
 use super::order::Order;
 use super::policy::History;
@@ -247,6 +248,10 @@ pub struct NodeOutlook {
     pub self_healing: Tri,
     /// False when a DaemonSet's pod is stuck here, or the kubelet does not get on with its pods.
     pub pods_progressing: Tri,
+    /// False while it flaps.
+    pub stable: Tri,
+    /// Its changes of late, to be kept in its object.
+    pub flap: Option<FlapRecord>,
     /// Whether a fresh look is asked of the probe.
     pub look_requested: bool,
 }

@@ -117,6 +117,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         | FaultType::StuckDaemonSetPod
         // What another tool says of the node is no word on a restart.
         | FaultType::NodeCondition
+        | FaultType::NodeFlapping
         | FaultType::ProbeBlind
         | FaultType::ProbeSilent => (false, false),
     }

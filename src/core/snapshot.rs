@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
+use super::flap::FlapView;
 use super::foreign::{Foreign, Noticed};
 use super::hand_off::{HandOffView, TemplateRef};
 use super::kubelet::complaint::Complaint;
@@ -268,6 +269,10 @@ pub struct Snapshot {
     pub wishes: BTreeMap<String, OpenWish>,
     /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
     pub noticed: BTreeMap<String, Vec<Noticed>>,
+    /// Histories of nodes that have changed several times of late, by node; none for most.
+    pub flaps: BTreeMap<String, FlapView>,
+    /// For how long the nodes have been watched: for less than the quiet time, nobody can say that one does not flap.
+    pub watched: Duration,
     /// The ledger; `None` = missing or unreadable: nothing new starts.
     pub ledger: Option<Ledger>,
     /// Pods of every suspect DaemonSet, with when they were read.

@@ -33,11 +33,11 @@ pub fn is_full_id(id: &str) -> bool {
 
 /// Sixteen hex digits that stand for `text`: FNV-1a, stable over versions and machines.
 pub fn short_hash(text: &str) -> String {
-    format!("{:016x}", fnv(text))
+    format!("{:016x}", hash(text))
 }
 
-/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>).
-fn fnv(text: &str) -> u64 {
+/// FNV-1a of `text`, stable over versions and machines.
+pub fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
@@ -45,7 +45,7 @@ fn fnv(text: &str) -> u64 {
 /// A place for `text` among others, as if by lot and always the same. Sorted by [`short_hash`] texts that differ in their beginning
 /// only stay close to one order; the last mixing of `SplitMix64` (Steele, Lea and Flood 2014) ends that.
 pub fn lot(text: &str) -> u64 {
-    let hash = fnv(text);
+    let hash = hash(text);
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ (hash >> 31)

@@ -273,8 +273,11 @@ impl Thresholds {
             FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
             FaultType::ClockUnsynchronised => of(&self.clock_unsynchronised),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
-            // The kubelet itself waits three minutes before it says so, and other tools have their own time for what they say.
-            FaultType::PlegStalled | FaultType::NodeCondition | FaultType::ProbeSilent => secs(0),
+            // The kubelet itself waits three minutes before it says so, other tools have their own time for what they say, and a
+            // node flaps by how often it changes.
+            FaultType::PlegStalled | FaultType::NodeCondition | FaultType::NodeFlapping | FaultType::ProbeSilent => {
+                secs(0)
+            }
         }
     }
 }

@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::action::ActionType;
 use super::episode::{clock, since};
-use super::policy::ActionType;
 
 /// What an open window means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,8 @@ use super::account::Account;
 use super::remediator::Remediator;
 use super::sickness;
 use super::timeline::{
-    CancelEvent, Event, FaultEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline, WishEvent,
+    CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
+    WishEvent,
 };
 use super::world::{Cure, World, WorldNode};
 use crate::core::episode::{Approval, Episode, Phase};
@@ -43,6 +44,8 @@ struct Play<'t> {
     stuck: BTreeMap<String, Vec<Stuck<'t>>>,
     account: Account,
     elapsed: Duration,
+    /// Nodes whose `Ready` goes to and fro: when it changes next, and what is left of it.
+    flapping: BTreeMap<String, (Duration, FlapsEvent)>,
     /// How often a person has started something by hand.
     wishes: usize,
 }
@@ -83,7 +86,7 @@ impl<'t> Play<'t> {
         let mut account = Account::default();
         account.notes = idle.map(|policy| format!("policy {} selects none of the nodes", policy.name)).collect();
         let (leaving, stuck) = (BTreeMap::new(), BTreeMap::new());
-        Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, wishes: 0 }
+        Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, flapping: BTreeMap::new(), wishes: 0 }
     }
 
     fn run(mut self) -> Self {
@@ -95,6 +98,7 @@ impl<'t> Play<'t> {
                     self.happen(next.node.as_deref(), next.event);
                 }
             }
+            self.flap();
             self.leave();
             self.succeed();
             let plan = self.world.pass();
@@ -107,7 +111,8 @@ impl<'t> Play<'t> {
             let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
             let wait = if is_busy { STEP } else { wake };
             let stuck = self.stuck.values().flatten().filter_map(|stuck| stuck.leaves_at);
-            let leaves = self.leaving.values().copied().chain(stuck).min().unwrap_or(end);
+            let flaps = self.flapping.values().map(|(next, _)| *next);
+            let leaves = self.leaving.values().copied().chain(stuck).chain(flaps).min().unwrap_or(end);
             let next = due.last().map_or(end, |next| next.at.min(end)).min(leaves);
             let left = next.saturating_sub(self.elapsed).max(Duration::from_secs(1));
             self.pass_time(wait.min(left));
@@ -161,6 +166,10 @@ impl<'t> Play<'t> {
             self.clear(name, kind);
             told.push(format!("{kind} is gone"));
         }
+        if let Some(flaps) = event.flaps {
+            self.flapping.insert(name.to_owned(), (self.elapsed, flaps));
+            told.push(format!("Ready begins to change every {}s, {} times", flaps.every.0.as_secs(), flaps.times));
+        }
         match self.world.nodes.get_mut(name) {
             Some(node) => {
                 told.extend(change_node(node, event));
@@ -178,6 +187,20 @@ impl<'t> Play<'t> {
         for sentence in told {
             self.account.happens(self.elapsed, Some(name), &sentence);
         }
+    }
+
+    /// What flaps changes when its time has come.
+    fn flap(&mut self) {
+        let (now, at) = (self.elapsed, self.world.now);
+        for (name, (next, left)) in self.flapping.iter_mut().filter(|(_, (next, _))| *next <= now) {
+            if let Some(node) = self.world.nodes.get_mut(name) {
+                node.view.ready = if node.view.ready == Tri::True { Tri::False } else { Tri::True };
+                node.view.ready_since = Some(at);
+            }
+            *next = next.saturating_add(left.every.0);
+            left.times = left.times.saturating_sub(1);
+        }
+        self.flapping.retain(|_, (_, left)| left.times > 0);
     }
 
     fn machine(&mut self, name: &str, machine: Machine) -> String {
@@ -456,6 +479,10 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
             if works { "the kubelet works, the node is Ready" } else { "the kubelet is down, the node is not Ready" }
                 .to_owned(),
         );
+    }
+    if let Some(ready) = event.ready {
+        node.view.ready = if ready { Tri::True } else { Tri::False };
+        told.push(format!("the node is {}Ready", if ready { "" } else { "not " }));
     }
     if let Some(cordoned) = event.cordoned {
         node.view.unschedulable = cordoned;

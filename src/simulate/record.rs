@@ -156,6 +156,7 @@ fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
             let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
             heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
         }
+        FaultType::NodeFlapping => snapshot.flaps.get(node).is_some_and(|flap| flap.flapping.is_some()),
         FaultType::NodeCondition => noticed(snapshot, node).iter().any(|one| one.id(node) == fault.id),
         // A reader sees no pods: what was given up is taken for standing as long as nobody knows better.
         FaultType::StuckDaemonSetPod => true,
@@ -210,7 +211,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
     let at = offset(past.at);
     let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
     match past.kind {
-        FaultType::KubeletStartBlocked | FaultType::PlegStalled => return None,
+        FaultType::KubeletStartBlocked | FaultType::PlegStalled | FaultType::NodeFlapping => return None,
         FaultType::ProbeSilent => {
             let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
             let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });

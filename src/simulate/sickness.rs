@@ -50,6 +50,7 @@ const fn usual_severity(kind: FaultType) -> Severity {
         | F::ClockUnsynchronised
         | F::StuckDaemonSetPod
         | F::NodeCondition
+        | F::NodeFlapping
         | F::ProbeSilent => Severity::Medium,
     }
 }
@@ -114,7 +115,9 @@ const fn subject_kind(kind: FaultType) -> SubjectKind {
         F::ProbeBlind | F::ProbeSilent => SubjectKind::Probe,
         F::DiskFull | F::ReadOnlyFilesystem => SubjectKind::Filesystem,
         F::UninterruptibleProcess | F::UnknownKubepodsProcess => SubjectKind::Process,
-        F::PidExhaustion | F::FdExhaustion | F::DbusUnresponsive | F::ClockUnsynchronised => SubjectKind::Host,
+        F::PidExhaustion | F::FdExhaustion | F::DbusUnresponsive | F::ClockUnsynchronised | F::NodeFlapping => {
+            SubjectKind::Host
+        }
     }
 }
 

@@ -17,10 +17,12 @@ use crate::core::text::is_like;
 
 mod by_hand;
 mod condition;
+mod flaps;
 mod pods;
 
 pub use by_hand::{CancelEvent, WishEvent};
 pub use condition::ConditionEvent;
+pub use flaps::FlapsEvent;
 pub use pods::PodsEvent;
 
 /// Most nodes of a timeline.
@@ -158,6 +160,12 @@ pub struct Event {
     /// How the kubelet stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletState>,
+    /// The node's `Ready` stands so from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// Its `Ready` goes to and fro.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flaps: Option<FlapsEvent>,
     /// Somebody else cordons or uncordons the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
@@ -413,7 +421,8 @@ impl Event {
     /// When it happens to the last of so many nodes.
     fn last(&self, count: usize) -> Duration {
         let more = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.at.0.saturating_add(self.every.unwrap_or_default().0.saturating_mul(more))
+        let lasts = self.flaps.map_or(Duration::ZERO, |flaps| flaps.lasts());
+        self.at.0.saturating_add(self.every.unwrap_or_default().0.saturating_mul(more)).saturating_add(lasts)
     }
 
     fn check(&self, names: &[(String, &Nodes)]) -> anyhow::Result<()> {
@@ -426,6 +435,7 @@ impl Event {
             self.probe.is_some(),
             self.kubelet.is_some(),
             self.remediator.is_some(),
+            self.ready.is_some() || self.flaps.is_some(),
             self.cordoned.is_some(),
             self.veto.is_some(),
             self.suspended.is_some(),
@@ -446,6 +456,7 @@ impl Event {
         if let Some(condition) = &self.condition {
             condition.check()?;
         }
+        self.flaps.as_ref().map_or(Ok(()), FlapsEvent::check)?;
         self.wish.as_ref().map_or(Ok(()), WishEvent::check)?;
         self.cancel.as_ref().map_or(Ok(()), CancelEvent::check)?;
         if let Some(pods) = &self.pods {
@@ -455,6 +466,7 @@ impl Event {
         let instead = match fault.kind {
             FaultType::ProbeSilent => Some("`probe: Silent`"),
             FaultType::NodeCondition => Some("`condition: {type, status}`"),
+            FaultType::NodeFlapping => Some("`flaps: {times, every}`"),
             FaultType::KubeletStartBlocked | FaultType::PlegStalled => Some("a fault that the probe finds"),
             _ => None,
         };

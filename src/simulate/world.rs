@@ -19,6 +19,7 @@ use super::workload::{self, Workload};
 use crate::core::drain::cannot_end;
 use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use crate::core::fault::{Fault, PodRef};
+use crate::core::flaps::Flaps;
 use crate::core::foreign::{self, Foreign};
 use crate::core::hand_off::HandedOff;
 use crate::core::narrow::{PodSeen, PodTraits, asked_keys};
@@ -146,6 +147,7 @@ pub struct World {
     version: u64,
     began: Timestamp,
     notices: Notices,
+    flaps: Flaps,
     /// Operations that were really carried out on objects, with their number of times.
     pub acts: BTreeMap<String, u32>,
     /// What was asked for: `(node, what)`.
@@ -175,6 +177,7 @@ impl World {
             version: 0,
             began: now,
             notices: Notices::default(),
+            flaps: Flaps::default(),
             acts: BTreeMap::new(),
             log: Vec::new(),
             remediators: Remediators::default(),
@@ -184,8 +187,8 @@ impl World {
     /// What a decision is made from, with a cache that is not behind.
     pub fn snapshot(&self) -> Snapshot {
         let nodes = || self.nodes.iter();
-        let mut notices = self.notices.clone();
-        self.note_conditions(&mut notices);
+        let (mut notices, mut flaps) = (self.notices.clone(), self.flaps.clone());
+        self.note_conditions(&mut notices, &mut flaps);
         Snapshot {
             now: self.now,
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
@@ -194,6 +197,8 @@ impl World {
             episodes: self.episodes.clone(),
             wishes: self.wishes.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
+            flaps: flaps.told(self.elapsed(), self.now),
+            watched: self.elapsed(),
             ledger: self.ledger.clone(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
@@ -229,9 +234,13 @@ impl World {
         since(self.now, self.began)
     }
 
-    /// As the controller's watch of Nodes does.
-    fn note_conditions(&self, notices: &mut Notices) {
+    /// As the controller's watches of Nodes and reports do.
+    fn note_conditions(&self, notices: &mut Notices, flaps: &mut Flaps) {
         for (name, node) in &self.nodes {
+            // What the world does not date is told apart by its status alone.
+            let view = NodeView { ready_since: node.view.ready_since.or(Some(self.began)), ..node.view.clone() };
+            flaps.note_ready(name, &view, self.elapsed());
+            flaps.note_report(name, &node.report, self.elapsed());
             notices.note(name, &node.view, &self.policies, self.elapsed());
         }
     }
@@ -427,11 +436,12 @@ impl World {
 
     /// Time passes: Jobs and agents act, probes report.
     pub fn tick(&mut self, wait: Duration) {
-        let mut notices = std::mem::take(&mut self.notices);
-        self.note_conditions(&mut notices);
+        let (mut notices, mut flaps) = (std::mem::take(&mut self.notices), std::mem::take(&mut self.flaps));
+        self.note_conditions(&mut notices, &mut flaps);
         // Asked now, when it was first seen is fixed for later.
         notices.noticed(self.elapsed(), self.now);
-        self.notices = notices;
+        flaps.told(self.elapsed(), self.now);
+        (self.notices, self.flaps) = (notices, flaps);
         self.now = self.now.checked_add(wait).unwrap_or(self.now);
         self.remediators.work(&mut self.nodes);
         let acts = &mut self.acts;

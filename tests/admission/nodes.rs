@@ -125,6 +125,11 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ("clusterFaults", json!([fault("StuckDaemonSetPod")])),
         ("summary", json!({"health": "Healthy"})),
         ("kubeletVersion", json!("v1.23.0")),
+        (
+            "flap",
+            json!({"readyChanges": 1, "faultReturns": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z",
+                   "penalty": 1000, "ready": "True"}),
+        ),
     ] {
         let sentence = if field == "order" { "status.order is the controller's" } else { "are the controller's" };
         cases

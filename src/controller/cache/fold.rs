@@ -81,6 +81,8 @@ impl Folds for Node {
         };
         let mut view = node::view(&self);
         view.conditions = state.shared.keep(view.conditions);
+        let since_start = state.since_start(now);
+        state.flaps.note_ready(key, &view, since_start);
         let matters = put_view(key, view, state);
         let noticed = state.note_conditions(key, now);
         News::when(matters || noticed)
@@ -90,6 +92,7 @@ impl Folds for Node {
         state.pods_of_nodes.remove(key);
         state.node_conditions.remove(key);
         state.notices.forget(key);
+        state.flaps.forget(key);
         let gone = state.snapshot.nodes.remove(key);
         let was_there = gone.is_some();
         if let Some(view) = gone {
@@ -130,6 +133,7 @@ impl Folds for NodeRuntimeHealth {
         let beat =
             probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
         let view = report::view(&self);
+        state.flaps.note_report(key, &view, since_start);
         stand(state, key, report::standing(&self));
         let old = state.snapshot.reports.insert(key.to_owned(), view);
         let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };

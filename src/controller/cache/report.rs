@@ -13,6 +13,7 @@ use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus
 use crate::api::{ConditionType, NodeRuntimeHealthStatus};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
+use crate::core::flap::FlapRecord;
 use crate::core::observation::KubeletSettings;
 use crate::core::reboot::MAX_BOOT_ID;
 use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Tri};
@@ -35,6 +36,8 @@ pub struct Standing {
     pub remediation: Option<RemediationStatus>,
     /// The line that is printed.
     pub summary: Option<Summary>,
+    /// The node's changes, as they were written down.
+    pub flap: Option<FlapRecord>,
     /// All conditions, the probe's too.
     pub conditions: Conditions,
     /// Sequence number of the last report, to tell whether a look that was asked for has come.
@@ -60,6 +63,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         cluster_faults: status.cluster_faults,
         remediation: status.remediation,
         summary: status.summary,
+        flap: status.flap,
         conditions: Conditions::of(&status.conditions),
         sequence: status.probe.map(|probe| probe.sequence),
         unreadable: false,

@@ -274,6 +274,9 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
         if !part.cluster_faults.is_empty() {
             fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
         }
+        if let Some(flap) = &part.flap {
+            fields.insert("flap".to_owned(), json!(flap));
+        }
         if let Some(version) = &part.kubelet_version {
             fields.insert("kubeletVersion".to_owned(), json!(version));
         }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::{PlanSettings, Wake, conditions};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
+use crate::core::flap::{FlapView, QUIET};
 use crate::core::foreign::Noticed;
 use crate::core::kubelet;
 use crate::core::narrow::Around;
@@ -61,6 +62,10 @@ pub(super) struct NodeFacts<'a> {
     pub around: Around<'a>,
     /// Conditions that stand on it as some policy asks for them.
     pub noticed: &'a [Noticed],
+    /// Its changes of late, if there were several.
+    pub flap: Option<&'a FlapView>,
+    /// Whether it does not flap, by what was seen of it.
+    pub stable: Tri,
     /// The policies that select the node, the one that goes first before the others.
     pub policies: Vec<&'a Policy>,
     /// Open episodes, oldest first.
@@ -186,6 +191,8 @@ impl NodeFacts<'_> {
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
             FaultType::ProbeSilent => true,
+            // It is not flapping any more only by the history that the controller keeps.
+            FaultType::NodeFlapping => self.stable == Tri::True && self.arrived().is_some_and(is_later),
             FaultType::KubeletStartBlocked => self.kubelet_works() && self.arrived().is_some_and(is_later),
             FaultType::PlegStalled => {
                 self.view.is_some_and(|view| view.ready == Tri::True) && self.arrived().is_some_and(is_later)
@@ -265,6 +272,8 @@ pub(super) fn gather<'a>(
                     kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
                 },
                 noticed: snapshot.noticed.get(name).map(Vec::as_slice).unwrap_or_default(),
+                flap: snapshot.flaps.get(name),
+                stable: stable(snapshot, name),
                 policies: view.map_or_else(Vec::new, |view| {
                     policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
                 }),
@@ -276,6 +285,15 @@ pub(super) fn gather<'a>(
             (name, facts)
         })
         .collect()
+}
+
+/// Whether a node does not flap. One without a history has had no changes for as long as it was watched.
+fn stable(snapshot: &Snapshot, node: &str) -> Tri {
+    match snapshot.flaps.get(node) {
+        Some(flap) if flap.flapping.is_some() => Tri::False,
+        _ if snapshot.nodes.contains_key(node) && snapshot.watched >= QUIET => Tri::True,
+        _ => Tri::Unknown,
+    }
 }
 
 fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> Vec<Seen<'a>> {
@@ -331,6 +349,11 @@ fn cluster_faults<'a>(
         .collect();
     own.extend(of_kubelet(facts, &reported, now, settings));
     own.extend(conditions::seen(facts));
+    own.extend(facts.flap.and_then(|flap| {
+        let (fault, lasted) = flap.fault(facts.name).zip(flap.flapping)?;
+        // The Node is watched: it is as it was last written.
+        Some(Seen { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
+    }));
     if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
         let fault = silent_probe(facts.name, now, arrived);
         own.push(Seen { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });

@@ -11,6 +11,7 @@ use super::turn::Turn;
 use super::{Ctx, Wake, ending, hand_off, ladder, readiness};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
 use crate::core::policy::{Action, Keep, Mode, Policy};
+use crate::core::snapshot::Tri;
 
 /// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
 fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
@@ -90,6 +91,8 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: 
         match facts.cure(fault, ended, now, fresh) {
             // Where nobody could look, it may have been there.
             Cure::Present | Cure::Unknown => fault.clean_since = None,
+            // Nor is a node opened that flaps: what is away now comes again.
+            Cure::Clean if facts.stable == Tri::False => fault.clean_since = None,
             Cure::Clean => {
                 let away = since(now, *fault.clean_since.get_or_insert(now));
                 match delay.checked_sub(away).filter(|left| !left.is_zero()) {

@@ -37,6 +37,8 @@ pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, hel
             && facts.seen.iter().all(|seen| seen.fault.kind != FaultType::KubeletStartBlocked),
         self_healing: self_healing(facts, held),
         pods_progressing: pods_progressing(facts),
+        stable: facts.stable,
+        flap: facts.flap.map(|flap| flap.record.clone()),
         look_requested: turn.is_some_and(|turn| turn.look)
             || held.iter().any(|held| held.reason == HoldReason::StaleEvidence),
     }

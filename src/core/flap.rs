@@ -1,0 +1,360 @@
+//! Nodes that flap: of which `Ready` changes again and again, or on which the same fault comes and goes.
+//!
+//! The figures and their names are those of BGP route-flap damping (RFC 2439, section 4.2): each change adds to a *penalty*,
+//! which decays by half in each *half-life*. From the *cut-off* on the node flaps, and it does so until the penalty is below
+//! the *reuse* threshold. A *ceiling* bounds for how long that takes, and a history whose penalty is below half of the reuse
+//! threshold is forgotten. Beyond the RFC, a node is stable again only after a quiet time that was watched.
+//!
+//! Moments are seconds since whoever looks began to, negative for what was before: they never go back, so no clock of a node
+//! or of the controller makes or hides a flap. The wall clock comes in where a history is written down and read back.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::text::bounded;
+use super::tri::Tri;
+
+/// What one change adds to the penalty.
+pub const PER_CHANGE: u32 = 1_000;
+/// Penalty from which on a node flaps: six changes, if they come quickly. Two reboots in a row make no more than five. A change
+/// every eight minutes reaches it, one every nine never does.
+pub const CUT_OFF: u32 = 5_500;
+/// Penalty below which a node is stable again.
+pub const REUSE: u32 = 1_500;
+/// Highest penalty: eight times the reuse threshold, so a node is stable again three half-lives after its last change.
+pub const CEILING: u32 = 12_000;
+/// Time in which a penalty decays by half.
+pub const HALF_LIFE: Duration = Duration::from_mins(30);
+/// Least time without a change, watched by one and the same controller, before a node is called stable.
+pub const QUIET: Duration = Duration::from_mins(10);
+/// Penalty below which a history is forgotten.
+const FORGOTTEN: u32 = REUSE / 2;
+/// Fewest changes that reach the cut-off.
+const FEWEST: u32 = CUT_OFF.div_ceil(PER_CHANGE);
+/// How far in the future a written history may end: the clocks of two controllers, or one that was set.
+const SKEW: SignedDuration = SignedDuration::from_hours(24);
+/// 2^(-k/8) in parts of 65,536. Between two of them the decay is a straight line, which is off by less than 0.1%.
+const EIGHTHS: [u64; 9] = [65_536, 60_097, 55_109, 50_535, 46_341, 42_495, 38_968, 35_734, 32_768];
+
+/// Seconds since whoever looks began to.
+pub type Moment = i64;
+
+/// A change that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The Node's `Ready` has another status.
+    Ready,
+    /// A confirmed fault that was gone is there again.
+    Fault,
+}
+
+/// The history of one node, in a few words whatever its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flap {
+    ready: u32,
+    faults: u32,
+    /// At `last`.
+    penalty: u32,
+    since: Moment,
+    last: Moment,
+    /// From when the quiet time counts: the last change, or when the history was read back.
+    quiet_from: Moment,
+    /// Since when it flaps.
+    flapping: Option<Moment>,
+}
+
+fn between(from: Moment, to: Moment) -> u64 {
+    u64::try_from(to.saturating_sub(from)).unwrap_or(0)
+}
+
+/// What is left of a penalty after so many seconds.
+fn decayed(penalty: u32, seconds: u64) -> u32 {
+    let half = HALF_LIFE.as_secs();
+    let whole = u32::try_from(seconds / half).ok().and_then(|halvings| penalty.checked_shr(halvings)).unwrap_or(0);
+    let eighths = seconds % half * 8;
+    let (place, rest) = (usize::try_from(eighths / half).unwrap_or(0), eighths % half);
+    let at = |place: usize| EIGHTHS.get(place).copied().unwrap_or(32_768);
+    let factor = at(place) - (at(place) - at(place + 1)) * rest / half;
+    u32::try_from(u64::from(whole) * factor / 65_536).unwrap_or(whole)
+}
+
+impl Flap {
+    /// The first change.
+    pub fn first(change: Change, now: Moment) -> Self {
+        let none = Self { ready: 0, faults: 0, penalty: 0, since: now, last: now, quiet_from: now, flapping: None };
+        none.with(change, now)
+    }
+
+    /// With one more change. A moment before the last one is taken for that.
+    #[must_use]
+    pub fn with(self, change: Change, now: Moment) -> Self {
+        let now = now.max(self.last);
+        let (ready, fault) = match change {
+            Change::Ready => (1, 0),
+            Change::Fault => (0, 1),
+        };
+        let penalty = self.penalty(now).saturating_add(PER_CHANGE).min(CEILING);
+        Self {
+            ready: self.ready.saturating_add(ready),
+            faults: self.faults.saturating_add(fault),
+            penalty,
+            last: now,
+            quiet_from: now.max(self.quiet_from),
+            flapping: self.flapping.or_else(|| (penalty >= CUT_OFF).then_some(now)),
+            ..self
+        }
+    }
+
+    /// All changes since the history began.
+    pub fn changes(&self) -> u32 {
+        self.ready.saturating_add(self.faults)
+    }
+
+    /// The penalty now.
+    pub fn penalty(&self, now: Moment) -> u32 {
+        decayed(self.penalty, between(self.last, now))
+    }
+
+    /// Whether it flaps, as of the last change or [`Flap::settled`].
+    pub fn is_flapping(&self) -> bool {
+        self.flapping.is_some()
+    }
+
+    fn is_calm(&self, now: Moment) -> bool {
+        self.penalty(now) < REUSE && between(self.quiet_from, now) >= QUIET.as_secs()
+    }
+
+    /// As it is now, without a change since; `None` = there is nothing left to remember.
+    pub fn settled(self, now: Moment) -> Option<Self> {
+        let flapping = self.flapping.filter(|_| !self.is_calm(now));
+        let left = Self { flapping, ..self };
+        (flapping.is_some() || self.penalty(now) >= FORGOTTEN).then_some(left)
+    }
+
+    /// Time until [`Flap::settled`] gives something else, without a change.
+    pub fn settles_in(&self, now: Moment) -> Duration {
+        let is_over = |seconds: u64| {
+            let then = now.saturating_add_unsigned(seconds);
+            if self.is_flapping() { self.is_calm(then) } else { self.penalty(then) < FORGOTTEN }
+        };
+        // All of it decays: no penalty outlives sixteen half-lives.
+        let (mut low, mut high) = (0, 16 * HALF_LIFE.as_secs());
+        while low < high {
+            let middle = u64::midpoint(low, high);
+            if is_over(middle) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Duration::from_secs(low)
+    }
+
+    /// For how long it has been flapping.
+    pub fn lasted(&self, now: Moment) -> Duration {
+        self.flapping.map_or(Duration::ZERO, |since| Duration::from_secs(between(since, now)))
+    }
+
+    /// As it is written down. `wall` is the wall clock at `now`, `seen` how `Ready` stands and since when.
+    pub fn record(&self, now: Moment, wall: Timestamp, seen: ReadySeen) -> FlapRecord {
+        let at = |moment: Moment| {
+            let then = wall.as_second().saturating_sub(now.saturating_sub(moment));
+            Timestamp::from_second(then).unwrap_or(wall)
+        };
+        FlapRecord {
+            ready_changes: self.ready,
+            fault_returns: self.faults,
+            since: at(self.since),
+            last: at(self.last),
+            penalty: self.penalty,
+            flapping_since: self.flapping.map(at),
+            ready: seen.0,
+            ready_since: seen.1,
+        }
+    }
+
+    /// What was written down, with what was seen since this controller began to look. No change counts twice: where it is not
+    /// certain which of them are in both, it is the written ones and one more.
+    ///
+    /// `first` is how `Ready` stood when this controller first saw the node, `seen` how it does now.
+    ///
+    /// # Errors
+    /// What is wrong with the record, in one sentence; it counts as nothing then.
+    pub fn restored(
+        record: &FlapRecord,
+        own: Option<Self>,
+        (first, seen): (ReadySeen, ReadySeen),
+        now: Moment,
+        wall: Timestamp,
+    ) -> Result<Self, String> {
+        record.check(wall)?;
+        // Nothing was before the end of what is written, whatever the clock says.
+        let at = |time: Timestamp| now.min(now.saturating_sub(wall.as_second().saturating_sub(time.as_second())));
+        let kept = Self {
+            ready: record.ready_changes,
+            faults: record.fault_returns,
+            penalty: record.penalty,
+            since: at(record.since),
+            last: at(record.last),
+            // Nobody has watched in between.
+            quiet_from: now,
+            flapping: record.flapping_since.map(at),
+        };
+        let stood = (record.ready, record.ready_since);
+        Ok(match own {
+            _ if stood == seen => kept,
+            Some(own) if stood == first => kept.and(&own),
+            _ => kept.with(Change::Ready, now),
+        })
+    }
+
+    /// With a history that has begun when this one had ended.
+    fn and(self, later: &Self) -> Self {
+        let last = later.last.max(self.last);
+        let penalty = self.penalty(last).saturating_add(later.penalty(last)).min(CEILING);
+        let began = self.flapping.or(later.flapping);
+        Self {
+            ready: self.ready.saturating_add(later.ready),
+            faults: self.faults.saturating_add(later.faults),
+            penalty,
+            since: self.since,
+            last,
+            quiet_from: later.quiet_from.max(self.quiet_from),
+            flapping: began.or_else(|| (penalty >= CUT_OFF).then_some(last)),
+        }
+    }
+}
+
+/// How `Ready` stands, and since when by the node's clock: together they tell one standing from the next.
+pub type ReadySeen = (Tri, Option<Timestamp>);
+
+/// The history of a node's changes, so that the next controller knows of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FlapRecord {
+    /// How often the Node's Ready has changed since then.
+    pub ready_changes: u32,
+    /// How often a confirmed fault that was gone has come again since then.
+    pub fault_returns: u32,
+    /// When the first of these changes was seen.
+    pub since: Timestamp,
+    /// When the last of them was seen.
+    pub last: Timestamp,
+    /// The penalty right after the last one: 1000 for each change, half of it gone after 30 minutes.
+    #[schemars(range(max = 12_000))]
+    pub penalty: u32,
+    /// Since when the node flaps; absent = it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flapping_since: Option<Timestamp>,
+    /// How Ready stood when this was written: True, False or Unknown.
+    pub ready: Tri,
+    /// Since when it stood so, by the word of the Node: another time means that it has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_since: Option<Timestamp>,
+}
+
+impl FlapRecord {
+    /// All changes.
+    pub fn changes(&self) -> u32 {
+        self.ready_changes.saturating_add(self.fault_returns)
+    }
+
+    /// Mean time between two changes, to the second.
+    pub fn rhythm(&self) -> Duration {
+        let intervals = u64::from(self.changes().saturating_sub(1).max(1));
+        Duration::from_secs(between(self.since.as_second(), self.last.as_second()) / intervals)
+    }
+
+    /// Whether a controller can have written this.
+    ///
+    /// # Errors
+    /// What was expected and what was found, in one sentence.
+    fn check(&self, wall: Timestamp) -> Result<(), String> {
+        let (changes, most) = (self.changes(), CEILING);
+        let explained = changes.saturating_mul(PER_CHANGE).min(most);
+        if changes == 0 {
+            return Err("expected at least one change, found none".to_owned());
+        }
+        if self.penalty > explained {
+            return Err(format!("expected a penalty of at most {explained} for {changes}, found {}", self.penalty));
+        }
+        if self.since > self.last {
+            return Err(format!("expected since before last, found {} and {}", self.since, self.last));
+        }
+        if self.last.duration_since(wall) > SKEW {
+            return Err(format!("expected a last change before now, found {}", self.last));
+        }
+        match self.flapping_since {
+            Some(_) if changes < FEWEST => {
+                Err(format!("expected {FEWEST} changes of a node that flaps, found {changes}"))
+            }
+            Some(began) if began < self.since || began > self.last => {
+                Err(format!("expected flappingSince between since and last, found {began}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A history as a decision sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlapView {
+    /// What is told and written of it: not renewed with every change.
+    pub record: FlapRecord,
+    /// For how long the node has been flapping; `None` = it does not, or no more.
+    pub flapping: Option<Duration>,
+}
+
+impl FlapView {
+    /// What has happened, in one clause.
+    pub fn told(&self) -> String {
+        let record = &self.record;
+        let what = match (record.ready_changes, record.fault_returns) {
+            (ready, 0) => format!("Ready changed {ready} times"),
+            (0, faults) => format!("faults that were gone came again {faults} times"),
+            (ready, faults) => {
+                format!("Ready changed {ready} times and faults that were gone came again {faults} times")
+            }
+        };
+        let took = SignedDuration::from_secs(record.last.as_second().saturating_sub(record.since.as_second()));
+        let every = SignedDuration::try_from(record.rhythm()).unwrap_or(SignedDuration::ZERO);
+        format!("{what} in {took:#}, about every {every:#}, by {}", record.last)
+    }
+
+    /// The fault that it is, while the node flaps. Its cause may be another fault beside it, or none that anybody sees.
+    pub fn fault(&self, node: &str) -> Option<Fault> {
+        let lasted = self.flapping?;
+        Some(Fault {
+            id: Fault::identity(FaultType::NodeFlapping, node),
+            kind: FaultType::NodeFlapping,
+            severity: Severity::Medium,
+            state: FaultState::Confirmed,
+            subject: Subject::of(SubjectKind::Host),
+            target: Target::default(),
+            message: bounded(&self.told(), MAX_LINE),
+            impact:
+                "pods are evicted and placed again with each change, and no time for which something lasts is reached"
+                    .to_owned(),
+            first_seen: self.record.flapping_since.unwrap_or(self.record.last),
+            for_seconds: lasted.as_secs(),
+            confirmations: self.record.changes(),
+            look_age_seconds: 0,
+            evidence: vec![
+                format!("first change {}, penalty {} after the last one", self.record.since, self.record.penalty),
+                format!(
+                    "stable again below a penalty of {REUSE}, half of which is gone every {} min, and after {} quiet min",
+                    HALF_LIFE.as_secs() / 60,
+                    QUIET.as_secs() / 60
+                ),
+            ],
+            evidence_bundle: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

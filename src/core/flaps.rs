@@ -1,0 +1,191 @@
+//! The changes of all nodes, as whoever watches them sees them come.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS};
+use super::flap::{Change, Flap, FlapRecord, FlapView, Moment, ReadySeen};
+use super::snapshot::{NodeView, ReportView};
+use super::text::hash;
+use super::tri::Tri;
+
+/// Least time between two times that the history of one node is told anew, while it goes on in the same way.
+pub const TOLD_EVERY: Duration = Duration::from_mins(5);
+/// Fewest changes that are told: a reboot makes two or three, and is no history.
+const TOLD_FROM: u32 = 4;
+/// Most faults of one node that are remembered after they are gone.
+const MAX_GONE: usize = 8;
+/// For how long.
+const GONE_FOR: Duration = Duration::from_hours(2);
+
+/// What is remembered of one node.
+#[derive(Clone, Debug, Default)]
+struct OfNode {
+    uid: String,
+    /// How `Ready` stood at first, and how it does now; `None` = the Node has not said so far.
+    ready: Option<(ReadySeen, ReadySeen)>,
+    flap: Option<Flap>,
+    /// Confirmed faults, by the hash of their ids.
+    confirmed: Vec<(u64, FaultType)>,
+    /// Those that are gone, and since when.
+    gone: Vec<(u64, Moment)>,
+    /// Whether what was written down has been read.
+    is_restored: bool,
+    told: Option<(FlapRecord, Moment)>,
+}
+
+/// The changes of all nodes.
+///
+/// Moments are given as the time since whoever looks began to: they never go back.
+#[derive(Clone, Debug, Default)]
+pub struct Flaps(BTreeMap<String, OfNode>);
+
+fn moment(now: Duration) -> Moment {
+    Moment::try_from(now.as_secs()).unwrap_or(Moment::MAX)
+}
+
+impl OfNode {
+    fn note(&mut self, change: Change, now: Moment) {
+        let before = self.flap.and_then(|flap| flap.settled(now));
+        self.flap = Some(before.map_or_else(|| Flap::first(change, now), |flap| flap.with(change, now)));
+    }
+
+    fn note_faults(&mut self, report: &ReportView, now: Moment) {
+        let is_full = report.faults.len() >= MAX_FAULTS;
+        let faults = || report.faults.iter().map(|seen| &seen.fault).filter(|fault| !fault.kind.is_cluster_fault());
+        let is_there = |id: u64| faults().any(|fault| hash(&fault.id) == id);
+        // What a report does not name was there still, where nobody could look or it did not fit.
+        let is_gone = |(id, kind): &(u64, FaultType)| !is_full && !report.unlooked.contains(kind) && !is_there(*id);
+        let went = self.confirmed.extract_if(.., |known| is_gone(known)).map(|(id, _)| (id, now));
+        self.gone.extend(went);
+        let keep = moment(GONE_FOR);
+        self.gone.retain(|(_, since)| now.saturating_sub(*since) <= keep);
+        let confirmed = |fault: &&Fault| fault.state == FaultState::Confirmed;
+        for fault in faults().filter(confirmed) {
+            let id = hash(&fault.id);
+            if self.confirmed.iter().any(|(known, _)| *known == id) || self.confirmed.len() >= MAX_FAULTS {
+                continue;
+            }
+            self.confirmed.push((id, fault.kind));
+            if let Some(place) = self.gone.iter().position(|(gone, _)| *gone == id) {
+                self.gone.remove(place);
+                self.note(Change::Fault, now);
+            }
+        }
+        let too_many = self.gone.len().saturating_sub(MAX_GONE);
+        self.gone.drain(..too_many);
+    }
+
+    /// What is told of it now.
+    fn tell(&mut self, now: Moment, wall: Timestamp) -> Option<FlapView> {
+        self.flap = self.flap.and_then(|flap| flap.settled(now));
+        let Some(flap) = self.flap.filter(|flap| flap.changes() >= TOLD_FROM) else {
+            self.told = None;
+            return None;
+        };
+        let is_due = self.told.as_ref().is_none_or(|told| retell(told, &flap, now) == Some(Duration::ZERO));
+        if is_due {
+            let seen = self.ready.map_or((Tri::Unknown, None), |(_, seen)| seen);
+            self.told = Some((flap.record(now, wall, seen), now));
+        }
+        let (record, _) = self.told.as_ref()?;
+        Some(FlapView { record: record.clone(), flapping: flap.is_flapping().then(|| flap.lasted(now)) })
+    }
+}
+
+/// Time until a history is to be told anew; `None` = it is as it was told.
+fn retell((record, at): &(FlapRecord, Moment), flap: &Flap, now: Moment) -> Option<Duration> {
+    if record.flapping_since.is_some() != flap.is_flapping() {
+        return Some(Duration::ZERO);
+    }
+    let age = Duration::from_secs(u64::try_from(now.saturating_sub(*at)).unwrap_or(0));
+    (record.changes() != flap.changes()).then(|| TOLD_EVERY.saturating_sub(age))
+}
+
+impl Flaps {
+    fn of(&mut self, node: &str, uid: &str) -> &mut OfNode {
+        let of = self.0.entry(node.to_owned()).or_default();
+        if of.uid != uid {
+            *of = OfNode { uid: uid.to_owned(), ..OfNode::default() };
+        }
+        of
+    }
+
+    /// Takes over how the Node stands now. A time in it that is another while the status is the same is no change: some kubelets
+    /// renew it with every heartbeat.
+    pub fn note_ready(&mut self, node: &str, view: &NodeView, now: Duration) {
+        let of = self.of(node, &view.uid);
+        // A Node that has just been made has no conditions yet.
+        if view.ready == Tri::Unknown && view.ready_since.is_none() {
+            return;
+        }
+        let seen = (view.ready, view.ready_since);
+        match of.ready {
+            None => of.ready = Some((seen, seen)),
+            Some((first, before)) => {
+                of.ready = Some((first, seen));
+                if before.0 != seen.0 {
+                    of.note(Change::Ready, moment(now));
+                }
+            }
+        }
+    }
+
+    /// Takes over what the probe of that very node reports now.
+    pub fn note_report(&mut self, node: &str, report: &ReportView, now: Duration) {
+        let Some(uid) = report.node_uid.as_deref().filter(|_| report.heartbeat.is_some()) else { return };
+        let calm = report.faults.is_empty() && self.0.get(node).is_none_or(|of| of.confirmed.is_empty());
+        if !calm {
+            self.of(node, uid).note_faults(report, moment(now));
+        }
+    }
+
+    /// Forgets a node.
+    pub fn forget(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
+    /// Takes over what was written down of each node, once: `written` gives the uid of the Node that it is about, and the record.
+    /// To be called when all that stands in the API is known. What is wrong with a record, by node.
+    pub fn restore<'a>(
+        &mut self,
+        now: Duration,
+        wall: Timestamp,
+        written: impl Fn(&str) -> Option<(&'a str, &'a FlapRecord)>,
+    ) -> Vec<(String, String)> {
+        let mut refused = Vec::new();
+        for (node, of) in self.0.iter_mut().filter(|(_, of)| !of.is_restored) {
+            let Some(stands) = of.ready else { continue };
+            of.is_restored = true;
+            let Some((_, record)) = written(node).filter(|(uid, _)| *uid == of.uid) else { continue };
+            match Flap::restored(record, of.flap, stands, moment(now), wall) {
+                Ok(flap) => of.flap = Some(flap),
+                Err(why) => refused.push((node.clone(), why)),
+            }
+        }
+        refused
+    }
+
+    /// What is to be told of each node that has a history. `wall` is the wall clock at `now`.
+    pub fn told(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
+        let now = moment(now);
+        let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.told.is_some());
+        with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(now, wall)?))).collect()
+    }
+
+    /// When the passing of time alone changes what is told.
+    pub fn next_change(&self, now: Duration) -> Option<Duration> {
+        let now = moment(now);
+        let of_node = |of: &OfNode| {
+            let flap = of.flap.filter(|flap| flap.changes() >= TOLD_FROM)?;
+            let anew = of.told.as_ref().and_then(|told| retell(told, &flap, now));
+            Some(flap.settles_in(now).min(anew.unwrap_or(Duration::MAX)).max(Duration::from_secs(1)))
+        };
+        self.0.values().filter_map(of_node).min()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Nodes whose `Ready` goes to and fro: what is written of it, and what the next controller knows.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::world::World;
+
+fn condition(world: &World, kind: &str) -> Value {
+    let status = world.status("w1");
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+}
+
+fn stable(world: &World) -> Value {
+    condition(world, "NodeStable")["status"].clone()
+}
+
+async fn flap(world: &World, times: usize, every: Duration) {
+    for n in 0..times {
+        world.api.change("nodes", "w1", |node| {
+            node["status"]["conditions"][0]["status"] = json!(if n % 2 == 0 { "False" } else { "True" });
+            node["status"]["conditions"][0]["lastTransitionTime"] = json!(world.wall().to_string());
+        });
+        sleep(every).await;
+    }
+}
+
+fn written(world: &World) -> usize {
+    world.api.writes().into_iter().filter(|write| write.contains("noderuntimehealths")).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_them() {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    let replica = world.controller("a");
+    world.probe("w1");
+    world.until("it is well", || world.status("w1")["summary"]["health"] == "Healthy").await;
+    assert_eq!(stable(&world), "Unknown", "nobody has watched it yet");
+    world.until("it was watched", || stable(&world) == "True").await;
+
+    world.api.forget_calls();
+    flap(&world, 1_000, Duration::from_secs(4)).await;
+    let writes = written(&world);
+    assert!((3..=40).contains(&writes), "{writes} writes in 4000 s: {:#?}", world.api.writes());
+    let fault = world.status("w1")["clusterFaults"][0].clone();
+    assert_eq!((&fault["type"], &fault["state"]), (&json!("NodeFlapping"), &json!("Confirmed")));
+    assert!(fault["message"].as_str().unwrap().starts_with("Ready changed "), "{fault}");
+    assert_eq!(stable(&world), "False");
+    world.until("all of them are told", || world.status("w1")["flap"]["readyChanges"] == 1_000).await;
+
+    replica.crash().await;
+    // While nobody looks it changes three times more: the next controller sees that something has, and counts one.
+    flap(&world, 3, Duration::from_secs(30)).await;
+    let replica = world.controller("b");
+    let counted = || world.status("w1")["flap"]["readyChanges"].as_u64();
+    world.until("it goes on counting", || counted().is_some_and(|count| count > 1_000)).await;
+    assert_eq!((counted(), stable(&world)), (Some(1_001), json!("False")));
+    sleep(Duration::from_mins(30)).await;
+    assert_eq!((counted(), stable(&world)), (Some(1_001), json!("False")), "half an hour is not enough");
+    sleep(Duration::from_mins(65)).await;
+    world.until("it is stable", || stable(&world) == "True").await;
+    sleep(Duration::from_mins(30)).await;
+    world.until("nothing is left", || world.status("w1")["flap"].is_null()).await;
+    assert!(world.status("w1")["clusterFaults"].is_null());
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
+    let world = World::new(1);
+    let replica = world.controller("a");
+    world.probe("w1");
+    world.until("it is well", || world.status("w1")["summary"]["health"] == "Healthy").await;
+    replica.crash().await;
+    let now = world.wall().to_string();
+    let forged = json!({"readyChanges": 7, "faultReturns": 0, "since": now, "last": now, "penalty": 4_000_000_000_u32,
+        "flappingSince": now, "ready": "True"});
+    world.api.change("noderuntimehealths", "w1", |report| report["status"]["flap"] = forged);
+    let replica = world.controller("b");
+    world.until("it is looked at", || condition(&world, "ProbeReporting")["status"] == "True").await;
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.status("w1")["clusterFaults"].is_null() && stable(&world) != "False");
+    replica.crash().await;
+}

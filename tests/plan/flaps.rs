@@ -1,0 +1,158 @@
+//! Nodes that flap: one fault and one episode, whatever the number of changes, and a cordon that goes after a quiet time.
+
+use std::time::Duration;
+
+use nrh::core::episode::{Episode, Phase};
+use nrh::core::fault::FaultType;
+use nrh::core::plan::HoldReason;
+use nrh::core::policy::{Action, Keep, Policy, Step};
+use nrh::core::snapshot::Tri;
+use nrh_testbed::matrix::{Seen, Way};
+use proptest::prelude::*;
+
+use crate::samples::{hung, notify, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn keeps(healthy_delay: Duration) -> Step {
+    step(Action::Cordon(Some(Keep { keep_for: Duration::from_hours(12), healthy_delay })))
+}
+
+fn asks(steps: &[Step]) -> Policy {
+    policy("p", &[rule("flaps", &[FaultType::NodeFlapping], steps)])
+}
+
+/// `Ready` changes so many times, so far apart; the node is Ready in the end where the number is even.
+fn flap(world: &mut World, times: usize, every: u64) {
+    for _ in 0..times {
+        let view = &mut world.node("n1").view;
+        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+        wait(world, every);
+    }
+}
+
+fn wait(world: &mut World, seconds: u64) {
+    let mut left = seconds;
+    while left > 0 {
+        let now = left.min(10);
+        world.pass();
+        world.tick(secs(now));
+        left -= now;
+    }
+    world.pass();
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+fn flapping(world: &World) -> Vec<FaultType> {
+    world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
+}
+
+#[test]
+fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
+    let mut world = World::new(&[asks(&[notify()])], &["n1"]);
+    assert_eq!(world.plan().nodes["n1"].stable, Tri::Unknown, "nobody has watched it yet");
+    wait(&mut world, 600);
+    assert_eq!(world.plan().nodes["n1"].stable, Tri::True);
+    flap(&mut world, 5, 30);
+    assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], Tri::True));
+    flap(&mut world, 55, 30);
+    let outlook = &world.plan().nodes["n1"];
+    let fault = &outlook.cluster_faults[0];
+    assert_eq!((fault.kind, outlook.cluster_faults.len(), outlook.stable), (FaultType::NodeFlapping, 1, Tri::False));
+    assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
+    assert_eq!(world.only_episode().phase, Phase::Failed, "people were told, once");
+    assert_eq!(world.did(), ["notify"]);
+    Seen::of("NodeFlapping", "containerd", Way::MadeUp).record();
+}
+
+#[test]
+fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
+    let delay = Duration::from_mins(30);
+    let mut world = World::new(&[asks(&[keeps(delay), notify()])], &["n1"]);
+    wait(&mut world, 60);
+    flap(&mut world, 20, 60);
+    assert!(is_cordoned(&world), "{:?}", world.episodes);
+    // Quiet, and again a few changes: still the same.
+    wait(&mut world, 900);
+    flap(&mut world, 4, 60);
+    wait(&mut world, 900);
+    assert!(is_cordoned(&world) && flapping(&world) == [FaultType::NodeFlapping]);
+    assert_eq!(world.episodes.len(), 1, "one episode, not many");
+    let mut waited = 0;
+    while !flapping(&world).is_empty() {
+        wait(&mut world, 60);
+        waited += 1;
+        assert!(waited < 90);
+        assert!(is_cordoned(&world));
+    }
+    wait(&mut world, delay.as_secs() - 60);
+    assert!(is_cordoned(&world), "the healthy delay counts from when it is stable");
+    wait(&mut world, 120);
+    assert!(!is_cordoned(&world));
+    let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+    assert_eq!((uncordons, world.did().last()), (1, Some(&"uncordon")), "{:?}", world.did());
+}
+
+#[test]
+fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
+    let kept = policy("p", &[rule("hung", &[FaultType::HungContainer], &[keeps(Duration::from_mins(5)), notify()])]);
+    let mut world = World::new(&[kept], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Nothing);
+    wait(&mut world, 60);
+    assert!(is_cordoned(&world));
+    flap(&mut world, 8, 20);
+    world.node("n1").sick.clear();
+    wait(&mut world, 1_800);
+    assert!(is_cordoned(&world), "its fault is gone, and it flaps");
+    wait(&mut world, 5_400);
+    assert!(!is_cordoned(&world));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+}
+
+#[test]
+fn steps_that_do_nothing_about_it_are_left_out() {
+    for action in [Action::DeletePod, Action::CleanupOrphans] {
+        let mut world = World::new(&[asks(&[step(action), notify()])], &["n1"]);
+        flap(&mut world, 10, 30);
+        wait(&mut world, 60);
+        assert_eq!(world.did(), ["notify"]);
+    }
+}
+
+#[test]
+fn without_a_probe_that_reports_the_node_is_not_touched() {
+    let mut world = World::new(&[asks(&[step(Action::Cordon(None)), notify()])], &["n1"]);
+    world.pass();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(120));
+    flap(&mut world, 10, 10);
+    let plan = world.plan();
+    assert!(!acts(&plan).iter().any(|(_, what)| what == "cordon") && !is_cordoned(&world), "{:?}", acts(&plan));
+    assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(24), ..ProptestConfig::default() })]
+
+    /// Whatever the rhythm: no more acts than the ladder has steps for each time that it is tried, which is once an hour.
+    #[test]
+    fn a_flapping_node_gets_no_more_acts_than_its_limits(gaps in prop::collection::vec(1_u64..400, 1..60)) {
+        let mut world = World::new(&[asks(&[keeps(Duration::from_mins(10)), notify()])], &["n1"]);
+        for gap in &gaps {
+            flap(&mut world, 1, *gap);
+            let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+            prop_assert!(open <= 1);
+        }
+        let hours = usize::try_from(gaps.iter().sum::<u64>() / 3_600).unwrap() + 1;
+        let count = |what: &str| world.did().iter().filter(|did| **did == what).count();
+        prop_assert!(count("cordon") <= hours && count("notify") <= hours, "{:?}", world.did());
+        prop_assert!(count("uncordon") <= count("cordon"));
+        // And after a quiet time nothing is held any more.
+        wait(&mut world, 3 * 3_600);
+        prop_assert!(!is_cordoned(&world), "{:?}", world.episodes);
+        prop_assert!(world.episodes.values().all(|episode: &Episode| !episode.is_open() && !episode.is_contained()));
+        prop_assert!(flapping(&world).iter().all(|kind| *kind != FaultType::NodeFlapping));
+    }
+}
