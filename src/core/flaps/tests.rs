@@ -32,7 +32,7 @@ fn report(faults: &[Fault]) -> ReportView {
         sequence: 1,
         can_act: true,
         kubelet_works: Tri::True,
-        boot_id: None,
+        boot_id: String::new(),
     };
     let faults = faults.iter().map(|fault| ReportedFault { fault: fault.clone(), looked: secs(0) }).collect();
     ReportView { node_uid: Some("u".into()), heartbeat: Some(beat), faults, ..ReportView::default() }
