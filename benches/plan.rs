@@ -63,6 +63,7 @@ fn fleet(nodes: usize) -> Snapshot {
             arrived: Duration::from_secs(5),
             interval: Duration::from_secs(15),
             sequence: 7,
+            boot_id: "b".into(),
             can_act: true,
             kubelet_works: Tri::True,
         }),

@@ -220,8 +220,8 @@ fn a_person_says_yes_to_the_reboot_of_one_boot() {
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
     let operation = record(&world).operation_id;
     let name = world.only_episode().name.clone();
-    let yes = |id: &str| Some(Approval { by: "ann".into(), operation_id: id.into() });
-    world.episodes.get_mut(&name).unwrap().approval = yes(&operation);
+    let yes = Approval { by: "ann".into(), operation_id: operation };
+    world.episodes.get_mut(&name).unwrap().approval = Some(yes);
     world.pass();
     assert_eq!(record(&world).state, StepState::Cancelled);
     assert!(!world.did().contains(&"order Reboot"));

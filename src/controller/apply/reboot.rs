@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn only_a_node_in_the_boot_that_was_meant_and_under_our_cordon_is_told() {
-        assert_eq!(verdict(|_, _, _| {}), Ok(()));
         type Case = (fn(&mut NodeView, &mut NodeRuntimeHealth, &mut Episode), &'static str);
+        assert_eq!(verdict(|_, _, _| {}), Ok(()));
         let cases: [Case; 8] = [
             (|n, _, _| n.boot_id = Some("b2".into()), "found b2: it is not rebooted again"),
             (|n, _, _| n.boot_id = None, "found none"),
