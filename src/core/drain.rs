@@ -238,6 +238,7 @@ pub struct Round {
     next: Vec<NodePod>,
     blocked: Vec<(PodRef, String)>,
     stopped: Option<String>,
+    is_endless: bool,
     asked: usize,
     accepted: usize,
     busy: usize,
@@ -259,6 +260,14 @@ impl Round {
         }
         round.next.sort_by_cached_key(|pod| (text::lot(&format!("{name}/{}", pod.pod.uid)), pod.pod.clone()));
         round
+    }
+
+    /// The same on a node that surely cannot end pods, and is drained all the same: what is on its way out stays so until the node works
+    /// again or is rebooted, and is not waited for.
+    #[must_use]
+    pub const fn endless(mut self, is_endless: bool) -> Self {
+        self.is_endless = is_endless;
+        self
     }
 
     /// The next pod to be evicted in this round, if one is. Its answer goes to [`Round::answered`].
@@ -296,6 +305,11 @@ impl Round {
         self.stopped.get_or_insert_with(|| why.to_owned());
     }
 
+    /// Whether nothing is left to be done or waited for.
+    pub fn is_quiet(&self) -> bool {
+        self.next.is_empty() && self.blocked.is_empty() && (self.going.is_empty() || self.is_endless)
+    }
+
     /// How many pods are left.
     pub fn left(&self) -> usize {
         self.going.len().saturating_add(self.next.len()).saturating_add(self.blocked.len())
@@ -319,7 +333,8 @@ impl Round {
         if !self.going.is_empty() {
             let mut going: Vec<String> = self.going.iter().map(short).collect();
             going.sort();
-            said.push(format!("on their way out: {}", some_of(&going)));
+            let why = if self.is_endless { ", not waited for since the node cannot end them" } else { "" };
+            said.push(format!("on their way out{why}: {}", some_of(&going)));
         }
         if !self.next.is_empty() {
             let why =
@@ -505,6 +520,26 @@ mod tests {
         assert!(matches!(doubt(Tri::True, Tri::False), Some(CannotEnd::Doubtful(_))));
         assert!(matches!(doubt(Tri::True, Tri::Unknown), Some(CannotEnd::Doubtful(_))));
         assert_eq!(doubt(Tri::False, Tri::True), None, "a kubelet that works and complains ends pods");
+    }
+
+    #[test]
+    fn what_a_node_cannot_end_is_not_waited_for_and_what_was_not_evicted_is() {
+        let mut going = pod("b");
+        going.state = PodState::Terminating;
+        let begin = |pods: &[NodePod], is_endless| {
+            Round::begin(&Drain::default(), pods, &BTreeMap::new(), "x").endless(is_endless)
+        };
+        let only_going = begin(std::slice::from_ref(&going), true);
+        assert!(only_going.is_quiet() && !begin(std::slice::from_ref(&going), false).is_quiet());
+        assert_eq!(
+            only_going.sentence(),
+            "1 pod(s) left; on their way out, not waited for since the node cannot end them: shop/b"
+        );
+        let mut blocked = begin(&[pod("a"), going], true);
+        assert!(!blocked.is_quiet(), "one is to be evicted");
+        let first = blocked.take().unwrap();
+        blocked.answered(first, Answer::Refused("PodDisruptionBudget db".into()));
+        assert!(!blocked.is_quiet(), "a budget says no");
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::drain::{Answer, Drain, NodePod, Owner, PodState, Round, hung};
+use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
 use crate::core::episode::{ActResult, since};
 use crate::core::fault::{Fault, PodRef};
+use crate::core::tri::Tri;
 
 /// One pod.
 #[derive(Clone, Debug)]
@@ -46,13 +47,15 @@ impl Workload {
 pub(super) fn drain<'f>(
     workloads: &mut [Workload],
     with: &Drain,
-    faults: impl Iterator<Item = &'f Fault>,
+    faults: impl Iterator<Item = &'f Fault> + Clone,
     now: Timestamp,
     operation: &str,
     age: Duration,
 ) -> ActResult {
     let pods: Vec<NodePod> = workloads.iter().map(|workload| workload.pod.clone()).collect();
-    let mut round = Round::begin(with, &pods, &hung(faults), &format!("{operation}/{}", age.as_secs()));
+    let is_endless = matches!(cannot_end(Tri::True, Tri::True, faults.clone()), Some(CannotEnd::Known(_)));
+    let name = format!("{operation}/{}", age.as_secs());
+    let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
     while let Some(pod) = round.take() {
         let answer = match workloads.iter_mut().find(|workload| workload.pod.pod == pod.pod) {
             None => Answer::Gone,
@@ -68,5 +71,5 @@ pub(super) fn drain<'f>(
         round.answered(pod, answer);
     }
     let message = round.sentence();
-    if round.left() == 0 { ActResult::Quiet { message } } else { ActResult::UnderWay { message } }
+    if round.is_quiet() { ActResult::Quiet { message } } else { ActResult::UnderWay { message } }
 }

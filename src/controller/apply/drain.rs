@@ -52,13 +52,14 @@ impl Applier {
         }
         let began = Instant::now();
         let faults = live.report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
-        if !with.even_if_runtime_hangs {
-            let heartbeat = report::view(&live.report).heartbeat;
-            let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
-            if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = cannot_end(view.ready, works, faults) {
-                let node = &episode.node;
-                return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
-            }
+        let heartbeat = report::view(&live.report).heartbeat;
+        let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let cannot = cannot_end(view.ready, works, faults);
+        if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = &cannot
+            && !with.even_if_runtime_hangs
+        {
+            let node = &episode.node;
+            return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
         }
         let Some(pods) = self.pods_of(&episode.node, episode.cordoned_at()).await? else {
             return Ok(ActResult::Refused {
@@ -74,7 +75,9 @@ impl Applier {
         };
         let first = episode.steps.iter().find(|step| step.operation_id == operation).and_then(|step| step.started_at);
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
-        let mut round = Round::begin(with, &pods, &hung(faults), &format!("{operation}/{}", age.as_secs()));
+        let is_endless = matches!(cannot, Some(CannotEnd::Known(_)));
+        let name = format!("{operation}/{}", age.as_secs());
+        let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
         while let Some(pod) = round.take() {
             // Another leader may be at it by now.
             if self.leadership.term(Instant::now()).is_none() {
@@ -88,7 +91,7 @@ impl Applier {
             }
         }
         let message = round.sentence();
-        Ok(if round.left() == 0 { ActResult::Quiet { message } } else { ActResult::UnderWay { message } })
+        Ok(if round.is_quiet() { ActResult::Quiet { message } } else { ActResult::UnderWay { message } })
     }
 
     /// All pods of a node that have not ended, as the API server has them now: a list that names no resource version is not served

@@ -74,7 +74,7 @@ fn whole(mut status: Value) -> Value {
             fields.entry(optional).or_insert(Value::Null);
         }
         if let Some(undo) = fields.get_mut("undo").and_then(Value::as_object_mut) {
-            for optional in ["uncordonedAt", "handedOff"] {
+            for optional in ["uncordonedAt", "tainted", "untaintedAt", "handedOff"] {
                 undo.entry(optional).or_insert(Value::Null);
             }
         }

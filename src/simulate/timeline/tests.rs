@@ -1,0 +1,73 @@
+use super::*;
+
+fn refused(events: &str, expect: &str) -> String {
+    let text = format!("nodes: [{{name: w, count: 3}}]\nevents: [{events}]\nexpect: [{expect}]\n");
+    let error = Timeline::parse(&text).unwrap_err();
+    format!("{error:#}")
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    for (events, expect, said) in [
+        ("{at: 1m}", "", "event 1 (at 0h01m00s): nothing happens in it"),
+        ("{at: 1m, nodes: [w-9], cordoned: true}", "", "there is no node \"w-9\""),
+        ("{at: 1m, cordoned: true}", "", "needs `nodes`"),
+        ("{at: 1d, nodes: [w-1], cordoned: true}", "", "\"1d\" is not a time"),
+        ("{at: -1m, nodes: [w-1], cordoned: true}", "", "\"-1m\" is not a time"),
+        ("{at: 900000h, nodes: [w-1], cordoned: true}", "", "is not a time"),
+        ("{at: 1m, nodes: [w-1], fault: {type: ProbeSilent}}", "", "expected `probe: Silent`"),
+        ("{at: 1m, nodes: [w-1], fault: {type: NodeCondition}}", "", "expected `condition: {type, status}`"),
+        ("{at: 1m, nodes: [w-1], condition: {type: HostUnhealthy, status: True}}", "", "that another tool writes"),
+        ("{at: 1m, nodes: [w-1], pods: {name: web}}", "", "expected namespace/name, found \"web\""),
+        ("{at: 1m, nodes: [w-1], pods: {name: a/web, count: 501}}", "", "expected at most 500"),
+        ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
+        ("{at: 1m, nodes: [w-1], condition: {type: A, status: Maybe}}", "", "Maybe"),
+        ("{at: 1m, nodes: [w-1], fault: {type: HungContainer, pod: a}}", "", "expected namespace/name, found \"a\""),
+        ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a/b}}", "", "pod: a DiskFull is about none"),
+        ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, podOwner: Job}}", "", "a DiskFull is about no pod"),
+        ("{at: 1m, nodes: [w-1], fault: {type: Hung}}", "", "Hung"),
+        ("{at: 1m, nodes: [w-1], falt: {type: DiskFull}}", "", "falt"),
+        ("{at: 1m, nodes: [w-1], first: 0, cordoned: true}", "", "first: expected at least 1, found 0"),
+        ("{at: 1m, nodes: [w-1], approved: ''}", "", "approved: expected a person's name"),
+        ("{at: 1m, nodes: [w-1], cancel: {by: ''}}", "", "cancel.by: expected a person's name"),
+        (
+            "{at: 1m, nodes: [w-1], wish: {by: '', fault: DiskFull, action: Notify}}",
+            "",
+            "wish.by: expected a person's name",
+        ),
+        (
+            "{at: 1m, nodes: [w-1], wish: {by: a, fault: DiskFull, action: Notify, timeout: 5s}}",
+            "",
+            "wish.timeout: expected 1m to 24h",
+        ),
+        ("{at: 1m, wish: {by: a, fault: DiskFull, action: Notify}}", "", "needs `nodes`"),
+        (
+            "",
+            "{node: w-1}",
+            "expectation 1: expected one of does, would, held, ends, uncordons, untaints and openAtMost, found 0",
+        ),
+        ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
+        ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
+        ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),
+        ("", "{held: StepUnderWay}", "is not told"),
+        ("", "{node: x, does: Cordon}", "there is no node \"x\""),
+        ("", "{openAtMost: 1, by: 1m}", "openAtMost goes with `node` alone"),
+    ] {
+        let error = refused(events, expect);
+        assert!(error.contains(said), "{events}{expect}: {error}");
+    }
+    let twice = Timeline::parse("nodes: [{name: a}, {name: a}]\nevents: []\n").unwrap_err();
+    assert!(format!("{twice:#}").contains("two of the name a"), "{twice:#}");
+    let many = Timeline::parse("nodes: [{name: a, count: 4000000000}]\nevents: []\n").unwrap_err();
+    assert!(format!("{many:#}").contains("at most 10000"), "{many:#}");
+    assert!(Timeline::parse("nodes: []\nevents: []\n").is_err() && Timeline::parse("- 1").is_err());
+}
+
+#[test]
+fn times_are_written_as_they_are_read() {
+    for (text, written) in [("0s", "0h00m00s"), ("90s", "0h01m30s"), ("36h10m", "36h10m00s"), ("1h2m3s", "1h02m03s")] {
+        let offset = Offset::try_from(text.to_owned()).unwrap();
+        assert_eq!(offset.to_string(), written);
+        assert_eq!(Offset::try_from(written.to_owned()), Ok(offset));
+    }
+}
