@@ -139,7 +139,7 @@ proptest! {
     fn a_steady_rhythm_always_is(gap in 0_u32..=480, jitter in prop::collection::vec(0_u32..=480, 30)) {
         let gaps: Vec<u32> = jitter.iter().map(|at_most| gap.min(*at_most)).collect();
         prop_assert!(after(&gaps).0.is_flapping());
-        prop_assert!(after(&vec![gap; 20]).0.is_flapping());
+        prop_assert!(after(&[gap; 20]).0.is_flapping());
     }
 
     #[test]
