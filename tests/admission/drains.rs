@@ -21,6 +21,14 @@ pub fn policy(name: &str) -> Value {
         "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
 }
 
+/// A policy that reboots nodes which were not drained.
+fn rebooting(name: &str) -> Value {
+    let steps = json!([{"action": "Cordon"},
+        {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Manual", "timeout": "20m"}, {"action": "Notify"}]);
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
+        "spec": {"rules": [{"name": "r", "match": {"faults": ["KubeletDown"]}, "steps": steps}]}})
+}
+
 /// A policy's author needs the right himself; what stands already needs no new one.
 pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let olga = &all.operator;
@@ -37,6 +45,25 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     rules[0]["steps"] = json!([{"action": "Notify"}]);
     cases.allowed(olga, "take the drain out", spec(json!({"rules": rules}))).await;
     all.admin.must(&delete(&path, Value::Null)).await?;
+    // A reboot ends the same pods, and asks no budget.
+    cases.denied(olga, "reboot without the right", create(POLICIES, rebooting("boots")), right).await;
+    cases.allowed(&all.admin, "reboot, whoever may", create(POLICIES, rebooting("boots"))).await;
+    let path = format!("{POLICIES}/boots");
+    let spec = |value: Value| merge(&path, json!({"spec": value}));
+    cases.allowed(olga, "suspend what reboots", spec(json!({"suspend": true}))).await;
+    cases.denied(olga, "have a reboot act", spec(json!({"mode": "Enforce"})), right).await;
+    let mut rules = rebooting("boots")["spec"]["rules"].clone();
+    rules[0]["steps"][1]["approval"] = json!("Automatic");
+    cases.denied(olga, "have nobody asked before a reboot", spec(json!({"rules": rules})), right).await;
+    let mut rules = rebooting("boots")["spec"]["rules"].clone();
+    rules[0]["match"] = json!({"faults": ["KubeletDown", "HungContainer"]});
+    cases.denied(olga, "reboot for another fault", spec(json!({"rules": rules})), right).await;
+    cases.denied(olga, "reboot other nodes", spec(json!({"nodeSelector": {"matchLabels": {"a": "b"}}})), right).await;
+    rules[0]["steps"] = json!([{"action": "Notify"}]);
+    cases.allowed(olga, "take the reboot out", spec(json!({"rules": rules}))).await;
+    cases.denied(olga, "put the reboot back", spec(rebooting("boots")["spec"].clone()), right).await;
+    all.admin.must(&delete(&path, Value::Null)).await?;
+    let path = format!("{POLICIES}/drains");
     // The right for one namespace is none for all.
     bed.kubectl(&["create", "clusterrole", "evicts", "--verb=create", "--resource=pods/eviction"])?;
     bed.kubectl(&[
@@ -52,6 +79,9 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     bed.kubectl(&["create", "clusterrolebinding", "evicts", "--clusterrole=evicts", "--serviceaccount=default:olga"])?;
     olga.until_allowed(&create(POLICIES, policy("drains"))).await?;
     cases.note("drain with the right", true, "");
+    olga.until_allowed(&create(POLICIES, rebooting("boots"))).await?;
+    cases.note("reboot with the right", true, "");
+    all.admin.must(&delete(format!("{POLICIES}/boots"), Value::Null)).await?;
     bed.kubectl(&["delete", "clusterrolebinding,clusterrole", "evicts"])?;
     bed.kubectl(&["delete", "rolebinding", "evicts", "-n", "default"])?;
     all.admin.must(&delete(&path, Value::Null)).await?;

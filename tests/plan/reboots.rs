@@ -1,15 +1,15 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
 use nrh::core::drain::Drain;
-use nrh::core::episode::{Approval, HealState, Phase, StepRecord, StepState};
+use nrh::core::episode::{ActResult, Approval, HealState, Phase, StepRecord, StepState, acted};
 use nrh::core::fault::{Fault, FaultType, Severity};
-use nrh::core::order::NodeAction;
+use nrh::core::order::{NodeAction, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, Operation};
-use nrh::core::policy::{Action, ActionType, Amount, ApprovalMode, Step, TopologyLimit};
+use nrh::core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
 use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{drain, fault, hung, notify, reboot, secs, step, workload};
+use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, step, workload};
 use crate::world::{Chaos, Cure, World, acts, reasons};
 
 fn cordon() -> Step {
@@ -180,6 +180,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     // A drain that did not come to its end is none; what the node cannot end is not waited for.
     let all_the_same = Action::Drain(Drain { even_if_runtime_hangs: true, ..Drain::default() });
     let ladder = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
+    let hanging = |ladder: &[Step]| World::sick(plugin(), Cure::Reboot, ladder);
     let mut world = sick(&ladder);
     world.node("n1").workloads = vec![workload("web")];
     world.node("n1").workloads[0].budget = Some("web".into());
@@ -193,6 +194,11 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     let mut world = sick(&[cordon(), drain(), drained_first(), notify()]);
     world.run(secs(900));
     assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    // One that can is waited for.
+    let mut world = hanging(&[cordon(), drain(), drained_first(), notify()]);
+    world.node("n1").workloads = vec![workload("web")];
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "order Reboot", "uncordon"]);
 }
 
 #[test]
@@ -284,4 +290,160 @@ fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
     let mut world = World::sick(unnamed, Cure::Nothing, &[cordon(), reboot()]);
     world.run(secs(60));
     assert!(world.did().is_empty(), "{:?}", world.did());
+}
+
+/// A node whose probe cannot be reached right after the order was written.
+fn unheard(ladder: &[Step]) -> World {
+    let mut world = sick(ladder);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    if record(&world).state == StepState::AwaitingApproval {
+        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
+        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        world.pass();
+    }
+    assert_eq!(world.did(), ["cordon", "order Reboot"]);
+    world.node("n1").probe_runs = false;
+    world.tick(secs(5));
+    world.pass();
+    assert!(world.nodes["n1"].report.order.is_some(), "nobody has said no, and it may still be begun");
+    world
+}
+
+#[test]
+fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_time_is_over() {
+    type No = (&'static str, fn(&mut World));
+    let cases: [No; 6] = [
+        ("policy suspended", |w| w.policies[0].suspend = true),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into())),
+        ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()]),
+        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|episode| episode.approval = None)),
+        ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
+        ("its time is over", |w| {
+            for _ in 0..25 {
+                w.tick(secs(5));
+                w.pass();
+            }
+        }),
+    ];
+    for (name, no) in cases {
+        let mut world = unheard(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
+        no(&mut world);
+        world.tick(secs(5));
+        world.pass();
+        assert!(world.nodes["n1"].report.order.is_none(), "{name}: it would be carried out much later");
+        assert_eq!(record(&world).state, StepState::Started, "{name}: whether it was, the next boot id tells");
+        world.node("n1").probe_runs = true;
+        world.run(secs(2400));
+        assert_eq!((world.nodes["n1"].boots.count, record(&world).state), (0, StepState::TimedOut), "{name}");
+    }
+}
+
+#[test]
+fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_forgotten_it() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(record(&world).reason, Some(OutcomeReason::Acted));
+    assert!(world.nodes["n1"].report.order.is_none());
+    // The claims are lost in the same boot, and the order is read once more.
+    let operation_id = record(&world).operation_id;
+    for (state, reason) in [
+        (OutcomeState::Refused, OutcomeReason::CannotLook),
+        (OutcomeState::Refused, OutcomeReason::Protected),
+        (OutcomeState::Failed, OutcomeReason::CallFailed),
+    ] {
+        let (operation_id, message, at) = (operation_id.clone(), "another word".to_owned(), world.now);
+        world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
+        world.pass();
+        let step = record(&world);
+        assert_eq!((step.state, step.reason), (StepState::Started, Some(OutcomeReason::Acted)), "{reason:?}");
+    }
+}
+
+#[test]
+fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.run(secs(600));
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+    let node = world.node("n1");
+    node.view.uid = "made anew".into();
+    node.report.node_uid = Some("made anew".into());
+    world.infect("n1", silent(), Cure::Reboot);
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+}
+
+#[test]
+fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_the_history_is() {
+    let mut world = World::sick(silent(), Cure::Nothing, &[cordon(), reboot()]);
+    world.policies[0].history = History { limit: 1, ttl: secs(60) };
+    let mut ordered = Vec::new();
+    for passed in 0..(26 * 60) {
+        world.pass();
+        if world.did().iter().filter(|what| **what == "order Reboot").count() > ordered.len() {
+            ordered.push(passed);
+        }
+        world.tick(secs(60));
+    }
+    assert_eq!(ordered.len(), 2, "{ordered:?}");
+    assert!(ordered[1] - ordered[0] >= 24 * 60, "{ordered:?}");
+}
+
+#[test]
+fn what_can_be_no_boot_id_is_none() {
+    for hostile in [String::new(), "a b".into(), "a\u{7}".into(), "a".repeat(65), "ä".into()] {
+        let mut world = sick(&[cordon(), reboot(), notify()]);
+        let node = world.node("n1");
+        node.view.boot_id = Some(hostile.clone());
+        node.report.heartbeat.as_mut().unwrap().boot_id.clone_from(&hostile);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{hostile:?}");
+    }
+}
+
+#[test]
+fn a_reboot_that_is_left_out_is_recorded_with_its_why() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(120));
+    let left_out = record(&world);
+    assert_eq!(left_out.state, StepState::Refused);
+    assert_eq!(left_out.message, "left out: node n1 is not cordoned by this episode");
+}
+
+#[test]
+fn a_call_that_the_api_server_refuses_is_no_reboot() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.pass();
+    world.tick(secs(5));
+    world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
+    let (name, operation) = (world.only_episode().name.clone(), record(&world).operation_id);
+    let refused = ActResult::Failed { message: "no right".into() };
+    let next = acted(world.only_episode(), &operation, refused, world.now);
+    world.episodes.insert(name, next);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"], "it costs no attempt");
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+}
+
+#[test]
+fn a_machine_that_boots_is_waited_for_although_the_policy_does_not_name_the_step_any_more() {
+    let mut world = sick(&[cordon(), reboot(), hand_off("Fix"), notify()]);
+    ordered(&mut world);
+    world.tick(secs(5));
+    world.pass();
+    world.policies[0].rules[0].steps[1].mode = Mode::DryRun;
+    world.node("n1").boots.away = Some(1000);
+    for _ in 0..(19 * 12) {
+        world.pass();
+        assert_eq!(record(&world).state, StepState::Started);
+        world.tick(secs(5));
+    }
+    world.node("n1").boots.away = Some(0);
+    world.run(secs(60));
+    assert_eq!(record(&world).state, StepState::Succeeded);
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use crate::core::kubelet::complaint;
-use crate::core::reboot::MAX_BOOT_ID;
+use crate::core::reboot::is_boot_id;
 use crate::core::snapshot::{NodeView, Tri};
 use crate::core::taint::TAINT_KEY;
 use crate::core::text::bounded;
@@ -50,7 +50,7 @@ pub fn view(node: &Node) -> NodeView {
         status_at: of_kubelet.map(|time| time.0).max(),
         kubelet_version: info.and_then(|info| version(&info.kubelet_version, 64)),
         runtime_version: info.and_then(|info| version(&info.container_runtime_version, 96)),
-        boot_id: info.and_then(|info| version(&info.boot_id, MAX_BOOT_ID)),
+        boot_id: info.map(|info| info.boot_id.clone()).filter(|id| is_boot_id(id)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
         tainted: is_tainted(node),
@@ -109,6 +109,22 @@ mod tests {
 
     fn node(value: serde_json::Value) -> Node {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn what_can_be_no_boot_id_is_not_taken_for_one_and_not_cut_to_one() {
+        let shown = |id: &str| {
+            let info = json!({"kubeletVersion": "", "architecture": "", "bootID": id, "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""});
+            view(&node(json!({"metadata": {"name": "w1", "uid": "u"}, "status": {"nodeInfo": info}}))).boot_id
+        };
+        assert_eq!(
+            shown("3f1c7f6e-1d3a-4e0c-9b6c-0a8b1c2d3e4f").as_deref(),
+            Some("3f1c7f6e-1d3a-4e0c-9b6c-0a8b1c2d3e4f")
+        );
+        for hostile in ["", "a b", "a\nb", &"a".repeat(65), &"a".repeat(1 << 16), "\u{202e}a"] {
+            assert_eq!(shown(hostile), None, "{} bytes", hostile.len());
+        }
     }
 
     #[test]

@@ -253,18 +253,13 @@ fn try_fault(
             replace(&mut turn.episode, standing);
             continue;
         }
-        if let Some(why) = drain::is_out_of_place(ctx, facts, &turn.episode, step) {
-            // Recorded: that the node was not emptied is to be seen afterwards, too.
+        let out_of_place = drain::is_out_of_place(ctx, facts, &turn.episode, step);
+        if let Some(why) = out_of_place.or_else(|| reboot::is_out_of_place(&turn.episode, step)) {
+            // Recorded: that the node was not emptied, or not rebooted, is to be seen afterwards, too.
             let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
             record.finish(StepState::Refused, &why, ctx.snapshot.now);
             turn.episode.steps.push(record);
             standing.rung = drain::rung_without(step, rule, standing.rung);
-            replace(&mut turn.episode, standing);
-            continue;
-        }
-        if let Some(why) = reboot::is_out_of_place(&turn.episode, step) {
-            turn.episode.say(&why);
-            standing.rung += 1;
             replace(&mut turn.episode, standing);
             continue;
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::NodeFacts;
+use super::reboot::{self, AFTER_ONE_IN_VAIN};
 use super::{Ctx, Effect, Wake};
 use crate::core::episode::{Episode, since};
 use crate::core::policy::{Mode, Policy};
@@ -13,9 +14,9 @@ const NEVER_BEGAN: u32 = 20;
 
 /// Finished episodes beyond the limit or the time to live of their policy, oldest first.
 ///
-/// Two kinds are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
-/// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), and the
-/// newest one about each fault that is still there.
+/// Some are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
+/// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), those of the last
+/// day that rebooted a node, and the newest one about each fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     // Starts by hand that never began are counted for themselves: they take no place from a record of what was done.
@@ -45,6 +46,9 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
             if needed.contains(episode.name.as_str()) {
                 continue;
             }
+            // A reboot is remembered longer than anything else.
+            let longest = if reboot::is_remembered(episode) { AFTER_ONE_IN_VAIN } else { Duration::ZERO };
+            let memory = memory.max(longest);
             if episode.mode == Mode::Enforce && !never_began && age < memory {
                 wake.at(memory.saturating_sub(age));
                 continue;

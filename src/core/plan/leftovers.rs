@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect};
+use super::{Ctx, Effect, reboot};
 use crate::core::budget::Slots;
 use crate::core::episode::{Episode, Lane, StepRecord, StepState, episode_of, since};
 
@@ -36,14 +36,14 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
 /// Whether the order that stands in the node's object is to be taken back.
 pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Episode]) -> Option<Effect> {
     let order = facts.report?.order.as_ref()?;
-    let is_awaited = |step: &StepRecord| match step.state {
+    let is_awaited = |episode: &Episode, step: &StepRecord| match step.state {
         // While ours is awaited the cache may show an older one: to take that back would take ours.
-        StepState::Started => step.lane == Lane::Agent,
+        StepState::Started => step.lane == Lane::Agent && !reboot::is_over(ctx, facts, episode, step, order),
         // Not given yet as far as anybody knows, and given again after: an older one makes room.
         StepState::Reserved => step.lane == Lane::Agent && step.operation_id == order.operation_id,
         _ => false,
     };
-    if after.iter().filter_map(|episode| episode.current_step()).any(is_awaited) {
+    if after.iter().any(|episode| episode.current_step().is_some_and(|step| is_awaited(episode, step))) {
         return None;
     }
     let is_known = after

@@ -6,18 +6,27 @@
 //! ```
 //!
 //! Neither an answer of the node nor silence says that it has booted anew; the Node's boot id does. While the machine is away no
-//! step is taken on the node, and what shows meanwhile is no new fault.
+//! step is taken on the node, and what shows meanwhile is no new fault. The order does not stand for as long: what nobody has heard
+//! in time, or what somebody has said no to, is taken back, so that no agent acts on it much later.
 
 use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt};
+use super::{Ctx, Hold, HoldReason, Wake, attempt, ending};
 use crate::core::episode::{Episode, StepRecord, StepState, clock, since};
+use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{Action, ActionType, Policy, Step};
+use crate::core::reboot::is_boot_id;
 
 /// Least time between two reboots of one node, in whatever episode and by whatever policy.
 const APART: Duration = Duration::from_hours(1);
+
+/// The same after one that has not helped: a node that is rebooted again and again in vain is for a person to see.
+pub(super) const AFTER_ONE_IN_VAIN: Duration = Duration::from_hours(24);
+
+/// How long another boot id is awaited where the policy does not name the step any more: a machine that was told goes on to boot.
+const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, where the probe's word is the same.
 pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
@@ -27,6 +36,9 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
     };
     let shown = facts.view.and_then(|view| view.boot_id.as_deref());
     let shown = shown.ok_or_else(|| unknown("its Node shows no boot id".to_owned()))?;
+    if !is_boot_id(shown) {
+        return Err(unknown(format!("its Node shows {shown:?} where a boot id is expected")));
+    }
     let told = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.heartbeat.as_ref());
     match told.map(|heartbeat| heartbeat.boot_id.as_str()) {
         Some(told) if told == shown => Ok(shown),
@@ -38,20 +50,41 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
 /// Whether it may be done now, as far as the node's boots go.
 pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Result<(), Hold> {
     boot_of(facts)?;
-    let uid = facts.view.map(|view| view.uid.as_str());
-    let episodes = facts.open.iter().chain(&facts.finished).filter(|episode| Some(episode.node_uid.as_str()) == uid);
-    let steps = episodes.flat_map(|episode| &episode.steps).filter(|step| step.action == ActionType::Reboot);
-    let last = steps.filter(|step| step.state != StepState::Refused).filter_map(|step| step.started_at).max();
-    let Some((at, age)) = last.map(|at| (at, since(ctx.snapshot.now, at))).filter(|(_, age)| *age < APART) else {
-        return Ok(());
+    let now = ctx.snapshot.now;
+    // Of whatever Node object: one that was made anew under that name may stand for the same machine.
+    let last = facts.open.iter().chain(&facts.finished).flat_map(|episode| begun(episode));
+    let free = |step: &StepRecord| {
+        let at = step.started_at?;
+        let until = at.checked_add(apart(step)).unwrap_or(at);
+        (until > now).then_some((until, at, apart(step)))
     };
+    let Some((until, at, apart)) = last.filter_map(free).max() else { return Ok(()) };
+    let how = if apart > APART { ", which did not help" } else { "" };
     let message = format!(
-        "node {} was rebooted, or told to, at {}: not again before {}",
+        "node {} was rebooted, or told to, at {}{how}: not again before {}",
         facts.name,
         clock(at),
-        clock(at.checked_add(APART).unwrap_or(at))
+        clock(until)
     );
-    Err(Hold::new(HoldReason::NodeLimit, &message).until(APART.saturating_sub(age)))
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(since(until, now)))
+}
+
+/// Reboots of the episode that may have been begun.
+fn begun(episode: &Episode) -> impl Iterator<Item = &StepRecord> {
+    let is_it = |step: &&StepRecord| step.action == ActionType::Reboot && step.state != StepState::Refused;
+    episode.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
+}
+
+/// For how long the node is not rebooted again after this one.
+fn apart(step: &StepRecord) -> Duration {
+    let was_made = step.reason != Some(OutcomeReason::CallFailed);
+    let is_in_vain = matches!(step.state, StepState::Failed | StepState::TimedOut) && was_made;
+    if is_in_vain { AFTER_ONE_IN_VAIN } else { APART }
+}
+
+/// Whether a decision rests on the record of the episode for longer than on others.
+pub(super) fn is_remembered(episode: &Episode) -> bool {
+    begun(episode).next().is_some()
 }
 
 /// Whether the node shows the cordon of its own episode: a node that takes pods is not rebooted under them.
@@ -75,7 +108,7 @@ pub(super) fn is_out_of_place(episode: &Episode, step: &Step) -> Option<String> 
     let node = &episode.node;
     let cordoned = episode.cordoned_at().filter(|_| episode.undo.owes_cordon());
     let Some(cordoned) = cordoned else {
-        return Some(format!("Reboot left out: node {node} is not cordoned by this episode"));
+        return Some(format!("left out: node {node} is not cordoned by this episode"));
     };
     let drained = |record: &StepRecord| {
         record.action == ActionType::Drain
@@ -83,23 +116,29 @@ pub(super) fn is_out_of_place(episode: &Episode, step: &Step) -> Option<String> 
             && record.finished_at.is_some_and(|at| at >= cordoned)
     };
     let is_drained = with.even_if_not_drained || episode.steps.iter().any(drained);
-    (!is_drained).then(|| {
-        format!("Reboot left out: node {node} was not drained by this episode (reboot.evenIfNotDrained is false)")
-    })
+    (!is_drained)
+        .then(|| format!("left out: node {node} was not drained by this episode (reboot.evenIfNotDrained is false)"))
 }
 
 /// At most one in an episode: what one has not ended another does not end either.
 pub(super) fn is_new(step: &Step, episode: Option<&Episode>) -> Result<(), &'static str> {
     let Some(episode) = episode.filter(|_| step.action.reboot().is_some()) else { return Ok(()) };
+    let reboots = || episode.steps.iter().filter(|record| record.action == ActionType::Reboot);
+    // Withdrawn, or its time was over, while a person was asked: nothing was ordered.
+    let is_unanswered =
+        |record: &StepRecord| record.started_at.is_none() && record.approved_by.is_none() && step.needs_approval();
     let was_begun = |record: &StepRecord| match record.state {
         state if !state.is_final() => false,
         StepState::Refused | StepState::Simulated => false,
-        // Withdrawn while a person was asked: nothing was ordered.
-        StepState::Cancelled => record.started_at.is_some() || record.approved_by.is_some() || !step.needs_approval(),
-        _ => true,
+        StepState::Cancelled | StepState::TimedOut => !is_unanswered(record),
+        // The API server took no order: no node was asked.
+        _ => !record.is_refused_call(),
     };
-    if episode.steps.iter().any(|record| record.action == ActionType::Reboot && was_begun(record)) {
+    if reboots().any(was_begun) {
         return Err("the node was rebooted, or told to, in this episode already");
+    }
+    if reboots().any(|record| record.state == StepState::TimedOut && is_unanswered(record)) {
+        return Err("nobody has agreed to a reboot of the node in this episode, and nobody is asked twice");
     }
     Ok(())
 }
@@ -110,6 +149,14 @@ pub(super) fn is_under_way(episode: &Episode) -> bool {
         step.action == ActionType::Reboot && matches!(step.state, StepState::Started | StepState::Verifying)
     };
     episode.current_step().is_some_and(is_it)
+}
+
+/// Whether an answer says more than is known. What was told to reboot is told: an agent that has lost its memory meanwhile, and
+/// refuses the same order, does not take that back. Of any other step: yes.
+pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
+    use OutcomeReason as R;
+    let tells = |reason| matches!(reason, R::Acted | R::AlreadyClaimed | R::AlreadyRebooted);
+    step.action != ActionType::Reboot || tells(answer) || !step.reason.is_some_and(tells)
 }
 
 /// Notes what shows that the attempt was begun, or done: the order that stands in the node's object, and another boot id.
@@ -133,6 +180,26 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
     }
 }
 
+/// Whether an order that stands is taken back although the new boot is still awaited: it was answered, the time in which it may be
+/// begun is over, or somebody has said no since. A probe that could not read it until then must not act on it later; one that has
+/// acted, and could not say so, is told of by its next boot id.
+pub(super) fn is_over(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    episode: &Episode,
+    step: &StepRecord,
+    order: &Order,
+) -> bool {
+    if step.action != ActionType::Reboot || step.operation_id != order.operation_id {
+        return false;
+    }
+    let is_late = since(ctx.snapshot.now, step.reserved_at) > Duration::from_secs(order.ttl_seconds.into());
+    let named = ending::policy_of(ctx, episode).and_then(|policy| attempt::step_of(policy, episode, step));
+    let is_agreed =
+        named.is_some_and(|named| !named.needs_approval() || episode.approved(&step.operation_id).is_some());
+    step.reason.is_some() || is_late || !is_agreed || ending::must_stop(ctx, facts, episode).is_some()
+}
+
 /// A reboot that was ordered: another boot id is awaited, for as long as the step says. The order is given once.
 pub(super) fn wait(
     ctx: Ctx<'_>,
@@ -143,15 +210,25 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let timeout =
-        attempt::step_of(policy, &turn.episode, record).map_or(ctx.settings.answer_within, |step| step.timeout);
+    let (timeout, _) = times(ctx, record, attempt::step_of(policy, &turn.episode, record));
     let age = since(now, record.started_at.unwrap_or(record.reserved_at));
     if age < timeout {
+        wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), since(now, record.reserved_at));
         return wake.at(timeout.saturating_sub(age));
     }
     let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
-    let why = format!("node {} has not booted anew within {}s: {said}", facts.name, timeout.as_secs());
+    let told = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.heartbeat.as_ref());
+    let told = told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
+    // It is back, and its kubelet is not: that is another matter for whoever looks after it.
+    let back = told.map_or_else(String::new, |told| format!("; its probe tells boot id {told:?}, its Node does not"));
+    let why = format!("node {} has not booted anew within {}s: {said}{back}", facts.name, timeout.as_secs());
     attempt::end(turn, StepState::TimedOut, &why, now);
+}
+
+/// How long a step is given in all, and for how long its cure has to stand; also where the policy does not name it any more.
+pub(super) fn times(ctx: Ctx<'_>, record: &StepRecord, step: Option<&Step>) -> (Duration, Duration) {
+    let least = if record.action == ActionType::Reboot { AWAY } else { ctx.settings.answer_within };
+    step.map_or((least, Duration::from_secs(5)), |step| (step.timeout, step.verify_for))
 }
 
 /// Whether a clean look is one of the new boot. Of any other step: yes.
@@ -168,7 +245,7 @@ pub(super) fn began(record: &StepRecord, acted_at: jiff::Timestamp) -> jiff::Tim
 /// The boot that a new attempt is for.
 pub(super) fn boot(ctx: Ctx<'_>, episode: &Episode, action: &Action) -> Option<String> {
     action.reboot()?;
-    ctx.snapshot.nodes.get(&episode.node)?.boot_id.clone()
+    ctx.snapshot.nodes.get(&episode.node)?.boot_id.clone().filter(|id| is_boot_id(id))
 }
 
 /// Whether the node is still in the boot that the attempt was recorded for.

@@ -7,7 +7,6 @@ use super::{Ctx, Wake, approval, attempt, drain, hand_off, reboot};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
-use std::time::Duration;
 
 /// Moves the step under way on as far as the evidence allows.
 pub(super) fn move_on(
@@ -69,6 +68,9 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
         step.started_at = Some(now);
     }
     let Some(answer) = answer else { return };
+    if !reboot::is_news(step, answer.reason) {
+        return;
+    }
     step.reason = Some(answer.reason);
     match (answer.state, answer.reason) {
         (OutcomeState::Running, _) => {}
@@ -202,8 +204,7 @@ pub(super) fn verify(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let (timeout, verify_for) =
-        step.map_or((ctx.settings.answer_within, Duration::from_secs(5)), |step| (step.timeout, step.verify_for));
+    let (timeout, verify_for) = reboot::times(ctx, record, step);
     let acted_at = record.acted_at.unwrap_or(record.reserved_at);
     let cure = match turn.episode.fault(&record.fault_id) {
         Some(_) if !reboot::is_looked_anew(facts, record) => Cure::Unknown,

@@ -22,6 +22,10 @@ const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 /// Longest sentence of another program that is kept, in bytes.
 const MAX_SAID: usize = 160;
+/// Errors of the bus, and not of the login manager, after a call was handed over (D-Bus specification, `NoReply`; `Timeout`,
+/// `TimedOut` and `Disconnected` of its implementations).
+const OF_BUS: &str = "org.freedesktop.DBus.Error.";
+const UNANSWERED: [&str; 4] = ["NoReply", "Timeout", "TimedOut", "Disconnected"];
 /// Values of one inhibitor: what, who, why, how, user id, process id.
 const VALUES: usize = 6;
 
@@ -91,6 +95,11 @@ pub(in crate::node) async fn reboot(socket: &Path, limit: Duration) -> Result<St
         Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
         Ok(Ok(message)) => message,
     };
+    // The bus's own word on somebody who had the call and did not answer: it may have been heard.
+    let is_unanswered = |error: &String| UNANSWERED.contains(&error.strip_prefix(OF_BUS).unwrap_or(error));
+    if let Some(error) = told.error.as_ref().filter(|error| is_unanswered(error)) {
+        return Err(LoginError::NotSeen(format!("the bus says {}", bounded(error, MAX_SAID))));
+    }
     good(told, "asked for the reboot").map(|_| delays)
 }
 

@@ -8,7 +8,7 @@ use crate::core::order::{Order, OutcomeReason, Restart, Signal};
 use crate::core::policy::Daemon;
 use crate::node::agent::verdict::Refusal;
 use crate::node::bus::login::{self, LoginError};
-use crate::node::bus::units;
+use crate::node::bus::units::{self, UnitSeen};
 use crate::node::collect::kubelet::Finder;
 
 impl Looker {
@@ -23,17 +23,25 @@ impl Looker {
         login::may_reboot(&bus, self.bounds.call).await.map_err(refused)?;
         match (order.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
-                self.nobody_has_stopped(Daemon::Runtime).await?;
+                drop(self.nobody_has_stopped(Daemon::Runtime).await?);
                 self.runtime_still_sick(kind).await?;
             }
             (F::KubeletDown, None) => {
-                self.nobody_has_stopped(Daemon::Kubelet).await?;
+                let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;
                 let mut finder = Finder::new(self.prover.root());
                 let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
                 let found =
                     found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
-                if let Some(found) = found {
-                    self.kubelet_still_down(&found).await?;
+                match (found, unit) {
+                    (Some(found), _) => self.kubelet_still_down(&found).await?,
+                    // One that runs under another name may be well: the two words contradict each other.
+                    (None, Some(unit)) if unit.active == "active" => {
+                        let stands = unit.phrase();
+                        let message =
+                            format!("the kubelet's unit is {stands} by systemd's word, and no process of it is seen");
+                        return Err(Refusal::cannot_look(message));
+                    }
+                    (None, _) => {}
                 }
             }
             (F::HungContainer, Some(process)) => {
@@ -61,9 +69,9 @@ impl Looker {
     }
 
     /// A daemon that somebody has stopped or masked does not run for a reason, and a reboot would start it anew. Where it is part of
-    /// something larger its unit is not known, and nothing speaks against it.
-    async fn nobody_has_stopped(&self, daemon: Daemon) -> Result<(), Refusal> {
-        let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(()) };
+    /// something larger its unit is not known, and nothing speaks against it. The unit as it stands, where it is known.
+    async fn nobody_has_stopped(&self, daemon: Daemon) -> Result<Option<UnitSeen>, Refusal> {
+        let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
         let bus = self.system_bus().await?;
         let seen = units::look(&bus, &name, self.bounds.call).await;
         let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
@@ -75,7 +83,7 @@ impl Looker {
                 format!("{name} {how}: somebody has taken it out of service, so the node is not rebooted for it");
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
-        Ok(())
+        Ok(Some(seen))
     }
 }
 

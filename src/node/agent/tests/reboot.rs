@@ -100,6 +100,9 @@ async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     let daemons = Daemons::of_runtime(unit("inactive", "dead"));
     let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
     daemons.left_alone(&outcome, OutcomeReason::Protected, &format!("{CONTAINERD} was stopped"));
+    let daemons = Daemons::of_kubelet(unit("active", "running"));
+    let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
+    daemons.left_alone(&outcome, OutcomeReason::CannotLook, "and no process of it is seen");
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     done(&daemons.execute(&reboot_for(FaultType::KubeletDown)).await);
     rebooted(&daemons, 1);
@@ -138,7 +141,9 @@ async fn the_login_manager_and_who_blocks_a_shutdown_have_their_say() {
 
 #[tokio::test]
 async fn what_was_asked_for_is_told_from_what_was_refused() {
-    for reboots in [Reboots::Never, Reboots::Cut] {
+    // That the login manager has gone before it answered is the bus's word, not its own.
+    let gone = Reboots::Refuse("org.freedesktop.DBus.Error.NoReply");
+    for reboots in [Reboots::Never, Reboots::Cut, gone] {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { reboots, ..Login::default() });
         let order = reboot_for(FaultType::RuntimeUnreachable);
