@@ -213,6 +213,8 @@ fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionT
 pub enum Difference {
     /// None that anybody would see, times aside.
     None,
+    /// Nothing but that the node was watched for long enough by now: it comes for all nodes at the same moment.
+    Watched,
     /// Words only: written, but not more often than every few seconds.
     Words,
     /// Something that people or the probe act on.
@@ -226,6 +228,12 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let key = |is: &RemediationStatus| {
         (is.policy.clone(), is.episode.clone(), is.look_requested, is.stopped.as_ref().map(|by| by.episode.clone()))
     };
+    // Nothing stands of it, as before an upgrade, or that nobody can tell: to write either is no hurry.
+    let is_watched = |want: &Condition| {
+        want.type_ == ConditionType::NodeStable.as_str()
+            && want.status != "False"
+            && standing.conditions.status(ConditionType::NodeStable) == Tri::Unknown
+    };
     let empty = (RemediationStatus::default(), Summary::default());
     let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
     let summary = standing.summary.as_ref().unwrap_or(&empty.1);
@@ -235,7 +243,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
         || summary.health != part.summary.health
         || key(remediation) != key(&part.remediation)
         || states(&standing.cluster_faults) != states(&part.cluster_faults)
-        || part.conditions.iter().any(|want| {
+        || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
             let stands = standing.conditions.named(&want.type_).map(|stands| &stands.said);
             stands.is_none_or(|said| (said.status.as_str(), &said.reason) != (want.status.as_str(), &want.reason))
         });
@@ -246,10 +254,14 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
         || standing.flap != part.flap
         || remediation.held != part.remediation.held
         || words(&standing.cluster_faults) != words(&part.cluster_faults)
-        || part.conditions.iter().any(|want| {
+        || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
             standing.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
         });
-    if differs { Difference::Words } else { Difference::None }
+    if differs {
+        return Difference::Words;
+    }
+    let is_news = part.conditions.iter().any(|want| is_watched(want) && want.status == "True");
+    if is_news { Difference::Watched } else { Difference::None }
 }
 
 /// What is to be written about a policy.
@@ -347,8 +359,24 @@ mod tests {
         assert_eq!(again, part, "transition times are kept");
         let words = node_part(&outlook, &["TooYoung: y".into()], &standing, Some(3), later);
         assert_eq!(difference(&standing, &words), Difference::Words);
+        let watched = NodeOutlook { stable: Tri::True, ..outlook.clone() };
+        let watched = node_part(&watched, &["TooYoung: x".into()], &standing, Some(3), later);
+        assert_eq!(difference(&standing, &watched), Difference::Watched);
         let asked = node_part(&outlook, &["TooYoung: x".into()], &standing, Some(4), later);
         assert_eq!(difference(&standing, &asked), Difference::Matter);
+    }
+
+    #[test]
+    fn that_nobody_has_watched_the_nodes_yet_is_not_written_to_each_after_an_upgrade() {
+        let outlook = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
+        let before = node_part(&outlook, &[], &Standing::default(), None, now());
+        let mut old = before.clone();
+        old.conditions.retain(|condition| condition.type_ != "NodeStable");
+        let standing = stands(old);
+        assert_eq!(difference(&standing, &node_part(&outlook, &[], &standing, None, now())), Difference::None);
+        let of = |stable| NodeOutlook { stable, ..outlook.clone() };
+        let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, None, now()));
+        assert_eq!((difference_of(Tri::True), difference_of(Tri::False)), (Difference::Watched, Difference::Matter));
     }
 
     #[test]

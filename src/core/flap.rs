@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use super::text::bounded;
+use super::text::{bounded, hash};
 use super::tri::Tri;
 
 /// What one change adds to the penalty.
@@ -119,6 +119,11 @@ impl Flap {
         decayed(self.penalty, between(self.last, now))
     }
 
+    /// Seconds since the last change.
+    pub fn unchanged_for(&self, now: Moment) -> Moment {
+        now.saturating_sub(self.last).max(0)
+    }
+
     /// Whether it flaps, as of the last change or [`Flap::settled`].
     pub fn is_flapping(&self) -> bool {
         self.flapping.is_some()
@@ -178,7 +183,7 @@ impl Flap {
     }
 
     /// What was written down, with what was seen since this controller began to look. No change counts twice: where it is not
-    /// certain which of them are in both, it is the written ones and one more.
+    /// certain which of them are in both, it is the graver of the two, or the written ones and one more where Ready is another.
     ///
     /// `first` is how `Ready` stood when this controller first saw the node, `seen` how it does now.
     ///
@@ -205,11 +210,40 @@ impl Flap {
             flapping: record.flapping_since.map(at),
         };
         let stood = (record.ready, record.ready_since);
+        // By the status alone: some kubelets renew the time with every heartbeat.
+        let has_changed = (record.ready == Tri::True) != (seen.0 == Tri::True);
         Ok(match own {
             _ if stood == seen => kept,
             Some(own) if stood == first => kept.and(&own),
-            _ => kept.with(Change::Ready, now),
+            Some(own) => {
+                let kept = kept.changed(has_changed, now);
+                own.settled(now).map_or(kept, |own| kept.or(&own, now))
+            }
+            None => kept.changed(has_changed, now),
         })
+    }
+
+    fn changed(self, has_changed: bool, now: Moment) -> Self {
+        if has_changed { self.with(Change::Ready, now) } else { self }
+    }
+
+    /// The graver of two histories of the same time: one who stood by has seen what was not written down any more.
+    fn or(self, own: &Self, now: Moment) -> Self {
+        let last = self.last.max(own.last);
+        let (penalty, quiet_from) = if own.penalty(now) > self.penalty(now) {
+            (own.penalty(last), own.quiet_from.max(self.last))
+        } else {
+            (self.penalty(last), self.quiet_from)
+        };
+        Self {
+            ready: self.ready.max(own.ready),
+            faults: self.faults.max(own.faults),
+            penalty,
+            since: self.since.min(own.since),
+            last,
+            quiet_from,
+            flapping: self.flapping.into_iter().chain(own.flapping).min(),
+        }
     }
 
     /// With a history that has begun when this one had ended.
@@ -307,6 +341,9 @@ pub struct FlapView {
     pub record: FlapRecord,
     /// For how long the node has been flapping; `None` = it does not, or no more.
     pub flapping: Option<Duration>,
+    /// For how long each confirmed fault was there all in all, short gaps left out, by the hash of its id; nothing while the node
+    /// does not flap.
+    pub stayed: Vec<(u64, Duration)>,
 }
 
 impl FlapView {
@@ -323,6 +360,13 @@ impl FlapView {
         let took = SignedDuration::from_secs(record.last.as_second().saturating_sub(record.since.as_second()));
         let every = SignedDuration::try_from(record.rhythm()).unwrap_or(SignedDuration::ZERO);
         format!("{what} in {took:#}, about every {every:#}, by {}", record.last)
+    }
+
+    /// For how long a fault was there that goes and comes again, while the node flaps.
+    pub fn stayed(&self, fault: &Fault) -> Duration {
+        let id = hash(&fault.id);
+        let of_fault = self.stayed.iter().find(|(known, _)| *known == id && self.flapping.is_some());
+        of_fault.filter(|_| fault.state == FaultState::Confirmed).map_or(Duration::ZERO, |(_, stayed)| *stayed)
     }
 
     /// The fault that it is, while the node flaps. Its cause may be another fault beside it, or none that anybody sees.

@@ -7,9 +7,13 @@ use jiff::Timestamp;
 
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS};
 use super::flap::{Change, Flap, FlapRecord, FlapView, Moment, ReadySeen};
+use super::kubelet::Complaint;
 use super::snapshot::{NodeView, ReportView};
 use super::text::hash;
 use super::tri::Tri;
+use stay::Stay;
+
+mod stay;
 
 /// Least time between two times that the history of one node is told anew, while it goes on in the same way.
 pub const TOLD_EVERY: Duration = Duration::from_mins(5);
@@ -19,6 +23,8 @@ const TOLD_FROM: u32 = 4;
 const MAX_GONE: usize = 8;
 /// For how long.
 const GONE_FOR: Duration = Duration::from_hours(2);
+/// Faults that come again so soon after another change are of one cause with it, and count with it.
+const OF_ONE_CAUSE: Duration = Duration::from_mins(2);
 
 /// What is remembered of one node.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +37,12 @@ struct OfNode {
     confirmed: Vec<(u64, FaultType)>,
     /// Those that are gone, and since when.
     gone: Vec<(u64, Moment)>,
+    /// For how long confirmed faults were there that may be away for a moment.
+    stays: Vec<(u64, Stay)>,
+    /// The same of a kubelet that cannot look at its pods: the Node says so, not the probe.
+    stalled: Option<Stay>,
+    /// Sequence of the last report.
+    sequence: Option<u64>,
     /// Whether what was written down has been read.
     is_restored: bool,
     told: Option<(FlapRecord, Moment)>,
@@ -71,15 +83,62 @@ impl OfNode {
             self.confirmed.push((id, fault.kind));
             if let Some(place) = self.gone.iter().position(|(gone, _)| *gone == id) {
                 self.gone.remove(place);
-                self.note(Change::Fault, now);
+                // The faults of one cause come and go together, and Ready with them.
+                let with_another = moment(OF_ONE_CAUSE);
+                if self.flap.is_none_or(|flap| flap.unchanged_for(now) >= with_another) {
+                    self.note(Change::Fault, now);
+                }
             }
         }
         let too_many = self.gone.len().saturating_sub(MAX_GONE);
         self.gone.drain(..too_many);
     }
 
+    /// Takes over which faults are there, by a report that was not seen so far: one that we have written into ourselves is no look.
+    fn note_stays(&mut self, report: &ReportView, now: Moment) {
+        let sequence = report.heartbeat.as_ref().map(|beat| beat.sequence);
+        if self.sequence == sequence {
+            return;
+        }
+        self.sequence = sequence;
+        let faults = report.faults.iter().map(|seen| &seen.fault);
+        let confirmed = faults.filter(|fault| fault.state == FaultState::Confirmed && !fault.kind.is_cluster_fault());
+        let there: Vec<u64> = confirmed.map(|fault| hash(&fault.id)).collect();
+        for (id, stay) in &mut self.stays {
+            if there.contains(id) {
+                *stay = stay.seen(now);
+            } else {
+                stay.missed();
+            }
+        }
+        self.stays.retain(|(_, stay)| !stay.is_over(now));
+        for id in there {
+            if self.stays.len() < MAX_FAULTS && self.stays.iter().all(|(known, _)| *known != id) {
+                self.stays.push((id, Stay::begun(now)));
+            }
+        }
+    }
+
+    fn note_stalled(&mut self, view: &NodeView, now: Moment) {
+        if view.ready == Tri::False && view.complaint == Some(Complaint::PlegStalled) {
+            self.stalled = Some(self.stalled.map_or_else(|| Stay::begun(now), |stay| stay.seen(now)));
+        } else if let Some(stay) = &mut self.stalled {
+            // The Node is watched: it stood so until now.
+            *stay = if stay.lasted(now).is_some() { stay.seen(now) } else { *stay };
+            stay.missed();
+            self.stalled = self.stalled.filter(|stay| !stay.is_over(now));
+        }
+    }
+
+    /// For how long each fault was there, by the hash of its id.
+    fn stayed(&self, node: &str, now: Moment) -> Vec<(u64, Duration)> {
+        let stalled = self.stalled.map(|stay| (hash(&Fault::identity(FaultType::PlegStalled, node)), stay));
+        let all = self.stays.iter().copied().chain(stalled);
+        all.filter_map(|(id, stay)| Some((id, stay.lasted(now)?))).collect()
+    }
+
     /// What is told of it now.
-    fn tell(&mut self, now: Moment, wall: Timestamp) -> Option<FlapView> {
+    fn tell(&mut self, node: &str, now: Moment, wall: Timestamp) -> Option<FlapView> {
         self.flap = self.flap.and_then(|flap| flap.settled(now));
         let Some(flap) = self.flap.filter(|flap| flap.changes() >= TOLD_FROM) else {
             self.told = None;
@@ -91,7 +150,9 @@ impl OfNode {
             self.told = Some((flap.record(now, wall, seen), now));
         }
         let (record, _) = self.told.as_ref()?;
-        Some(FlapView { record: record.clone(), flapping: flap.is_flapping().then(|| flap.lasted(now)) })
+        let flapping = flap.is_flapping().then(|| flap.lasted(now));
+        let stayed = if flapping.is_some() { self.stayed(node, now) } else { Vec::new() };
+        Some(FlapView { record: record.clone(), flapping, stayed })
     }
 }
 
@@ -114,19 +175,20 @@ impl Flaps {
     }
 
     /// Takes over how the Node stands now. A time in it that is another while the status is the same is no change: some kubelets
-    /// renew it with every heartbeat.
+    /// renew it with every heartbeat. Nor is another status that is not True either: a reboot goes by way of False and Unknown.
     pub fn note_ready(&mut self, node: &str, view: &NodeView, now: Duration) {
         let of = self.of(node, &view.uid);
         // A Node that has just been made has no conditions yet.
         if view.ready == Tri::Unknown && view.ready_since.is_none() {
             return;
         }
+        of.note_stalled(view, moment(now));
         let seen = (view.ready, view.ready_since);
         match of.ready {
             None => of.ready = Some((seen, seen)),
             Some((first, before)) => {
                 of.ready = Some((first, seen));
-                if before.0 != seen.0 {
+                if (before.0 == Tri::True) != (seen.0 == Tri::True) {
                     of.note(Change::Ready, moment(now));
                 }
             }
@@ -136,9 +198,16 @@ impl Flaps {
     /// Takes over what the probe of that very node reports now.
     pub fn note_report(&mut self, node: &str, report: &ReportView, now: Duration) {
         let Some(uid) = report.node_uid.as_deref().filter(|_| report.heartbeat.is_some()) else { return };
-        let calm = report.faults.is_empty() && self.0.get(node).is_none_or(|of| of.confirmed.is_empty());
+        let known = self.0.get(node);
+        // A late word on another Node of that name says nothing of this one.
+        if known.is_some_and(|of| of.ready.is_some() && of.uid != uid) {
+            return;
+        }
+        let calm = report.faults.is_empty() && known.is_none_or(|of| of.confirmed.is_empty() && of.stays.is_empty());
         if !calm {
-            self.of(node, uid).note_faults(report, moment(now));
+            let of = self.of(node, uid);
+            of.note_faults(report, moment(now));
+            of.note_stays(report, moment(now));
         }
     }
 
@@ -172,7 +241,7 @@ impl Flaps {
     pub fn told(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
         let now = moment(now);
         let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.told.is_some());
-        with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(now, wall)?))).collect()
+        with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()
     }
 
     /// When the passing of time alone changes what is told.

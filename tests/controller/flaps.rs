@@ -83,5 +83,52 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     world.until("it is looked at", || condition(&world, "ProbeReporting")["status"] == "True").await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.status("w1")["clusterFaults"].is_null() && stable(&world) != "False");
+    assert!(world.status("w1")["flap"].is_null(), "an apply alone does not take away what another manager wrote");
+    world.api.forget_calls();
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
+    // Nor does one that is written beside our own stay for ever, whatever it says.
+    let more =
+        json!({"readyChanges": 4, "faultReturns": 0, "since": now, "last": now, "penalty": 4_000, "ready": "True"});
+    world.api.change("noderuntimehealths", "w1", |report| {
+        report["status"]["flap"] = more;
+        report["status"]["clusterFaults"] = forged_faults(&now);
+    });
+    sleep(Duration::from_mins(1)).await;
+    assert!(world.status("w1")["flap"].is_null() && world.status("w1")["clusterFaults"].is_null());
+    world.api.forget_calls();
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
+    replica.crash().await;
+}
+
+fn forged_faults(now: &str) -> Value {
+    json!([{"id": "made-up", "type": "NodeFlapping", "severity": "Medium", "state": "Confirmed",
+        "subject": {"kind": "Host"}, "target": {}, "message": "m", "impact": "", "firstSeen": now}])
+}
+
+/// Of all nodes it is known at the same moment that they were watched for long enough.
+#[tokio::test(start_paused = true)]
+async fn that_nodes_are_stable_is_written_a_few_at_a_time() {
+    const NODES: usize = 130;
+    let world = World::new(NODES);
+    let began = tokio::time::Instant::now();
+    let replica = world.controller("a");
+    let count = || {
+        let is = |node: usize| {
+            let status = world.status(&format!("w{node}"));
+            let all = status["conditions"].as_array().cloned().unwrap_or_default();
+            all.iter().any(|one| one["type"] == "NodeStable" && one["status"] == "True")
+        };
+        (1..=NODES).filter(|node| is(*node)).count()
+    };
+    sleep(Duration::from_secs(599)).await;
+    assert_eq!(count(), 0);
+    world.until("they are watched", || count() > 0).await;
+    assert!(began.elapsed() >= Duration::from_mins(10));
+    sleep(Duration::from_secs(1)).await;
+    let soon = count();
+    assert!((1..=NODES - 10).contains(&soon), "{soon} of {NODES} at once");
+    world.until("all are told", || count() == NODES).await;
     replica.crash().await;
 }

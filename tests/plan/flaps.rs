@@ -133,6 +133,32 @@ fn without_a_probe_that_reports_the_node_is_not_touched() {
     assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
 }
 
+/// A rule that asks for ten minutes, about a fault that never stays for longer than three at once.
+#[test]
+fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_fault_is_there() {
+    let told_after = |there: u64, away: u64, turns: usize| {
+        let mut patient = rule("hung", &[FaultType::HungContainer], &[notify()]);
+        patient.hold_for = Duration::from_mins(10);
+        let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
+        for turn in 0..turns {
+            world.infect("n1", hung("log"), Cure::Nothing);
+            wait(&mut world, there);
+            if !world.did().is_empty() {
+                return Some(turn);
+            }
+            world.node("n1").sick.clear();
+            wait(&mut world, away);
+            assert!(world.did().is_empty(), "it is away");
+        }
+        None
+    };
+    // It flaps with the ninth.
+    assert_eq!(told_after(180, 60, 7), None, "not yet a node that flaps");
+    assert!(told_after(180, 60, 20).is_some_and(|turn| turn >= 7));
+    assert_eq!(told_after(100, 140, 20), None, "away for most of the time");
+    assert_eq!(told_after(150, 320, 30), None, "away for too long at once");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(24), ..ProptestConfig::default() })]
 

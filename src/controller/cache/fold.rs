@@ -147,6 +147,10 @@ impl Folds for NodeRuntimeHealth {
         let old = state.standing.remove(key);
         forget_said(state, old);
         state.arrivals.remove(key);
+        // What came of a probe after its Node had gone.
+        if !state.snapshot.nodes.contains_key(key) {
+            state.flaps.forget(key);
+        }
         News::when(state.snapshot.reports.remove(key).is_some())
     }
 }

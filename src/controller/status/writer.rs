@@ -39,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const REPAIR: Duration = Duration::from_secs(30);
 /// Least time between two writes about one node where only words differ.
 const WORDS_EVERY: Duration = Duration::from_secs(15);
+/// Writes a second that say that a node was watched for long enough: 10,000 of them take eight minutes.
+const WATCHED_RATE: u128 = 20;
+/// Most of them in one round.
+const WATCHED_ROUND: u128 = 100;
 /// Wait after a write that failed, before the same object is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -83,6 +87,8 @@ pub struct StatusWriter {
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
+    /// When it was last written of nodes that they were watched for long enough.
+    watched_at: Instant,
 }
 
 impl StatusWriter {
@@ -95,7 +101,7 @@ impl StatusWriter {
         outlook: watch::Receiver<Arc<Outlook>>,
     ) -> Self {
         let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { calls, cache, clock, leadership, outlook, asked, written, not_before }
+        Self { calls, cache, clock, leadership, outlook, asked, written, not_before, watched_at: Instant::now() }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -170,6 +176,11 @@ impl StatusWriter {
             }
         }
         self.asked.retain(|node, _| state.standing.contains_key(node));
+        let since = now.saturating_duration_since(self.watched_at).as_millis();
+        let mut watched = (since.saturating_mul(WATCHED_RATE) / 1_000).min(WATCHED_ROUND);
+        if watched > 0 {
+            self.watched_at = now;
+        }
         for (node, view) in &state.snapshot.nodes {
             if writes.len() >= ROUND {
                 break;
@@ -186,7 +197,7 @@ impl StatusWriter {
                 }
                 Some(standing) => {
                     if let Some((outlook, held)) = outlook.nodes.get(node) {
-                        writes.extend(self.node_write(node, outlook, held, standing, now));
+                        writes.extend(self.node_write(node, outlook, held, standing, now, &mut watched));
                     }
                 }
             }
@@ -202,6 +213,7 @@ impl StatusWriter {
         held: &[String],
         standing: &Standing,
         now: Instant,
+        watched: &mut u128,
     ) -> Option<Write> {
         if standing.unreadable {
             return None;
@@ -211,6 +223,11 @@ impl StatusWriter {
         let due = match difference(standing, &part) {
             Difference::None => false,
             Difference::Matter => true,
+            Difference::Watched => {
+                let is_left = *watched > 0;
+                *watched = watched.saturating_sub(1);
+                is_left
+            }
             Difference::Words => self
                 .written
                 .get(&format!("node {node}"))
@@ -244,7 +261,14 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             let what = || format!("writing the status of NodeRuntimeHealth {node}");
             let patch = Patch::Apply(node_patch(part));
             let written = bounded(what, api.patch_status(node, &apply(), &patch)).await?;
+            let foreign = foreign(&written, part);
             fold(cache, written);
+            let Some(foreign) = foreign else { return Ok(()) };
+            tracing::warn!(node, fields = %foreign, "somebody else has written what is the controller's; it is removed");
+            let by_us = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
+            let what = || format!("removing what others wrote into the status of NodeRuntimeHealth {node}");
+            let patch = Patch::Merge(json!({"status": foreign}));
+            fold(cache, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
             Ok(())
         }
         Write::Policy { name, status } => {
@@ -258,6 +282,20 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             Ok(())
         }
     }
+}
+
+/// Fields of ours that stand otherwise after an apply: it takes away only what we have applied, not what somebody else wrote
+/// there. As a merge patch that removes them; what is ours in them is written in the next round.
+fn foreign(written: &DeserializeGuard<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
+    let status = written.0.as_ref().ok()?.status.as_ref()?;
+    let fields = [
+        ("flap", status.flap != part.flap),
+        ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
+        ("kubeletVersion", status.kubelet_version != part.kubelet_version),
+    ];
+    let removes = |(field, stands): (&str, bool)| stands.then(|| (field.to_owned(), serde_json::Value::Null));
+    let fields: serde_json::Map<_, _> = fields.into_iter().filter_map(removes).collect();
+    (!fields.is_empty()).then(|| fields.into())
 }
 
 fn apply() -> PatchParams {

@@ -44,7 +44,7 @@ fn a_node_that_changed_thousands_of_times_is_one_history_with_its_count_and_rhyt
     assert_eq!((flap.changes(), flap.lasted(now)), (8_929, Duration::from_secs(8_921 * 271)));
     let record = flap.record(now, wall(), SEEN);
     assert_eq!(record.rhythm(), Duration::from_secs(271));
-    let told = FlapView { record, flapping: Some(flap.lasted(now)) };
+    let told = FlapView { record, flapping: Some(flap.lasted(now)), stayed: Vec::new() };
     assert_eq!(told.told(), "Ready changed 8929 times in 672h 4m 48s, about every 4m 31s, by 2026-01-05T12:00:00Z");
     let settles = flap.settles_in(now);
     assert!(settles >= QUIET && settles <= 3 * HALF_LIFE + Duration::from_secs(1), "{settles:?}");
@@ -116,10 +116,27 @@ fn what_was_written_and_what_was_seen_are_not_counted_twice() {
     let own = Flap::first(Change::Ready, 3).with(Change::Ready, 4);
     let count = |own, first, seen| Flap::restored(&record, own, (first, seen), 5, wall()).unwrap().changes();
     assert_eq!(count(None, stood(0), stood(0)), 4, "nothing since");
-    assert_eq!(count(None, stood(9), stood(9)), 5, "at least one while nobody looked");
+    assert_eq!(count(None, stood(9), stood(9)), 4, "another time alone is none: some kubelets renew it");
+    let away = (Tri::Unknown, Some(later(9)));
+    assert_eq!(count(None, away, away), 5, "at least one while nobody looked");
     assert_eq!(count(Some(own), stood(0), stood(9)), 6, "all of its own came after");
     assert_eq!(count(Some(own), stood(-9), stood(0)), 4, "the other controller has seen all of them");
-    assert_eq!(count(Some(own), stood(-9), stood(9)), 5, "some of them, and one more");
+    assert_eq!(count(Some(own), stood(-9), stood(9)), 4, "it may have seen all of them");
+    assert_eq!(count(Some(own), stood(-9), away), 5, "some of them, and one more");
+}
+
+/// A replica that stood by has watched all the while: what the leader had no time to write is known to it.
+#[test]
+fn what_one_who_stood_by_has_seen_is_not_forgotten() {
+    let (written, then) = after(&[60; 4]);
+    let record = written.record(then, wall(), (Tri::True, Some(later(0))));
+    assert!(!written.is_flapping());
+    let (own, now) = after(&[60; 8]);
+    let seen = (Tri::True, Some(later(240)));
+    let restored = Flap::restored(&record, Some(own), ((Tri::True, Some(later(-999))), seen), now, later(240)).unwrap();
+    assert!(restored.is_flapping());
+    assert_eq!((restored.changes(), restored.penalty(now)), (9, own.penalty(now)), "none counts twice");
+    assert_eq!(restored.record(now, later(240), seen).check(later(240)), Ok(()));
 }
 
 proptest! {

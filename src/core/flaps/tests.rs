@@ -105,12 +105,12 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
         flaps.note_report("n", &blind, secs(410 + n * 20));
     }
     assert!(flaps.told(secs(800), wall(800)).is_empty());
-    for n in 0..8 {
-        flaps.note_report("n", &report(&[one(99)]), secs(800 + n * 20));
-        flaps.note_report("n", &report(&[]), secs(810 + n * 20));
+    for n in 0..9 {
+        flaps.note_report("n", &report(&[one(99)]), secs(800 + n * 120));
+        flaps.note_report("n", &report(&[]), secs(810 + n * 120));
     }
-    let told = flaps.told(secs(960), wall(960)).remove("n").unwrap();
-    assert_eq!((told.record.fault_returns, told.record.ready_changes), (7, 0));
+    let told = flaps.told(secs(1_770), wall(1_770)).remove("n").unwrap();
+    assert_eq!((told.record.fault_returns, told.record.ready_changes), (8, 0));
     assert!(told.flapping.is_some());
     let of = &flaps.0["n"];
     assert!(of.gone.len() <= MAX_GONE && of.confirmed.is_empty());
@@ -133,10 +133,90 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     let (told, refused) = restart("u", same.clone(), &record);
     assert!(refused.is_empty() && told.as_ref().unwrap().flapping.is_some());
     assert_eq!(told.unwrap().record.ready_changes, 20);
-    let (told, _) = restart("u", node(Tri::True, now + 30), &record);
+    let (told, _) = restart("u", node(Tri::False, now + 30), &record);
     assert_eq!(told.unwrap().record.ready_changes, 21, "at least one while nobody looked");
+    let (told, _) = restart("u", node(Tri::True, now + 30), &record);
+    assert_eq!(told.unwrap().record.ready_changes, 20, "a time that is renewed is none");
     assert_eq!(restart("another", same.clone(), &record), (None, vec![]), "it is about another Node");
     let bad = FlapRecord { penalty: u32::MAX, ..record };
     let (told, refused) = restart("u", same, &bad);
     assert!(told.is_none() && refused[0].1.contains("found 4294967295"), "{refused:?}");
+}
+
+/// Each goes True, False while it shuts down, Unknown while it is away, False while its kubelet begins, True.
+#[test]
+fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
+    let mut flaps = Flaps::default();
+    let faults = [FaultType::RuntimeUnreachable, FaultType::KubeletDown, FaultType::RuntimeListHung];
+    let faults =
+        faults.map(|kind| Fault { id: Fault::identity(kind, "n"), state: FaultState::Confirmed, ..fault(kind) });
+    for round in 0..2 {
+        let stands = [Tri::True, Tri::False, Tri::Unknown, Tri::False, Tri::True];
+        for (ready, at) in stands.into_iter().zip([0, 10, 50, 70, 90]) {
+            flaps.note_ready("n", &node(ready, round * 100 + at), secs(round * 100 + at));
+        }
+        flaps.note_report("n", &report(&faults), secs(round * 100 + 75));
+        flaps.note_report("n", &report(&[]), secs(round * 100 + 95));
+    }
+    assert_eq!(flaps.told(secs(200), wall(200)).remove("n").and_then(|told| told.flapping), None);
+    assert_eq!(flaps.0["n"].flap.unwrap().changes(), 4, "a reboot is two");
+}
+
+#[test]
+fn faults_of_one_cause_count_once_each_time_that_they_come() {
+    let mut flaps = Flaps::default();
+    let all: Vec<Fault> = (0..8)
+        .map(|n| Fault { id: format!("orphan-{n}"), state: FaultState::Confirmed, ..fault(FaultType::OrphanContainer) })
+        .collect();
+    for n in 0..3 {
+        flaps.note_report("n", &report(&all), secs(n * 300));
+        flaps.note_report("n", &report(&[]), secs(n * 300 + 200));
+    }
+    assert_eq!(flaps.0["n"].flap.unwrap().changes(), 2);
+}
+
+#[test]
+fn a_late_word_on_a_node_that_is_gone_leaves_the_history_of_the_new_one_alone() {
+    let mut flaps = Flaps::default();
+    let now = flap(&mut flaps, 0, 10, 30);
+    let old = ReportView { node_uid: Some("gone".into()), ..report(&[fault(FaultType::KubeletDown)]) };
+    flaps.note_report("n", &old, secs(now + 1));
+    assert!(flaps.told(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
+}
+
+/// A kubelet that cannot look at its pods for 200 of every 260 s.
+#[test]
+fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
+    let (mut flaps, mut now) = (Flaps::default(), 0);
+    let stalled = Fault { id: Fault::identity(FaultType::PlegStalled, "n"), ..fault(FaultType::PlegStalled) };
+    let seen = Fault { id: "hung".into(), state: FaultState::Confirmed, ..fault(FaultType::HungContainer) };
+    let stayed = |flaps: &mut Flaps, now, fault: &Fault| {
+        let fault = Fault { state: FaultState::Confirmed, ..fault.clone() };
+        flaps.told(secs(now), wall(now)).remove("n").map(|told| told.stayed(&fault).as_secs())
+    };
+    let mut sequence = 0;
+    for turn in 0..6 {
+        for (ready, faults, lasts) in [(Tri::False, vec![seen.clone()], 200), (Tri::True, vec![], 60)] {
+            let complaint = (ready == Tri::False).then_some(Complaint::PlegStalled);
+            flaps.note_ready("n", &NodeView { complaint, ..node(ready, now) }, secs(now));
+            for at in (now..now + lasts).step_by(20) {
+                sequence += 1;
+                let mut report = report(&faults);
+                report.heartbeat.as_mut().unwrap().sequence = sequence;
+                flaps.note_report("n", &report, secs(at));
+                // As our own writes bring it once more.
+                flaps.note_report("n", &report, secs(at + 19));
+            }
+            now += lasts;
+            if ready == Tri::False {
+                let want = if turn < 4 { Some(0) } else { Some((turn + 1) * 200) };
+                let got = stayed(&mut flaps, now, &stalled);
+                assert_eq!(got.filter(|got| *got > 0), want.filter(|want| *want > 0), "turn {turn}");
+            } else {
+                assert_eq!(stayed(&mut flaps, now, &stalled).unwrap_or(0), 0, "it is away");
+            }
+            assert_eq!(stayed(&mut flaps, now, &seen).unwrap_or(0) > 600, ready == Tri::False && turn >= 4, "{turn}");
+        }
+    }
+    assert_eq!(flaps.told(secs(now), wall(now))["n"].stayed, [], "neither is there");
 }

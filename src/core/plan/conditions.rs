@@ -27,10 +27,10 @@ pub(super) fn seen<'a>(facts: &NodeFacts<'_>) -> impl Iterator<Item = Seen<'a>> 
 }
 
 /// For how long the fault has been there as the rule sees it: one that asks for some reasons of a condition has not seen it
-/// while it had another one.
+/// while it had another one. On a node that flaps a fault that was away for a moment has not begun anew.
 pub(super) fn lasted(facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Duration {
     if seen.fault.kind != FaultType::NodeCondition {
-        return seen.lasted;
+        return facts.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
     }
     let same = facts.noticed.iter().filter(|noticed| noticed.id(facts.name) == seen.fault.id);
     let of_rule = same.flat_map(|noticed| &noticed.lasted).filter(|(asked, _)| rule.conditions.contains(asked));

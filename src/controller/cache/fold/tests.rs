@@ -192,3 +192,18 @@ fn sandboxes_that_were_made_since_end_a_start_whatever_the_node_says() {
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert_eq!(state.snapshot.reports["w1"].kubelet.unfinished, None);
 }
+
+#[test]
+fn nothing_is_kept_of_a_node_that_is_gone_whatever_its_probe_still_says() {
+    let (mut state, now) = (state(), Instant::now());
+    let mut sick = report(2, &json!({}));
+    let fault = json!([{"id": "down", "type": "KubeletDown", "severity": "High", "state": "Confirmed",
+        "subject": {"kind": "Kubelet"}, "message": "m", "firstSeen": BEGAN}]);
+    sick.status.get_or_insert_default().faults = serde_json::from_value(fault).unwrap();
+    node(1, BEGAN).fold(&mut state, now);
+    Node::forget("w1", &mut state);
+    sick.fold(&mut state, now);
+    assert!(format!("{:?}", state.flaps).contains("w1"));
+    NodeRuntimeHealth::forget("w1", &mut state);
+    assert!(!format!("{:?}", state.flaps).contains("w1"));
+}
