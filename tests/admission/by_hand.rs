@@ -97,7 +97,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     invalid(stan, cases, "a start by hand that is a dry run", &create(EPISODES, dry), "expected mode Enforce").await;
     let short = changed("by-hand-w11", |object| object["spec"]["wish"]["timeout"] = json!("10s"));
     invalid(stan, cases, "a start by hand for seconds", &create(EPISODES, short), "must be at least 1m").await;
-    let pid = changed("by-hand-w12", |object| object["spec"]["wish"]["action"] = json!("Reboot"));
+    let pid = changed("by-hand-w12", |object| object["spec"]["wish"]["action"] = json!("PowerOff"));
     invalid(stan, cases, "an action that is none", &create(EPISODES, pid), "Unsupported value").await;
 
     let path = format!("{EPISODES}/by-hand");
