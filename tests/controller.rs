@@ -516,6 +516,7 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
     replica.crash().await;
 }
 
+/// Told in NVIDIA/NVSentinel #121.
 #[tokio::test(start_paused = true)]
 async fn each_last_no_is_heard() {
     type Veto = (&'static str, fn(&World));

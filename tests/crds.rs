@@ -134,6 +134,7 @@ fn every_policy_in_the_repository_is_valid() {
     assert!(seen >= 6);
 }
 
+/// Told in NVIDIA/NVSentinel #1543.
 #[test]
 fn a_bare_policy_has_finite_limits() {
     let bare = policy(

@@ -76,3 +76,50 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
     let lacking: Vec<FaultType> = FaultType::ALL.into_iter().filter(|kind| !met.contains(kind)).collect();
     assert!(lacking.is_empty(), "{lacking:?}");
 }
+
+/// File of a test that docs/lessons.md names, and its function where it is one.
+fn test_file(name: &str) -> (String, Option<&str>) {
+    let Some((file, function)) = name.split_once("::") else { return (format!("tests/{name}.yaml"), None) };
+    let file = if file.starts_with("src/") || file.starts_with("testbed/") {
+        file.to_owned()
+    } else {
+        format!("tests/{file}")
+    };
+    (format!("{file}.rs"), Some(function))
+}
+
+/// What a test says of itself: the description of a timeline, or the comment before a function.
+fn says_of_itself(name: &str) -> String {
+    let (file, function) = test_file(name);
+    let text = document(&file);
+    let Some(function) = function else {
+        let read: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        return read["description"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let head =
+        lines.iter().position(|line| line.contains(&format!("fn {function}("))).unwrap_or_else(|| panic!("no {name}"));
+    let own: Vec<&str> =
+        lines[..head].iter().rev().copied().take_while(|l| l.starts_with("///") || l.starts_with("#[")).collect();
+    assert!(own.iter().any(|line| line.ends_with("test]") || line.contains("::test(")), "{name} is no test: {own:?}");
+    own.join(" ")
+}
+
+#[test]
+fn each_story_from_elsewhere_has_tests_that_name_it() {
+    let text = document("docs/lessons.md");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| [")).collect();
+    assert_eq!(rows.len(), 45, "the text says forty-five");
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [stories, happened, lesson, tests] = cells[..] else { panic!("not four cells: {row}") };
+        assert!(!happened.trim().is_empty() && !lesson.trim().is_empty(), "{row}");
+        let stories: Vec<&str> = stories.split("[").skip(1).filter_map(|link| Some(link.split_once(']')?.0)).collect();
+        let tests: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "nothing holds {stories:?}");
+        for (story, test) in stories.iter().flat_map(|story| tests.iter().map(move |test| (story, test))) {
+            let said = says_of_itself(test);
+            assert!(said.contains(story), "{test} does not name {story}: {said}");
+        }
+    }
+}

@@ -610,6 +610,7 @@ fn told(state: &State, next: Option<Action>) -> String {
 }
 
 /// Three controllers that follow each other, and two crashes: five terms.
+/// Told in kubereboot/kured #660.
 #[test]
 fn no_slot_is_spent_twice() {
     check(&Bed { lags: 2, timeouts: 2, ..Bed::new(3, 1, 5, BOTH) });

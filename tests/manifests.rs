@@ -319,6 +319,7 @@ fn grants(group: &str, resource: &str, verb: &str, namespace: &str, names: &[&st
     if names.is_empty() { vec![of("")] } else { names.iter().map(|name| of(name)).collect() }
 }
 
+/// Told in medik8s/poison-pill #65.
 #[test]
 fn the_controller_has_the_rights_its_calls_need_and_no_other() {
     let objects = render("default");

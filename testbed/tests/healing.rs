@@ -24,6 +24,7 @@ fn heals(acts: &[&str]) {
     assert!(demo::run(&options).unwrap(), "{}", std::fs::read_to_string(&options.report).unwrap());
 }
 
+/// Told in kubernetes-sigs/cluster-api #12711 and Azure/AKS #4507.
 #[test]
 fn incidents_on_a_real_node_are_healed_and_nothing_else_is_touched() {
     heals(&["hung-container", "leaked-shim", "orphan-nothing-runs", "hung-network-plugin"]);

@@ -23,6 +23,7 @@ const CONTAINERD: &str = "containerd.service";
 const HEALED: Duration = Duration::from_mins(8);
 const RUNS: Duration = Duration::from_mins(3);
 
+/// Told in Azure/AgentBaker #7443 and bottlerocket-os/bottlerocket #4721.
 #[test]
 fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
     if !rustix::process::geteuid().is_root() {

@@ -175,6 +175,7 @@ fn install(bed: &Bed, programs: &operator::Programs) {
     operator::wait(bed).unwrap();
 }
 
+/// Told in aws/eks-node-monitoring-agent #179.
 #[test]
 fn what_is_injected_into_real_nodes_is_named_and_taken_back() {
     if !rustix::process::geteuid().is_root() {

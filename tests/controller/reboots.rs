@@ -61,6 +61,7 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     replica.stop().await.unwrap();
 }
 
+/// Told in medik8s/self-node-remediation #258.
 #[tokio::test(start_paused = true)]
 async fn one_that_does_not_boot_is_not_ordered_again_and_people_are_told() {
     let world = world("5m");

@@ -25,6 +25,7 @@ fn mark(world: &World) -> Value {
     world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
 }
 
+/// Told in medik8s/poison-pill #65 and kubernetes-sigs/node-readiness-controller #292.
 #[tokio::test(start_paused = true)]
 async fn it_comes_and_goes_beside_the_taints_of_others() {
     let world = world();

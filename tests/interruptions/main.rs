@@ -66,6 +66,7 @@ spec:
         - {action: CleanupOrphans, attempts: 3, cooldown: 1s, verify: {for: 1s}}
 ";
 
+/// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
 fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
     let Some(bed) = up("interruptions") else { return };

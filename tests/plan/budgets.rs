@@ -159,6 +159,7 @@ fn an_episode_whose_node_is_gone_counts_in_every_zone() {
     assert_eq!(begun.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>(), ["a1", "c1"]);
 }
 
+/// Told in openshift/machine-api-operator #902.
 #[test]
 fn unhealthy_counts_what_the_design_says() {
     let mut world = World::new(
@@ -234,6 +235,7 @@ fn history_is_kept_within_limit_and_time() {
     assert!(world.episodes.is_empty());
 }
 
+/// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn names_are_never_used_again() {
     let mut world = World::sick(plugin(), Cure::Nothing, &[cont()]);

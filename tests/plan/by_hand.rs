@@ -346,6 +346,7 @@ fn one_fault_of_several_is_named_by_its_id() {
     assert_eq!((episode.faults.len(), &episode.faults[0].id), (1, &id));
 }
 
+/// Told in openkruise/kruise #2474.
 #[test]
 fn it_waits_for_the_episode_that_has_the_node_and_no_second_one_waits_with_it() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);

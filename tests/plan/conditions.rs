@@ -85,6 +85,7 @@ fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
     assert_eq!(reasons(plans.last().unwrap()), [HoldReason::RecentlyFailed]);
 }
 
+/// Told in aws/eks-node-monitoring-agent #39.
 #[test]
 fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons() {
     let mut patient = asks("r", &["DockerHung", "TaskHung"], &[notify()]);
@@ -129,6 +130,7 @@ fn gone_for_a_moment_it_is_counted_from_anew() {
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
+/// Told in kubernetes-sigs/node-readiness-controller #357.
 #[test]
 fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
     let fresh = || {

@@ -60,6 +60,7 @@ fn a_round_follows_only_after_a_while_and_says_what_is_left() {
     assert!(drained(&world).message.starts_with("10 pod(s) left; on their way out: "), "{}", drained(&world).message);
 }
 
+/// Told in kubernetes-sigs/karpenter #2042.
 #[test]
 fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 4);
@@ -148,6 +149,7 @@ fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
     assert!(world.nodes["n1"].view.unschedulable, "and stays theirs");
 }
 
+/// Told in planetlabs/draino #17.
 #[test]
 fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
     let stops: [fn(&mut World); 3] = [

@@ -8,6 +8,7 @@ use nrh::core::snapshot::Slot;
 use crate::samples::{cont, hung, kill, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
+/// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
@@ -100,6 +101,7 @@ fn a_node_that_is_gone_ends_its_episode() {
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
 }
 
+/// Told in openshift/enhancements #834.
 #[test]
 fn somebody_elses_mark_is_left_alone() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);

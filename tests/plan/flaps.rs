@@ -49,6 +49,7 @@ fn flapping(world: &World) -> Vec<FaultType> {
     world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
 }
 
+/// Told in kubernetes/kubernetes #97362.
 #[test]
 fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     let mut world = World::new(&[asks(&[notify()])], &["n1"]);

@@ -145,6 +145,7 @@ fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
     assert!(world.did().contains(&"notify"));
 }
 
+/// Told in NVIDIA/NVSentinel #1857.
 #[test]
 fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
     let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);

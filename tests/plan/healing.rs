@@ -196,6 +196,7 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     assert_eq!(plan.policies["p"].blocked.as_ref().unwrap().0, HoldReason::InFlightLimit);
 }
 
+/// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn a_new_fault_joins_the_open_episode() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);

@@ -109,6 +109,7 @@ fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
     assert!(episode.message.contains("kept cordoned until"), "{}", episode.message);
 }
 
+/// Told in kubernetes-sigs/cluster-api #9398.
 #[test]
 fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
     let mut world = contained(&[kept(Duration::from_mins(90)), notify()]);

@@ -127,6 +127,7 @@ fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
     assert_eq!(record(&world).state, StepState::Failed, "it has booted, and the fault is still there");
 }
 
+/// Told in medik8s/node-healthcheck-operator #274.
 #[test]
 fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_counts_for_nothing() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
@@ -154,6 +155,7 @@ fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_cou
     assert_eq!(record(&world).state, StepState::Succeeded);
 }
 
+/// Told in NVIDIA/NVSentinel #1808.
 #[test]
 fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     let mut world = sick(&[cordon(), reboot(), reboot(), notify()]);
@@ -377,6 +379,7 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
 }
 
+/// Told in NVIDIA/NVSentinel #1543.
 #[test]
 fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_the_history_is() {
     let mut world = World::sick(silent(), Cure::Nothing, &[cordon(), reboot()]);

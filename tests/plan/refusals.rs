@@ -12,6 +12,7 @@ use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today
 use crate::world::{Cure, World, acts, reasons, secs};
 
 /// Everything that says no to a fault that is healed otherwise, and the reason it gives.
+/// Told in kubereboot/kured #976.
 #[test]
 fn every_doubt_holds() {
     type Doubt = (&'static str, HoldReason, fn(&mut Snapshot));
@@ -122,6 +123,7 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
     assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
 }
 
+/// Told in medik8s/self-node-remediation #110.
 #[test]
 fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
     let mut world =

@@ -53,6 +53,7 @@ fn never_by_a_job_even_where_one_could_start() {
     assert_eq!((order.action, order.restart), (NodeAction::RestartRuntime, Some(with)));
 }
 
+/// Told in kubernetes/kubernetes #115491.
 #[test]
 fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
     for (safe, careless, acted) in [
@@ -123,6 +124,7 @@ fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
     );
 }
 
+/// Told in bottlerocket-os/bottlerocket #4721.
 #[test]
 fn of_both_the_runtime_comes_first() {
     let ladder = [kubelet(), runtime(), notify()];

@@ -98,6 +98,7 @@ fn it_comes_off_however_the_episode_ends() {
     }
 }
 
+/// Told in kubernetes-sigs/node-readiness-controller #382.
 #[test]
 fn what_a_lost_episode_has_left_is_taken_off() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);

@@ -79,6 +79,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    /// Told in NVIDIA/NVSentinel #1280.
     #[test]
     fn a_report_from_before_our_start_is_never_fresh_until_the_next_heartbeat() {
         let (mut node, now) = (Arrivals::default(), Instant::now() + secs(1000));

@@ -264,6 +264,7 @@ mod tests {
         assert!(systemd.acts().is_empty());
     }
 
+    /// Told in kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
     #[tokio::test]
     async fn a_restart_is_waited_for_until_its_own_job_ends() {
         for result in ["done", "failed", "timeout", "dependency"] {

@@ -227,6 +227,7 @@ mod tests {
         version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
     }
 
+    /// Told in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
     #[test]
     fn what_the_probe_lacks_is_not_the_runtimes_fault() {
         use NamedBy::{Flag, Kubelet, Nobody};

@@ -273,6 +273,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
     .await;
 }
 
+/// Told in kubereboot/kured #976.
 #[tokio::test]
 async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();

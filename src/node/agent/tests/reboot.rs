@@ -71,6 +71,7 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
     daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActingDisabled, "switched off");
 }
 
+/// Told in NVIDIA/NVSentinel #1387.
 #[tokio::test]
 async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     let daemons = silent_runtime();

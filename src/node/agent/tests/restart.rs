@@ -144,6 +144,7 @@ async fn a_kubelet_that_is_gone_is_started_once() {
     assert_eq!(daemons.systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
 }
 
+/// Told in kubernetes/node-problem-detector #444.
 #[tokio::test]
 async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or_young_is_not() {
     let daemons = Daemons::of_kubelet(unit("active", "running"));
