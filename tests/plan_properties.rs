@@ -1,5 +1,5 @@
 //! The decision: one rule after the other, and what holds whatever happens. `PROPTEST_CASES` sets how many
-//! random worlds are tried.
+//! random worlds are tried of each kind; without it 10,000 are for the rules, and fewer for what takes longer to tell.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "plan/answers.rs"]
@@ -46,6 +46,8 @@ mod samples;
 mod storms;
 #[path = "plan/taints.rs"]
 mod taints;
+#[path = "plan/told.rs"]
+mod told;
 #[path = "plan/trials.rs"]
 mod trials;
 #[path = "plan/windows.rs"]

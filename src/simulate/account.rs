@@ -85,7 +85,7 @@ pub struct Account {
 
 impl Account {
     /// Something that the timeline itself says.
-    pub(super) fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
+    pub fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
         self.line(at, node, None, What::Happens, message);
     }
 
@@ -101,7 +101,7 @@ impl Account {
     }
 
     /// Notes what is new after a pass.
-    pub(super) fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
+    pub fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
         self.policies(at, plan);
         self.episodes(at, world);
         self.marks(at, world);

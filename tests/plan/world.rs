@@ -1,6 +1,7 @@
 //! The small world of `nrh::simulate`, and a controller in it that may crash between any two effects.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use nrh::core::snapshot::Snapshot;
 use nrh::simulate::world::{self, describe};
 
 use crate::samples::{policy, rule};
+use crate::told;
 
 pub use crate::samples::secs;
 pub use nrh::simulate::world::{Cure, Sickness, WorldNode};
@@ -25,8 +27,17 @@ pub struct Chaos {
     pub failing: BTreeSet<usize>,
 }
 
-#[derive(Clone, Debug)]
+/// Shown as what it begins with: its policies, its nodes and the limit of them all.
+#[derive(Clone)]
 pub struct World(world::World);
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies: Vec<String> = self.policies.iter().map(told::policy).collect();
+        let nodes: Vec<&String> = self.nodes.keys().collect();
+        write!(f, "nodes {nodes:?}, maxInFlight of all {}; {}", self.ceiling, policies.join("; "))
+    }
+}
 
 impl Deref for World {
     type Target = world::World;
