@@ -16,6 +16,8 @@ mod matching;
 mod orders;
 #[path = "controller/reboots.rs"]
 mod reboots;
+#[path = "controller/requests.rs"]
+mod requests;
 #[path = "controller/taints.rs"]
 mod taints;
 

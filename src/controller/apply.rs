@@ -24,10 +24,13 @@ mod act;
 mod drain;
 mod episode;
 mod hand_off;
+mod lately;
 mod reboot;
 mod recheck;
 mod taint;
 mod wish;
+
+pub use lately::Lately;
 
 /// Most chains that run at the same time.
 const CHAINS: usize = 8;
@@ -127,6 +130,8 @@ pub struct Applier {
     pub metrics: Arc<Metrics>,
     /// Image of the Jobs.
     pub image: String,
+    /// What was read or written a moment ago.
+    pub lately: Lately,
 }
 
 impl Applier {

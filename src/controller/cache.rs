@@ -93,6 +93,8 @@ pub struct EpisodeRow {
     pub conditions: Vec<Condition>,
     /// Whether it carries our finalizer.
     pub finalizer: bool,
+    /// Whether it carries others' as well.
+    pub others_finalizers: bool,
 }
 
 /// A DaemonSet as far as its pods may be suspects.

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::Applier;
+use super::apply::{Applier, Lately};
 use super::cache::{Cache, suspects, watches};
 use super::calls::Calls;
 use super::clock::Clock;
@@ -140,6 +140,7 @@ impl Controller {
             events: told,
             metrics,
             image,
+            lately: Lately::default(),
         };
         let decider = Decider::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());

@@ -118,8 +118,10 @@ impl Applier {
         let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let api = self.calls.act::<NodeRemediation>();
         let what = || format!("writing the status of NodeRemediation {}", episode.name);
+        let sent = Instant::now();
         match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
             Ok(written) => {
+                self.lately.wrote(sent, &written);
                 written.fold(&mut self.cache.lock(), Instant::now());
                 if let Some(operation) = episode.awaiting().filter(|_| !has_asked) {
                     let how = episode.approve_command(operation);
@@ -191,18 +193,21 @@ impl Applier {
 
     /// Takes our finalizer off episodes that hold nothing any more; a crash may have left it.
     pub async fn free_finished(&self) -> usize {
-        let finished: Vec<(String, String)> = {
+        let finished: Vec<(String, String, bool)> = {
             let state = self.cache.lock();
             let rows = state.episodes.iter().filter(|(_, row)| row.finalizer);
             rows.filter_map(|(name, _)| state.snapshot.episodes.get(name))
                 .filter(|episode| !episode.is_live() && !is_awaited(&state.snapshot, episode, self.clock.now()))
-                .filter_map(|episode| Some((episode.name.clone(), episode.identity.clone()?.1)))
+                .filter_map(|episode| {
+                    let shared = state.episodes.get(&episode.name).is_none_or(|row| row.others_finalizers);
+                    Some((episode.name.clone(), episode.identity.clone()?.1, shared))
+                })
                 .take(16)
                 .collect()
         };
         let mut freed = 0;
-        for (name, version) in finished {
-            match self.free(&name, &version).await {
+        for (name, version, shared) in finished {
+            match self.free(&name, version, shared).await {
                 Ok(()) => freed += 1,
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
@@ -214,12 +219,17 @@ impl Applier {
         freed
     }
 
-    async fn free(&self, name: &str, version: &str) -> Result<(), CallError> {
+    /// Takes our finalizer off; with the version, the list that is written is the one that was read.
+    async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
         let api = self.calls.act::<NodeRemediation>();
-        // Others' finalizers stay: with the version, the list that we write is the one that we read.
-        let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
-        let rest: Vec<&String> = read.finalizers().iter().filter(|f| f.as_str() != FINALIZER).collect();
-        let version = read.resource_version().unwrap_or_else(|| version.to_owned());
+        let (version, rest) = if shared {
+            // Which ones others have put there is not kept, and they stay.
+            let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
+            let rest = read.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
+            (read.resource_version().unwrap_or(version), rest)
+        } else {
+            (version, Vec::<String>::new())
+        };
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": rest}});
         let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let what = || format!("freeing NodeRemediation {name}");

@@ -1,4 +1,5 @@
-//! The last look before an act: everything that may say no is read again, live, not from the cache.
+//! The last look before an act: everything that may say no is read again, live, not from the cache of the watches; an answer of the
+//! last quarter of a second counts as live.
 
 use std::time::Duration;
 
@@ -102,13 +103,12 @@ impl Applier {
     ) -> Result<Read, ApplyError> {
         let calls = &self.calls;
         let (nodes, reports) = (calls.read::<Node>(), calls.read::<NodeRuntimeHealth>());
-        let (policies, episodes) = (calls.read::<RemediationPolicy>(), calls.read::<NodeRemediation>());
         let all = async {
             Ok(futures::try_join!(
                 bounded_opt(|| format!("reading Node {node}"), nodes.get(node)),
                 bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
-                bounded_opt(|| format!("reading RemediationPolicy {policy}"), policies.get(policy)),
-                bounded_opt(|| format!("reading NodeRemediation {episode}"), episodes.get(episode)),
+                self.lately.policy(calls, policy),
+                self.lately.episode(calls, episode),
             )?)
         };
         let ((node, report, policy, episode), pod) = futures::try_join!(all, self.read_pod(pod))?;

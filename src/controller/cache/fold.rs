@@ -240,6 +240,7 @@ impl Folds for NodeRemediation {
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         let row = EpisodeRow {
             finalizer: finalizers.iter().any(|finalizer| finalizer == FINALIZER),
+            others_finalizers: finalizers.iter().any(|finalizer| finalizer != FINALIZER),
             conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
         };
         state.episodes.insert(key.to_owned(), row);

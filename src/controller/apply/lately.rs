@@ -1,0 +1,92 @@
+//! What the API server has answered a moment ago: as live as a call made now whose answer takes that long, and one call less.
+//!
+//! Many nodes are acted on by one policy at the same time, and the last look before each act asks for that policy; and the write
+//! that has reserved a step answers with the very episode that the last look would ask for next.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use tokio::time::{Instant, timeout};
+
+use crate::api::{NodeRemediation, RemediationPolicy};
+use crate::controller::calls::{CallError, Calls, DEADLINE, bounded_opt};
+
+/// How old an answer may be, counted from before its call was sent: no older than that of a call on a busy server.
+const FRESH: Duration = Duration::from_millis(250);
+/// Most policies that are remembered: more than any cluster should have.
+const POLICIES: usize = 256;
+
+/// One policy, asked for by one at a time.
+type Slot = Arc<tokio::sync::Mutex<Option<(Instant, RemediationPolicy)>>>;
+
+/// Answers of the last moment.
+#[derive(Debug, Default)]
+pub struct Lately {
+    policies: Mutex<BTreeMap<String, Slot>>,
+    episodes: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
+}
+
+impl Lately {
+    /// The policy as it stands now. Who asks while another asks waits for that answer, and takes it where it is fresh enough;
+    /// that there is none, or no answer, is nobody else's answer.
+    ///
+    /// # Errors
+    /// No answer within the deadline of a call, the time in which another one was waited for included.
+    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<RemediationPolicy>, CallError> {
+        let what = || format!("reading RemediationPolicy {name}");
+        timeout(DEADLINE, self.ask(calls, name, what))
+            .await
+            .unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
+    }
+
+    async fn ask(
+        &self,
+        calls: &Calls,
+        name: &str,
+        what: impl FnOnce() -> String + Send,
+    ) -> Result<Option<RemediationPolicy>, CallError> {
+        let slot = self.slot(name);
+        let mut known = slot.lock().await;
+        let now = Instant::now();
+        if let Some((_, policy)) = known.as_ref().filter(|(asked, _)| is_fresh(*asked, now)) {
+            return Ok(Some(policy.clone()));
+        }
+        *known = None;
+        let api = calls.read::<RemediationPolicy>();
+        let found = bounded_opt(what, api.get(name)).await?;
+        *known = found.clone().map(|policy| (now, policy));
+        Ok(found)
+    }
+
+    /// What a write of ours that was sent then was answered with.
+    pub fn wrote(&self, sent: Instant, episode: &NodeRemediation) {
+        let mut episodes = self.episodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        episodes.retain(|_, (sent, _)| is_fresh(*sent, now));
+        episodes.insert(episode.name_any(), (sent, episode.clone()));
+    }
+
+    /// The episode as it stands now. A write's answer serves once: who looks again, since the first look led to nothing, asks anew.
+    pub async fn episode(&self, calls: &Calls, name: &str) -> Result<Option<NodeRemediation>, CallError> {
+        let written = self.episodes.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        if let Some((_, episode)) = written.filter(|(sent, _)| is_fresh(*sent, Instant::now())) {
+            return Ok(Some(episode));
+        }
+        let api = calls.read::<NodeRemediation>();
+        bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await
+    }
+
+    fn slot(&self, name: &str) -> Slot {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        if policies.len() >= POLICIES && !policies.contains_key(name) {
+            policies.clear();
+        }
+        Arc::clone(policies.entry(name.to_owned()).or_default())
+    }
+}
+
+fn is_fresh(asked: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(asked) < FRESH
+}
