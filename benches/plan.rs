@@ -111,6 +111,7 @@ fn policy() -> Policy {
             max_unhealthy: Amount::Percent(30),
             max_in_flight: Amount::Count(5),
             per_topology: Vec::new(),
+            per_fault: Vec::new(),
             per_node: NodeLimit::default(),
             storm: StormLimit::default(),
         },

@@ -11,7 +11,7 @@
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -259,7 +259,7 @@ impl Bed {
         let unpaid: Vec<usize> = slots.unpaid().iter().map(|name| index(name)).collect();
         for node in order.iter().copied().filter(|node| unpaid.contains(node)) {
             if !self.rules.unpaid || slots.refuse(POLICY, bounds).is_none() {
-                slots.take(&name(node), taken(node), Mode::Enforce);
+                slots.take(&name(node), taken(node), BTreeSet::new(), Mode::Enforce);
             } else {
                 chains[node] = vec![Call::Close(Standing::Reserved)];
             }
@@ -277,7 +277,7 @@ impl Bed {
                         && slots.unseen_episode(&format!("n{node}"), &name).is_none()
                         && (slots.has(&name) || slots.refuse(POLICY, bounds).is_none()) =>
                 {
-                    slots.take(&name, taken(node), Mode::Enforce);
+                    slots.take(&name, taken(node), BTreeSet::new(), Mode::Enforce);
                     chains[node] = vec![Call::Open, Call::Act, Call::Record];
                 }
                 _ => {}

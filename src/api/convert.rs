@@ -18,8 +18,8 @@ use crate::core::foreign::{self, Asked};
 use crate::core::node_condition::NodeCondition;
 use crate::core::order::is_service;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, History, Keep, Limits, Mode, Namespaces, NodeLimit, Policy,
-    Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, History, Keep, Limits, Mode, Namespaces, NodeLimit,
+    Policy, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
 use crate::core::window::Window;
 use crate::core::wish::OpenWish;
@@ -82,6 +82,26 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
                     &format!("limits.perTopology[{i}].maxInFlight"),
                     &mut errors,
                 ),
+            })
+            .collect(),
+        per_fault: spec
+            .limits
+            .per_fault
+            .iter()
+            .enumerate()
+            .map(|(i, limit)| {
+                if limit.faults.is_empty() {
+                    errors
+                        .push(format!("limits.perFault[{i}].faults: expected at least one kind of fault, found none"));
+                }
+                FaultLimit {
+                    faults: limit.faults.iter().copied().collect(),
+                    max_in_flight: amount(
+                        limit.max_in_flight,
+                        &format!("limits.perFault[{i}].maxInFlight"),
+                        &mut errors,
+                    ),
+                }
             })
             .collect(),
     };

@@ -16,7 +16,9 @@ mod limits;
 mod taint;
 
 pub use drain::Drain;
-pub use limits::{IntOrPercent, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit};
+pub use limits::{
+    IntOrPercent, PolicyFaultLimit, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit,
+};
 pub use taint::Taint;
 
 use super::duration::HumanDuration;

@@ -7,16 +7,22 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::episode::{Episode, since};
+use super::fault::FaultType;
 use super::held::HoldReason;
 use super::policy::Mode;
 use super::snapshot::{Ledger, Slot};
+
+/// The kinds of fault that an episode deals with, healed ones too: they may come back while it runs.
+pub type Kinds = BTreeSet<FaultType>;
 
 /// The slots of one pass.
 #[derive(Debug)]
 pub struct Slots {
     stored: Option<Ledger>,
     taken: BTreeMap<String, Slot>,
-    simulated: Vec<Slot>,
+    simulated: Vec<(Slot, Kinds)>,
+    /// The kinds of fault of the episodes that hold a slot. One that nobody can see (yet) has none here: it may be for any.
+    kinds: BTreeMap<String, Kinds>,
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
     ceiling: u32,
@@ -45,7 +51,7 @@ impl Slots {
         lag: Duration,
     ) -> Self {
         let mut slots = BTreeMap::new();
-        let (mut waiting, mut unpaid) = (BTreeSet::new(), Vec::new());
+        let (mut waiting, mut unpaid, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
         for (name, slot) in stored.iter().flat_map(|ledger| &ledger.slots) {
             if !episodes.contains_key(name) && since(now, slot.taken_at) < lag {
                 waiting.insert(name.clone());
@@ -66,11 +72,12 @@ impl Slots {
                 let taken_at = slot.map_or(episode.opened_at, |slot| slot.taken_at);
                 let slot = Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at };
                 slots.insert(name.clone(), slot);
+                kinds.insert(name.clone(), episode.kinds());
             }
         }
         unpaid.sort_unstable();
         let unpaid = unpaid.into_iter().map(|(_, name)| name).collect();
-        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), waiting, unpaid, ceiling }
+        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), kinds, waiting, unpaid, ceiling }
     }
 
     /// Whether there is a ledger to spend from.
@@ -108,8 +115,9 @@ impl Slots {
     }
 
     /// Notes that a simulated episode would hold a slot now.
-    pub fn simulate(&mut self, node: &str, policy: &str, taken_at: Timestamp) {
-        self.simulated.push(Slot { node: node.to_owned(), policy: policy.to_owned(), taken_at });
+    pub fn simulate(&mut self, episode: &Episode) {
+        let (node, policy) = (episode.node.clone(), episode.policy.clone());
+        self.simulated.push((Slot { node, policy, taken_at: episode.opened_at }, episode.kinds()));
     }
 
     /// Episodes of this policy in flight; a dry run counts what it simulates.
@@ -119,8 +127,27 @@ impl Slots {
 
     /// Nodes on which episodes of this policy are in flight; a dry run counts what it simulates.
     pub fn nodes_in_flight<'s>(&'s self, policy: &'s str, mode: Mode) -> impl Iterator<Item = &'s str> {
-        let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun);
+        let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun).map(|(slot, _)| slot);
         self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
+    }
+
+    /// Episodes of this policy in flight on other nodes than `node` that deal with a fault of one of these kinds, or may; a dry run
+    /// counts what it simulates.
+    pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, node: &str) -> u32 {
+        let is_other = |slot: &Slot| slot.policy == policy && slot.node != node;
+        let taken = self.taken.iter().filter(|(name, slot)| {
+            is_other(slot) && self.kinds.get(*name).is_none_or(|kinds| !kinds.is_disjoint(faults))
+        });
+        let simulated = self
+            .simulated
+            .iter()
+            .filter(|(slot, kinds)| mode == Mode::DryRun && is_other(slot) && !kinds.is_disjoint(faults));
+        u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
+    }
+
+    /// A fault of this kind has joined an episode.
+    pub fn joins(&mut self, episode: &str, kind: FaultType) {
+        self.kinds.entry(episode.to_owned()).or_default().insert(kind);
     }
 
     fn all(&self, mode: Mode) -> usize {
@@ -153,13 +180,14 @@ impl Slots {
 
     /// Takes a slot for a new episode. Ask [`Self::refuse`] first. A slot that was taken before an episode that
     /// could not be created is taken anew: for how long it may go unseen counts from now.
-    pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
+    pub fn take(&mut self, episode: &str, slot: Slot, kinds: Kinds, mode: Mode) {
         match mode {
             Mode::Enforce => {
                 self.waiting.remove(episode);
+                self.kinds.insert(episode.to_owned(), kinds);
                 self.taken.insert(episode.to_owned(), slot);
             }
-            Mode::DryRun => self.simulated.push(slot),
+            Mode::DryRun => self.simulated.push((slot, kinds)),
         }
     }
 

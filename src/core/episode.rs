@@ -6,6 +6,7 @@ mod hand_off;
 mod naming;
 mod step;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -242,6 +243,11 @@ impl Episode {
         let is = self.phase == Phase::Cancelled && self.message.starts_with(STOPPED_BY_A_PERSON);
         let at = self.finished_at.filter(|_| is)?;
         Some(Stopped { episode: self.name.clone(), message: self.message.clone(), at })
+    }
+
+    /// The kinds of fault that it deals with, healed ones too: they may come back while it runs.
+    pub fn kinds(&self) -> BTreeSet<FaultType> {
+        self.faults.iter().map(|fault| fault.kind).collect()
     }
 
     /// Whether it has the node: a step may follow in it, or its undo is being done.

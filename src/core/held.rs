@@ -40,6 +40,8 @@ pub enum HoldReason {
     InFlightLimit,
     /// As many episodes run on nodes of the same zone, rack or pool as the policy allows.
     TopologyLimit,
+    /// As many episodes run for faults of these kinds as the policy allows.
+    FaultLimit,
     /// The node was acted on as often as the policy allows within some time.
     NodeLimit,
     /// Many nodes have the same new fault: one cause is more likely than many sick nodes.

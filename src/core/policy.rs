@@ -191,6 +191,15 @@ pub struct TopologyLimit {
     pub max_in_flight: Amount,
 }
 
+/// A bound for some kinds of fault together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultLimit {
+    /// The kinds.
+    pub faults: BTreeSet<FaultType>,
+    /// Episodes with such a fault that may run at the same time.
+    pub max_in_flight: Amount,
+}
+
 /// A bound for each node by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
@@ -230,6 +239,8 @@ pub struct Limits {
     pub max_in_flight: Amount,
     /// The same in each zone, rack or pool.
     pub per_topology: Vec<TopologyLimit>,
+    /// The same for some kinds of fault.
+    pub per_fault: Vec<FaultLimit>,
     /// How often a node may be acted on.
     pub per_node: NodeLimit,
     /// What counts as a storm.

@@ -5,7 +5,7 @@ use nrh::core::fault::{FaultType, Severity};
 use nrh::core::narrow::{Answer, Around};
 use nrh::core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Amount, Mode, Namespaces, NodeLimit, TopologyLimit};
+use nrh::core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh::core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
@@ -143,6 +143,67 @@ fn each_zone_has_a_budget_of_its_own() {
 
     assert_eq!(begun(&in_zones(Amount::Percent(67))), ["a1", "a2", "b1", "c1"], "two of three, one of one, one of two");
     assert!(begun(&in_zones(Amount::Percent(0))).is_empty());
+}
+
+/// Three nodes with an orphan, one with a hung container; of orphans `most` at a time.
+fn with_orphans(most: u32) -> World {
+    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::CleanupOrphans)])]);
+    let faults = [FaultType::OrphanContainer, FaultType::LeakedShim].into();
+    policy.limits.per_fault = vec![FaultLimit { faults, max_in_flight: Amount::Count(most) }];
+    policy.limits.max_in_flight = Amount::Count(6);
+    policy.limits.storm.nodes = Amount::Count(100);
+    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1"]);
+    for node in ["a1", "a2", "a3"] {
+        world.infect(node, fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
+    }
+    world.infect("b1", hung("log"), Cure::Cont);
+    world
+}
+
+#[test]
+fn some_kinds_of_fault_have_a_budget_of_their_own() {
+    let mut world = with_orphans(1);
+    assert_eq!(begun(&world), ["a1", "b1"]);
+    let held = world.pass().held;
+    let told: Vec<&str> = held.iter().filter(|h| h.reason == HoldReason::FaultLimit).map(|h| h.node.as_str()).collect();
+    assert_eq!(told, ["a2", "a3"]);
+    let said = "1 episode(s) of policy p in flight for OrphanContainer or LeakedShim, maxInFlight for it is 1";
+    assert!(held.iter().any(|h| h.message.contains(said)), "{held:#?}");
+    world.run(secs(600));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
+    assert_eq!(begun(&with_orphans(0)), ["b1"]);
+    assert_eq!(begun(&with_orphans(2)), ["a1", "a2", "b1"]);
+}
+
+#[test]
+fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_episode_but_the_other_faults_are_healed() {
+    let mut world = with_orphans(1);
+    // Another of them on the node that has one is the same episode's.
+    world.infect("a1", fault(FaultType::LeakedShim, "y"), Cure::Cleanup);
+    world.pass();
+    world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
+    let held = world.pass().held;
+    assert!(held.iter().any(|h| h.node == "b1" && h.reason == HoldReason::FaultLimit), "{held:#?}");
+    let kinds = |world: &World, node: &str| {
+        let open = world.episodes.values().find(|episode| episode.node == node && episode.is_open());
+        open.map(|episode| episode.kinds().len())
+    };
+    assert_eq!((kinds(&world, "a1"), kinds(&world, "b1")), (Some(2), Some(1)));
+    world.run(secs(900));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "each has its turn: {:?}", world.did());
+}
+
+#[test]
+fn an_episode_that_nobody_can_see_may_be_for_any_kind() {
+    let mut world = with_orphans(1);
+    let mut snapshot = world.snapshot();
+    world.pass();
+    snapshot.ledger.clone_from(&world.ledger);
+    for node in ["a1", "b1"] {
+        snapshot.nodes.remove(node);
+        snapshot.reports.remove(node);
+    }
+    assert!(acts(&plan(&snapshot, &world.settings)).is_empty(), "begun beside what nobody can see");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use nrh::core::narrow::PodSeen;
 use nrh::core::order::{NodeAction, Restart};
 use nrh::core::plan::{Effect, Operation, Plan, plan};
 use nrh::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, NodeLimit, OnFailure, Policy, Requirement, Selector,
-    Step, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, Keep, Mode, NodeLimit, OnFailure, Policy,
+    Requirement, Selector, Step, TopologyLimit,
 };
 use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
@@ -361,8 +361,9 @@ fn worlds() -> impl Strategy<Value = World> {
     let bad = prop::sample::select(vec![50_u32, 75, 100]);
     let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
     let narrow = prop::option::weighted(0.3, Just(NOT_DB));
-    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts, narrow).prop_map(
-        |(ladder, most, ceiling, bad, zones, acts, narrow)| {
+    let rare = prop::option::weighted(0.4, 0_u32..3);
+    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts, narrow, rare).prop_map(
+        |(ladder, most, ceiling, bad, zones, acts, narrow, rare)| {
             let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
             let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
             policy.rules[0].narrow.pods = narrow.map(|value| Selector(vec![other(value)]));
@@ -374,6 +375,9 @@ fn worlds() -> impl Strategy<Value = World> {
                 .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
                 .into_iter()
                 .collect();
+            let kinds = [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::NodeCondition];
+            let few = |most| FaultLimit { faults: kinds.into(), max_in_flight: Amount::Count(most) };
+            policy.limits.per_fault = rare.map(few).into_iter().collect();
             if let Some((acts, within)) = acts {
                 policy.limits.per_node = NodeLimit { acts, within: secs(within) };
             }
@@ -679,6 +683,10 @@ fn check_world(world: &World) {
             let here = open.iter().filter(|episode| zone(episode) == place).count();
             assert!(here <= usize::try_from(limit.max_in_flight.of(2)).unwrap(), "{here} in zone {place}");
         }
+    }
+    for limit in &world.policies[0].limits.per_fault {
+        let such = open.iter().filter(|episode| !episode.kinds().is_disjoint(&limit.faults)).count();
+        assert!(such <= usize::try_from(limit.max_in_flight.of(4)).unwrap(), "{such} for {:?}", limit.faults);
     }
     check_hand_offs(world);
     check_drains(world);

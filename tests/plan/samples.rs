@@ -237,6 +237,7 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
             max_unhealthy: Amount::Percent(100),
             max_in_flight: Amount::Count(5),
             per_topology: Vec::new(),
+            per_fault: Vec::new(),
             per_node: NodeLimit::default(),
             storm: StormLimit::default(),
         },

@@ -64,6 +64,9 @@ pub fn policy(policy: &Policy) -> String {
     for zone in &limits.per_topology {
         let _ = write!(line, ", {} of a {}", amount(zone.max_in_flight), zone.key);
     }
+    for few in &limits.per_fault {
+        let _ = write!(line, ", {} of {:?}", amount(few.max_in_flight), few.faults);
+    }
     let node = &limits.per_node;
     let _ = write!(line, ", {} acts a node within {}s", node.acts, node.within.as_secs());
     line

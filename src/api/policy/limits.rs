@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::api::HumanDuration;
+use crate::core::fault::FaultType;
 
 /// How much may happen at once.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -23,6 +24,10 @@ pub struct PolicyLimits {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_topology: Vec<PolicyTopologyLimit>,
+    /// The same for some kinds of fault. At most 8; all of them hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub per_fault: Vec<PolicyFaultLimit>,
     /// How often one node may be acted on.
     #[serde(default)]
     pub per_node: PolicyNodeLimit,
@@ -99,6 +104,18 @@ pub struct PolicyTopologyLimit {
     pub max_in_flight: IntOrPercent,
 }
 
+/// How many nodes may be dealt with at the same time for faults of some kinds.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PolicyFaultLimit {
+    /// Kinds of fault, counted together. 1 to 16.
+    #[schemars(length(min = 1, max = 16))]
+    pub faults: Vec<FaultType>,
+    /// Episodes with such a fault that may run at the same time: a number, or a percent of the selected nodes (rounded down, but
+    /// at least 1; 0 and 0% mean none).
+    pub max_in_flight: IntOrPercent,
+}
+
 const fn default_max_unhealthy() -> IntOrPercent {
     IntOrPercent::Percent(30)
 }
@@ -114,6 +131,7 @@ impl Default for PolicyLimits {
             max_unhealthy: default_max_unhealthy(),
             max_in_flight: default_max_in_flight(),
             per_topology: Vec::new(),
+            per_fault: Vec::new(),
             per_node: PolicyNodeLimit::default(),
             storm: PolicyStorm::default(),
         }

@@ -8,19 +8,27 @@ use super::turn::Turn;
 use super::{
     Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, reboot, refused, steps,
 };
+use crate::core::budget::Slots;
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
-use crate::core::fault::FaultState;
+use crate::core::fault::{FaultState, FaultType};
 use crate::core::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
 
 /// Takes the episode as far as it goes now.
-pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payment: &Payment, wake: &mut Wake) -> Turn {
+pub(super) fn take(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    episode: &Episode,
+    payment: &Payment,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Turn {
     let mut turn = Turn::new(episode.clone());
     hand_off::note_uncordon(ctx, facts, &mut turn.episode);
     if !episode.phase.is_final() {
         match (ending::must_end(ctx, facts, &turn.episode), payment, ending::policy_of(ctx, episode)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
             (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
-            (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, payment, wake),
+            (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
             (None, _, None) => {}
         }
     }
@@ -31,7 +39,14 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payme
     turn
 }
 
-fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, payment: &Payment, wake: &mut Wake) {
+fn go_on(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    (payment, slots): (&Payment, &mut Slots),
+    wake: &mut Wake,
+) {
     steps::move_on(ctx, facts, policy, turn, payment, wake);
     mark_healed(ctx, facts, &mut turn.episode);
     if turn.episode.phase.is_final() {
@@ -45,7 +60,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
             }
             return;
         }
-        join(ctx, facts, policy, turn, wake);
+        join(ctx, facts, policy, turn, slots, wake);
         // A remediator whose step is at its end lets go before anything else is done to the node.
         if let Some(back) = hand_off::take_back(ctx, &mut turn.episode) {
             turn.effect = Some(back);
@@ -58,7 +73,7 @@ fn go_on(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, 
     } else {
         let held = turn.held.len();
         wait_for_step(turn, wake);
-        join(ctx, facts, policy, turn, wake);
+        join(ctx, facts, policy, turn, slots, wake);
         give_way(ctx, facts, policy, turn, held, payment, wake);
     }
     turn.episode.set_phase();
@@ -87,7 +102,8 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
 }
 
 /// Confirmed faults of the node that are not in the episode yet, or have come back.
-fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, wake: &mut Wake) {
+fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, slots: &mut Slots, wake: &mut Wake) {
+    let full = |kind: FaultType, slots: &Slots| ctx.scopes.get(policy.name.as_str())?.full(kind, facts.name, slots);
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
         match turn.episode.fault(id).map(|fault| fault.state) {
@@ -124,11 +140,17 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, w
             // A node that boots shows much that goes by itself.
             Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
             Ok(rule) => {
+                let kind = seen.fault.kind;
+                if let Some((reason, message)) = full(kind, slots).filter(|_| !turn.episode.kinds().contains(&kind)) {
+                    turn.hold(id, Hold::new(reason, &message), wake);
+                    continue;
+                }
                 if let Some(fault) = turn.episode.fault_mut(id) {
                     (fault.state, fault.since) = (HealState::Open, readiness::standing(ctx, seen, rule).since);
                     fault.clean_since = None;
                 } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
                     turn.episode.faults.push(readiness::standing(ctx, seen, rule));
+                    slots.joins(&turn.episode.name, kind);
                 } else {
                     let message =
                         format!("episode {} holds as many faults as it may; the next one takes it", turn.episode.name);

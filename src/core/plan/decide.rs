@@ -61,7 +61,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     for facts in nodes.values() {
         for episode in &facts.open {
             let payment = payments.get(episode.name.as_str()).unwrap_or(&Payment::Awaited);
-            let turn = advance::take(ctx, facts, episode, payment, &mut wake);
+            let turn = advance::take(ctx, facts, episode, payment, &mut slots, &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
         for episode in facts.finished.iter().filter(|episode| episode.is_contained()) {

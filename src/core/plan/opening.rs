@@ -171,6 +171,27 @@ fn passing<'a>(
     }
 }
 
+/// Leaves those faults of whose kinds no further one may be dealt with now; or says why, when that leaves none.
+fn within_kinds<'a>(
+    facts: &NodeFacts<'_>,
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Hold> {
+    let mut held = None;
+    ready.retain(|(seen, _)| match scope.and_then(|scope| scope.full(seen.fault.kind, facts.name, slots)) {
+        Some(why) => {
+            held.get_or_insert(why);
+            false
+        }
+        None => true,
+    });
+    match held.filter(|_| ready.is_empty()) {
+        None => Ok(()),
+        Some((reason, message)) => Err(Hold::new(reason, &message)),
+    }
+}
+
 /// A simulated episode takes a virtual slot for as long as its step would take.
 fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wake: &mut Wake) {
     for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
@@ -186,7 +207,7 @@ fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wa
         let is_there = episode.faults.iter().any(|fault| facts.find(&fault.id).is_some());
         if age < timeout && is_there {
             wake.at(timeout.saturating_sub(age));
-            slots.simulate(facts.name, &episode.policy, episode.opened_at);
+            slots.simulate(episode);
         }
     }
 }
@@ -217,6 +238,7 @@ fn begin<'a>(
     let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
     passing(policy, &mut ready, scope, slots)?;
+    within_kinds(facts, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
         ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
     }
@@ -250,7 +272,7 @@ fn begin<'a>(
         return Err(Hold::new(HoldReason::CannotAct, &message));
     }
     let slot = Slot { node: facts.name.to_owned(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
-    slots.take(&turn.episode.name, slot, policy.mode);
+    slots.take(&turn.episode.name, slot, turn.episode.kinds(), policy.mode);
     match policy.mode {
         Mode::Enforce => turn.episode.set_phase(),
         Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),

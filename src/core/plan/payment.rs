@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::evidence::NodeFacts;
 use super::{Ctx, Hold, HoldReason};
 use crate::core::budget::{Bounds, Slots};
+use crate::core::episode::Episode;
 use crate::core::policy::Mode;
 use crate::core::snapshot::Slot;
 
@@ -52,10 +53,10 @@ pub(super) fn settle<'a>(
         if episode.phase.is_final() {
             continue;
         }
-        match room(ctx, nodes, slots, &episode.node, &episode.policy) {
+        match room(ctx, nodes, slots, episode) {
             None => {
                 let (node, policy) = (episode.node.clone(), episode.policy.clone());
-                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now }, Mode::Enforce);
+                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now }, episode.kinds(), Mode::Enforce);
             }
             Some(why) => {
                 payments.insert(name, Payment::Refused(why));
@@ -70,12 +71,13 @@ fn room<'a>(
     ctx: Ctx<'a>,
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
     slots: &Slots,
-    node: &str,
-    policy: &str,
+    episode: &Episode,
 ) -> Option<String> {
     // Without its node or its policy the episode ends anyway.
-    let (facts, scope) = nodes.get(node).zip(ctx.scopes.get(policy))?;
+    let (facts, scope) = nodes.get(episode.node.as_str()).zip(ctx.scopes.get(episode.policy.as_str()))?;
     let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
-    let (_, why) = slots.refuse(policy, bounds).or_else(|| scope.crowded(facts, nodes, slots))?;
+    let kinds = || episode.kinds().into_iter().find_map(|kind| scope.full(kind, &episode.node, slots));
+    let (_, why) =
+        slots.refuse(&episode.policy, bounds).or_else(|| scope.crowded(facts, nodes, slots)).or_else(kinds)?;
     Some(format!("it came so late that its slot was given back, and nothing was done in it; {why}"))
 }

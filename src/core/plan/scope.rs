@@ -144,6 +144,25 @@ impl<'a> Scope<'a> {
         None
     }
 
+    /// Why a fault of this kind may not be dealt with on this node, since it is on enough others, if so.
+    pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(HoldReason, String)> {
+        let policy = &self.policy.name;
+        for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
+            let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, node);
+            let most = limit.max_in_flight.of(self.selected);
+            if used >= most {
+                let kinds: Vec<&str> = limit.faults.iter().map(|kind| kind.as_str()).collect();
+                let message = format!(
+                    "{used} episode(s) of policy {policy} in flight for {}, maxInFlight for it is {most} (limits.perFault): the \
+                     next starts when one ends",
+                    kinds.join(" or ")
+                );
+                return Some((HoldReason::FaultLimit, message));
+            }
+        }
+        None
+    }
+
     /// That many of its nodes have the same fault, if so.
     fn storm(&self) -> Option<(HoldReason, String)> {
         let told = self.weather.told(self.policy)?;

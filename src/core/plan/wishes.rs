@@ -152,7 +152,7 @@ fn start<'a>(
     }
     let seen = fault(ctx, facts, wish)?;
     let (rule, standing) = rung(ctx, facts, policy, wish, seen)?;
-    room(ctx, nodes, facts, wish, slots)?;
+    room(ctx, nodes, facts, (wish, seen.fault.kind), slots)?;
 
     let mut turn = Turn::new(wish.begun(ctx.snapshot.now));
     turn.episode.faults.push(standing.clone());
@@ -171,7 +171,7 @@ fn start<'a>(
     turn.episode.say(&said);
     turn.episode.set_phase();
     let slot = Slot { node: wish.node.clone(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
-    slots.take(&wish.name, slot, Mode::Enforce);
+    slots.take(&wish.name, slot, turn.episode.kinds(), Mode::Enforce);
     Ok(turn)
 }
 
@@ -338,7 +338,7 @@ fn room<'a>(
     ctx: Ctx<'a>,
     nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
     facts: &NodeFacts<'a>,
-    wish: &OpenWish,
+    (wish, kind): (&OpenWish, FaultType),
     slots: &Slots,
 ) -> Result<(), Hold> {
     let scope = ctx.scopes.get(wish.policy.as_str());
@@ -358,6 +358,9 @@ fn room<'a>(
         None => {}
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
-    let refused = slots.refuse(&wish.policy, bounds).or_else(|| scope?.crowded(facts, nodes, slots));
+    let refused = slots
+        .refuse(&wish.policy, bounds)
+        .or_else(|| scope?.crowded(facts, nodes, slots))
+        .or_else(|| scope?.full(kind, facts.name, slots));
     refused.map_or(Ok(()), |(reason, message)| Err(Hold::new(reason, &message)))
 }
