@@ -1,9 +1,10 @@
-//! The last look before a node is told to reboot: it is in the very boot that the order is for, and carries our own cordon.
+//! The last look before a node is told to reboot, or to ask another tool for it: it is in the very boot that the order is for, and
+//! carries our own cordon, which a node does not need that another tool cordons by itself.
 
 use crate::api::NodeRuntimeHealth;
 use crate::core::episode::{Episode, StepRecord};
 use crate::core::policy::ActionType;
-use crate::core::snapshot::NodeView;
+use crate::core::snapshot::{NodeView, Tri};
 
 /// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
 /// is none of its business.
@@ -16,22 +17,34 @@ pub(super) fn still_to_do(
     node: &NodeView,
     report: &NodeRuntimeHealth,
 ) -> Result<(), String> {
-    if step.action != ActionType::Reboot {
+    if !step.action.boots() {
         return Ok(());
     }
-    let name = &episode.node;
-    let meant = step.boot_id.as_deref().filter(|id| !id.is_empty()).ok_or("Reboot: the attempt names no boot id")?;
+    let (name, action) = (&episode.node, step.action.as_str());
+    let meant = step
+        .boot_id
+        .as_deref()
+        .filter(|id| !id.is_empty())
+        .ok_or_else(|| format!("{action}: the attempt names no boot id"))?;
     if node.boot_id.as_deref() != Some(meant) {
         let found = node.boot_id.as_deref().unwrap_or("none");
-        return Err(format!("Reboot: Node {name} was to be in boot {meant}, found {found}: it is not rebooted again"));
+        return Err(format!(
+            "{action}: Node {name} was to be in boot {meant}, found {found}: it is not rebooted again"
+        ));
     }
     let told = report.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.boot_id.as_str());
     if told != Some(meant) {
         let told = told.unwrap_or("none");
-        return Err(format!("Reboot: the probe of {name} was to tell of boot {meant}, found {told}"));
+        return Err(format!("{action}: the probe of {name} was to tell of boot {meant}, found {told}"));
+    }
+    if step.action == ActionType::MarkForReboot {
+        if node.ready == Tri::Unknown {
+            return Err(format!("{action}: whether Node {name} is Ready is Unknown by now"));
+        }
+        return Ok(());
     }
     if !node.unschedulable || node.cordoned_by.as_deref() != Some(episode.name.as_str()) {
-        return Err(format!("Reboot: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
+        return Err(format!("{action}: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
     }
     Ok(())
 }
