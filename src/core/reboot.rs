@@ -62,7 +62,7 @@ impl Default for MarkForReboot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MarkOrder {
-    /// The file.
+    /// The file, as the node itself has it: directly in /run, with reboot in its name.
     #[schemars(length(max = 69), regex(pattern = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$"))]
     pub path: String,
     /// Seconds after which the node takes it away by itself, whoever may have forgotten it.

@@ -258,6 +258,18 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
 }
 
 #[test]
+fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
+    let cordon = step(Action::Cordon(None));
+    let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
+    world.pass();
+    world.node("n1").view.ready = Tri::Unknown;
+    world.run(secs(1000));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+    let message = record(&world).message;
+    assert!(message.contains("held for too long: node n1 is not marked for a reboot"), "{message}");
+}
+
+#[test]
 fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited() {
     let mut world = World::sick(silent(), Cure::Nothing, &[mark_for_reboot(), notify()]);
     world.run(secs(1800));

@@ -100,4 +100,22 @@ mod tests {
         }
         assert_eq!(verdict(|n, _, e| (n.boot_id, e.steps[0].action) = (None, ActionType::Notify)), Ok(()));
     }
+
+    #[test]
+    fn a_node_that_another_tool_is_asked_for_needs_no_cordon_of_ours_and_is_known_to_be_there() {
+        let marked = |change: fn(&mut NodeView)| {
+            verdict(|n, _, e| {
+                e.steps[0].action = ActionType::MarkForReboot;
+                (n.ready, n.unschedulable, n.cordoned_by) = (Tri::False, false, None);
+                change(n);
+            })
+        };
+        assert_eq!(marked(|_| {}), Ok(()));
+        assert!(marked(|n| n.ready = Tri::Unknown).unwrap_err().contains("whether Node w1 is Ready is Unknown by now"));
+        assert!(
+            marked(|n| n.boot_id = Some("b2".into()))
+                .unwrap_err()
+                .contains("MarkForReboot: Node w1 was to be in boot b1")
+        );
+    }
 }

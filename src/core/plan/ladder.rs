@@ -392,7 +392,7 @@ pub(super) fn cooled_down(
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
     // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
     // evidence itself holds it, and for no longer than anything is held.
-    let patience = ctx.patience(step.timeout);
+    let patience = ctx.patience(step);
     if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
     }

@@ -64,16 +64,14 @@ pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
         let until = at.checked_add(apart(step)).unwrap_or(at);
-        (until > now).then_some((until, at, apart(step)))
+        // Nobody came to it, as far as is known.
+        let is_mark = step.action == ActionType::MarkForReboot && step.acted_at.is_none();
+        (until > now).then_some((until, at, apart(step), is_mark))
     };
-    let Some((until, at, apart)) = last.filter_map(free).max() else { return Ok(()) };
+    let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
+    let what = if is_mark { "marked for a reboot until" } else { "rebooted, or told to, at" };
     let how = if apart > APART { ", which did not help" } else { "" };
-    let message = format!(
-        "node {} was rebooted, or told to, at {}{how}: not again before {}",
-        facts.name,
-        clock(at),
-        clock(until)
-    );
+    let message = format!("node {} was {what} {}{how}: not again before {}", facts.name, clock(at), clock(until));
     Err(Hold::new(HoldReason::NodeLimit, &message).until(since(until, now)))
 }
 
