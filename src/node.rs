@@ -24,5 +24,6 @@ pub mod proc;
 pub mod report;
 pub mod run;
 pub mod runtime;
+mod sentinel;
 pub mod state;
 pub(in crate::node) mod yaml;

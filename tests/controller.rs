@@ -10,6 +10,8 @@ mod fake_api;
 mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
+#[path = "controller/marks.rs"]
+mod marks;
 #[path = "controller/matching.rs"]
 mod matching;
 #[path = "controller/orders.rs"]

@@ -124,7 +124,7 @@ fn policy(text: &str) -> RemediationPolicy {
 fn every_policy_in_the_repository_is_valid() {
     let mut seen = 0;
     for path in ["config/policies", "config/policies/dry-run"].into_iter().flat_map(yaml_files).chain(
-        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml"]
+        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml", "reboot.yaml", "mark-for-reboot.yaml"]
             .map(|name| root().join("config/samples").join(name)),
     ) {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
@@ -238,6 +238,43 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
             },
             "steps[4].reboot: goes with action Reboot",
         ),
+    ];
+    for (change, sentence) in cases {
+        let mut slipped = policy(&text);
+        change(&mut slipped.spec.rules[0]);
+        let errors = convert::policy(&slipped).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+}
+
+#[test]
+fn a_mark_that_slips_past_the_server_is_refused() {
+    type Change = fn(&mut nrh::api::policy::PolicyRule);
+    use nrh::core::policy::ActionType;
+    use nrh::core::reboot::MarkForReboot;
+    let text = fs::read_to_string(root().join("config/samples/mark-for-reboot.yaml")).unwrap();
+    let read = convert::policy(&policy(&text)).unwrap();
+    assert_eq!(read.rules[0].steps[1].action.mark_for_reboot(), Some(&MarkForReboot::default()));
+    // As if it named no file.
+    let mut usual = policy(&text);
+    usual.spec.rules[0].steps[1].mark_for_reboot = None;
+    assert_eq!(convert::policy(&usual).unwrap(), read);
+    let cases: [(Change, &str); 6] = [
+        (|rule| (rule.steps[1].approval, rule.steps[1].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| rule.steps[1].attempts = 2, "steps[1].attempts: MarkForReboot is tried once, found 2"),
+        (
+            |rule| rule.steps[1].timeout = nrh::api::HumanDuration::from_secs(899),
+            "expected at least 15m with MarkForReboot",
+        ),
+        (
+            |rule| rule.steps[1].mark_for_reboot = Some(MarkForReboot { path: "/var/run/reboot-required".into() }),
+            "steps[1].markForReboot.path: expected a file directly in /run with reboot in its name",
+        ),
+        (
+            |rule| rule.steps[1].mark_for_reboot = Some(MarkForReboot { path: "/run/nologin".into() }),
+            "steps[1].markForReboot.path: expected a file directly in /run with reboot in its name",
+        ),
+        (|rule| rule.steps[1].action = ActionType::DeletePod, "steps[1].markForReboot: goes with action MarkForReboot"),
     ];
     for (change, sentence) in cases {
         let mut slipped = policy(&text);
@@ -472,6 +509,7 @@ mod server {
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/mark-for-reboot.yaml")]);
     }
 
     fn bad_policies(bed: &Bed) {

@@ -121,6 +121,7 @@ fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target:
         target,
         restart: None,
         boot_id: None,
+        mark: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };

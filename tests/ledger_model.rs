@@ -201,6 +201,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         taint: None,
         drain: None,
         reboot: None,
+        mark_for_reboot: None,
         boot_id: None,
         rung: 0,
         lane: Lane::Job,

@@ -32,7 +32,7 @@ const APPROVED_WITHIN: Duration = Duration::from_hours(1);
 const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 pub use drain::drain;
-pub use reboot::reboot;
+pub use reboot::{mark_for_reboot, reboot};
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,6 +318,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
         (ActionType::RestartRuntime, None) => restart(Daemon::Runtime),
         (ActionType::Reboot, None) => Action::Reboot(reboot(step).unwrap_or_default()),
+        (ActionType::MarkForReboot, None) => Action::MarkForReboot(mark_for_reboot(step).unwrap_or_default()),
         (ActionType::HandOff, None) => Action::HandOff(step.hand_off.clone()?),
         (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
     };

@@ -26,7 +26,7 @@ use crate::core::fault::{FaultType, Severity};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
-use crate::core::reboot::Reboot;
+use crate::core::reboot::{MarkForReboot, Reboot};
 use crate::core::snapshot::Tri;
 use crate::core::window::WindowType;
 
@@ -316,6 +316,10 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || self.attempts == 1").message("attempts: Reboot is tried once"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
+#[x_kube(validation = Rule::new("!has(self.markForReboot) || self.action == 'MarkForReboot'").message("markForReboot goes with action MarkForReboot"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.attempts == 1").message("attempts: MarkForReboot is tried once"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || duration(self.timeout) >= duration('15m')").message("timeout: who reboots a marked node looks now and then, expected at least 15m with MarkForReboot"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
@@ -327,6 +331,7 @@ pub struct PolicyStep {
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
     /// a unit; Reboot has the node's own agent boot a machine anew that a Cordon before it has marked, and a Drain emptied;
+    /// MarkForReboot leaves the file on the node for which another tool (kured) looks, which drains and reboots it;
     /// HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
@@ -347,6 +352,9 @@ pub struct PolicyStep {
     /// Parameters of Reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<Reboot>,
+    /// Parameters of MarkForReboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_for_reboot: Option<MarkForReboot>,
     /// Parameters of HandOff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
@@ -372,7 +380,7 @@ pub struct PolicyStep {
     /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Automatic (default, which Reboot does not take for granted): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
+    /// Automatic (default, which Reboot and MarkForReboot do not take for granted): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
     /// node's episode holds its slot meanwhile.
     // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

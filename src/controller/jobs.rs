@@ -190,6 +190,7 @@ mod tests {
             target: Target::default(),
             restart: None,
             boot_id: None,
+            mark: None,
             issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
             ttl_seconds: 120,
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::drain::Drain;
 use super::hand_off::HandOff;
 use super::order::{Restart, Signal};
-use super::reboot::Reboot;
+use super::reboot::{MarkForReboot, Reboot};
 use super::taint::TaintEffect;
 
 /// The kinds of step, as they stand in policies and records.
@@ -32,6 +32,8 @@ pub enum ActionType {
     RestartRuntime,
     /// Has the node's agent boot the machine anew, once it is cordoned.
     Reboot,
+    /// Has the node's agent ask another tool of the node for a reboot, by the file that kured looks for.
+    MarkForReboot,
     /// Hands the node to a tool that reboots or replaces it.
     HandOff,
     /// Tells people; ends the ladder.
@@ -40,7 +42,7 @@ pub enum ActionType {
 
 impl ActionType {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Cordon,
         Self::Taint,
         Self::Drain,
@@ -50,6 +52,7 @@ impl ActionType {
         Self::RestartKubelet,
         Self::RestartRuntime,
         Self::Reboot,
+        Self::MarkForReboot,
         Self::HandOff,
         Self::Notify,
     ];
@@ -61,6 +64,11 @@ impl ActionType {
             Self::RestartRuntime => Some(Daemon::Runtime),
             _ => None,
         }
+    }
+
+    /// Whether the node boots anew by it, so that it is about one boot and done when the Node shows another.
+    pub const fn boots(self) -> bool {
+        matches!(self, Self::Reboot | Self::MarkForReboot)
     }
 
     /// Whether it may heal: it does more than tell people or keep pods away.
@@ -90,6 +98,7 @@ impl ActionType {
             Self::RestartKubelet => "RestartKubelet",
             Self::RestartRuntime => "RestartRuntime",
             Self::Reboot => "Reboot",
+            Self::MarkForReboot => "MarkForReboot",
             Self::HandOff => "HandOff",
             Self::Notify => "Notify",
         }
@@ -145,6 +154,8 @@ pub enum Action {
     },
     /// See [`ActionType::Reboot`].
     Reboot(Reboot),
+    /// See [`ActionType::MarkForReboot`].
+    MarkForReboot(MarkForReboot),
     /// See [`ActionType::HandOff`].
     HandOff(HandOff),
     /// See [`ActionType::Notify`].
@@ -179,6 +190,14 @@ impl Action {
         }
     }
 
+    /// By which file it asks for a reboot of the node, if it does.
+    pub const fn mark_for_reboot(&self) -> Option<&MarkForReboot> {
+        match self {
+            Self::MarkForReboot(with) => Some(with),
+            _ => None,
+        }
+    }
+
     /// How it drains the node, if it does.
     pub const fn drain(&self) -> Option<&Drain> {
         match self {
@@ -199,6 +218,7 @@ impl Action {
             Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
             Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
             Self::Reboot(_) => ActionType::Reboot,
+            Self::MarkForReboot(_) => ActionType::MarkForReboot,
             Self::HandOff(_) => ActionType::HandOff,
             Self::Notify { .. } => ActionType::Notify,
         }

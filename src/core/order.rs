@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultType, Target};
+use super::reboot::MarkOrder;
 
 /// The signal that ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +34,8 @@ pub enum NodeAction {
     RestartRuntime,
     /// Has systemd's login manager boot the node anew.
     Reboot,
+    /// Leaves the file by which another tool of the node is asked to reboot it, for as long as the order stands.
+    MarkForReboot,
 }
 
 /// How a daemon is restarted.
@@ -74,7 +77,7 @@ pub struct Order {
     #[schemars(length(max = 253))]
     pub node: String,
     /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
-    /// `RestartKubelet`, `RestartRuntime` or `Reboot`.
+    /// `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`.
     pub action: NodeAction,
     /// Whether a shim may be killed although its pod is not being deleted.
     #[serde(default)]
@@ -90,10 +93,14 @@ pub struct Order {
     /// before can still read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// With `Reboot`: the boot that is to end. A node in any other boot does nothing, for good. Absent with all others.
+    /// With `Reboot` and `MarkForReboot`: the boot that is to end. A node in any other boot does nothing, for good. Absent with all
+    /// others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub boot_id: Option<String>,
+    /// With `MarkForReboot`: the file. It stands as long as the order does. Absent with all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<MarkOrder>,
     /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
     /// and refuses an order whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,
@@ -120,6 +127,8 @@ pub enum OutcomeState {
 pub enum OutcomeReason {
     /// The object was touched as ordered.
     Acted,
+    /// The file that asks for a reboot is there already, made by somebody else: it was left as it is, and asks for the same.
+    AlreadyMarked,
     /// The operation is claimed already (by the other lane or an earlier start).
     AlreadyClaimed,
     /// The node is in another boot than the one that was to end: nothing is left to be done.

@@ -15,6 +15,7 @@ mod hold;
 mod kept;
 mod ladder;
 mod leftovers;
+mod mark;
 mod opening;
 mod outlook;
 mod payment;

@@ -158,6 +158,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
         NodeAction::RestartKubelet => "RestartKubelet",
         NodeAction::RestartRuntime => "RestartRuntime",
         NodeAction::Reboot => "Reboot",
+        NodeAction::MarkForReboot => "MarkForReboot",
     }
 }
 

@@ -88,6 +88,8 @@ pub struct AgentSettings {
     pub allow_actions: bool,
     /// The process table.
     pub proc: PathBuf,
+    /// Root of the node's own file systems: that of process 1.
+    pub host: PathBuf,
     /// Folders of CNI plugins.
     pub cni_folders: Vec<PathBuf>,
     /// Ends of its waits.
@@ -109,6 +111,7 @@ impl AgentSettings {
             bus: None,
             allow_actions: true,
             proc: PathBuf::from(proc::PROC),
+            host: Path::new(proc::PROC).join("1/root"),
             cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
             bounds: Bounds::default(),
             thresholds: Thresholds::default(),
@@ -141,6 +144,7 @@ impl Agent {
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
                 bus: settings.bus,
+                host: settings.host,
                 bounds: settings.bounds,
                 thresholds: settings.thresholds,
                 reader: settings.reader,
@@ -216,7 +220,7 @@ impl Agent {
     /// A reboot is for one boot. What this folder remembers does not outlive it, so this comes before all that asks the folder. A
     /// process lives in one boot only: what is true here stays true until the act.
     fn in_its_boot(&self, task: &Task) -> Result<(), Refusal> {
-        let Task::Reboot { boot_id, .. } = task else { return Ok(()) };
+        let (Task::Reboot { boot_id, .. } | Task::Mark { boot_id, .. }) = task else { return Ok(()) };
         let root = self.looker.prover.root();
         let boot = proc::boot_id(root);
         let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;

@@ -11,6 +11,7 @@
 
 mod judge;
 mod listen;
+mod marks;
 mod orders;
 mod status;
 mod watchdog;
@@ -199,6 +200,7 @@ impl Probe {
     ) -> Self {
         let agent = agent_settings(&args);
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
+        tokio::spawn(marks::tend(agent.clone(), feedback.clone()));
         let execute = executor(agent.clone(), Arc::clone(&lanes), evidence.gate());
         Self {
             agent,

@@ -10,7 +10,7 @@ use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
     WishEvent,
 };
-use super::world::{Cure, World, WorldNode};
+use super::world::{Cure, Kured, World, WorldNode};
 use crate::core::episode::{Approval, Episode, Phase};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::narrow::Around;
@@ -467,6 +467,13 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
             Remediator::Taken => "somebody else has handed the node to the remediator",
         };
         told.push(what.to_owned());
+    }
+    if let Some(kured) = event.kured {
+        node.boots.kured = kured;
+        told.push(match kured {
+            Kured::Works => "kured may reboot the node".to_owned(),
+            Kured::Waits => "kured waits, or there is none".to_owned(),
+        });
     }
     if let Some(state) = event.kubelet {
         let works = state == KubeletState::Works;

@@ -121,7 +121,7 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
             (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
             (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
             (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
-            (ActionType::Reboot, _) => Some(vec![CuredBy::Reboot]),
+            (ActionType::Reboot | ActionType::MarkForReboot, _) => Some(vec![CuredBy::Reboot]),
             (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
             (ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
         },

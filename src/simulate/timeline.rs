@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::remediator::Remediator;
+use super::world::Kured;
 use crate::core::episode::Phase;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::plan::HoldReason;
@@ -157,6 +158,10 @@ pub struct Event {
     /// or Taken (somebody else has handed the node to it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediator: Option<Remediator>,
+    /// How kured stands from now on: Works (it reboots a node that is marked for it within minutes, by default), or Waits (for its
+    /// window or its lock, or there is none).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kured: Option<Kured>,
     /// How the kubelet stands from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletState>,
@@ -244,7 +249,7 @@ pub enum CuredBy {
     RestartRuntime,
     /// The pod is deleted.
     DeletePod,
-    /// The node is rebooted (`Reboot`).
+    /// The node is rebooted (`Reboot`, `MarkForReboot`).
     Reboot,
     /// A remediator reboots the node, or replaces it.
     HandOff,
@@ -435,6 +440,7 @@ impl Event {
             self.probe.is_some(),
             self.kubelet.is_some(),
             self.remediator.is_some(),
+            self.kured.is_some(),
             self.ready.is_some() || self.flaps.is_some(),
             self.cordoned.is_some(),
             self.veto.is_some(),

@@ -7,6 +7,7 @@
 mod boot;
 mod by_hand;
 mod marks;
+mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use self::boot::Boots;
+pub use self::boot::Kured;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
 use crate::core::drain::cannot_end;
@@ -27,10 +29,7 @@ use crate::core::notices::Notices;
 use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::plan::{Effect, Operation, Plan, PlanSettings, plan};
 use crate::core::policy::Policy;
-use crate::core::restart_safety::by_faults;
-use crate::core::snapshot::{
-    Heartbeat, JobView, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, SuspectPod, Tri,
-};
+use crate::core::snapshot::{Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
 use crate::core::wish::OpenWish;
 
 /// Age of what a probe has seen when its report arrives.
@@ -463,6 +462,7 @@ impl World {
             for reported in &mut node.report.faults {
                 reported.looked += wait;
             }
+            node.tend_mark(self.now);
             if node.boot() || !node.probe_runs {
                 continue;
             }
@@ -535,34 +535,6 @@ impl WorldNode {
         known && cannot_end(Tri::True, Tri::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
     }
 
-    /// The probe reports what is so.
-    pub fn send(&mut self) {
-        if let Some(heartbeat) = &mut self.report.heartbeat {
-            heartbeat.arrived = Duration::ZERO;
-            heartbeat.sequence += 1;
-        }
-        let looked = self.looked;
-        let report = |sick: &Sickness| ReportedFault { fault: sick.fault.clone(), looked };
-        self.report.faults = self.sick.iter().map(report).collect();
-        self.report.restart = self.restart();
-    }
-
-    /// What the probe would say of a restart, by the faults alone.
-    fn restart(&self) -> RestartView {
-        let faults = || self.sick.iter().map(|sick| &sick.fault);
-        let forbids = |fault: &&Fault| by_faults([*fault]) != (Tri::True, Tri::True);
-        let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
-        let (kubelet, runtime) = by_faults(faults());
-        // As long as the oldest fault: which of them forbids it is not told apart.
-        let oldest = faults().map(|fault| fault.for_seconds).max().filter(|_| !named.is_empty());
-        RestartView {
-            kubelet,
-            runtime,
-            message: format!("the node has {}", named.join(", ")),
-            unsafe_for: Duration::from_secs(oldest.unwrap_or_default()),
-        }
-    }
-
     fn execute(&mut self, order: &Order, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
         let outcome = |state, reason: OutcomeReason| Outcome {
             operation_id: order.operation_id.clone(),
@@ -589,6 +561,10 @@ impl WorldNode {
             NodeAction::RestartRuntime => Cure::RestartRuntime,
             NodeAction::Reboot => {
                 self.begin_boot();
+                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+            }
+            NodeAction::MarkForReboot => {
+                self.mark(order, now);
                 return outcome(OutcomeState::Done, OutcomeReason::Acted);
             }
         };

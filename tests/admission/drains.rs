@@ -29,6 +29,13 @@ fn rebooting(name: &str) -> Value {
         "spec": {"rules": [{"name": "r", "match": {"faults": ["KubeletDown"]}, "steps": steps}]}})
 }
 
+/// A policy that has another tool reboot nodes.
+fn marking(name: &str) -> Value {
+    let steps = json!([{"action": "MarkForReboot", "approval": "Manual", "timeout": "4h"}, {"action": "Notify"}]);
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
+        "spec": {"rules": [{"name": "r", "match": {"faults": ["RuntimeUnreachable"]}, "steps": steps}]}})
+}
+
 /// A policy's author needs the right himself; what stands already needs no new one.
 pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let olga = &all.operator;
@@ -47,6 +54,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     all.admin.must(&delete(&path, Value::Null)).await?;
     // A reboot ends the same pods, and asks no budget.
     cases.denied(olga, "reboot without the right", create(POLICIES, rebooting("boots")), right).await;
+    cases.denied(olga, "mark for a reboot without the right", create(POLICIES, marking("marks")), right).await;
     cases.allowed(&all.admin, "reboot, whoever may", create(POLICIES, rebooting("boots"))).await;
     let path = format!("{POLICIES}/boots");
     let spec = |value: Value| merge(&path, json!({"spec": value}));

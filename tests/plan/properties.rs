@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nrh::core::drain::{Owner, cannot_end};
-use nrh::core::episode::{Cancel, Episode, HealState, Phase, StepRecord, StepState, Wish, since};
+use nrh::core::episode::{Cancel, Episode, HealState, Phase, StepRecord, StepState, Wish, episode_of, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::narrow::PodSeen;
@@ -26,8 +26,8 @@ use proptest::prelude::*;
 
 use crate::by_hand::wish;
 use crate::samples::{
-    backing_off, cont, creating, drain, failed, fault, hand_off, kill, notify, overdue, pod, policy, reboot, rule,
-    step, today, tomorrow, workload,
+    backing_off, cont, creating, drain, failed, fault, hand_off, kill, mark_for_reboot, notify, overdue, pod, policy,
+    reboot, rule, step, today, tomorrow, workload,
 };
 use crate::told::Told;
 use crate::world::{Chaos, Cure, World, secs};
@@ -107,6 +107,7 @@ fn event() -> impl Strategy<Value = Event> {
         ActionType::RestartKubelet,
         ActionType::DeletePod,
         ActionType::Reboot,
+        ActionType::MarkForReboot,
         ActionType::HandOff,
         ActionType::Notify,
     ]);
@@ -344,6 +345,17 @@ fn ladders() -> impl Strategy<Value = Vec<Step>> {
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
         ],
         vec![step(Action::Cordon(None)), Step { timeout: secs(300), ..reboot() }, notify()],
+        vec![cont(), Step { timeout: secs(900), ..mark_for_reboot() }, step(Action::Cordon(None)), reboot(), notify()],
+        vec![
+            step(Action::Cordon(None)),
+            Step {
+                timeout: secs(900),
+                approval: ApprovalMode::Manual,
+                approval_timeout: secs(60),
+                ..mark_for_reboot()
+            },
+            short("Fix"),
+        ],
         vec![cont(), reboot(), step(Action::Cordon(None)), drain(), reboot_drained(), reboot(), notify()],
         vec![
             step(Action::Cordon(None)),
@@ -635,28 +647,42 @@ fn check_pod(snapshot: &Snapshot, record: &Episode, step: &StepRecord, operation
 }
 
 /// What the world keeps after every pass, however it was disturbed.
-/// Only under the cordon of its own episode, for the boot that the node is in, and once in an episode.
+/// For the boot that the node is in, and once in an episode; by its own agent only under the cordon of that episode.
 fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
     let Operation::GiveOrder(order) = operation else {
-        assert!(!matches!(operation, Operation::RunJob(order) if order.action == NodeAction::Reboot), "by a Job");
+        assert!(!matches!(operation, Operation::RunJob(order) if order.boot_id.is_some()), "by a Job");
         return;
     };
-    if order.action != NodeAction::Reboot {
+    assert_eq!(order.mark.is_some(), order.action == NodeAction::MarkForReboot);
+    if !matches!(order.action, NodeAction::Reboot | NodeAction::MarkForReboot) {
         return assert_eq!(order.boot_id, None);
     }
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
     assert!(order.boot_id.is_some() && order.boot_id == view.boot_id, "for another boot");
     assert_eq!(view.boot_id.as_ref(), report.heartbeat.as_ref().map(|heartbeat| &heartbeat.boot_id));
+    let is_begun = |step: &&StepRecord| {
+        step.action.boots() && step.started_at.is_some() && step.operation_id != order.operation_id
+    };
+    // One that begins just now has none of before.
+    let begun =
+        |own: &Episode| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
+    let own = snapshot.episodes.get(episode_of(&order.operation_id));
+    assert_eq!(own.map_or(0, begun), 0, "twice in one episode");
+    if order.action == NodeAction::MarkForReboot {
+        return assert_ne!(view.ready, Tri::Unknown, "marked although nobody knows how it is");
+    }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
     assert!(view.unschedulable && own.is_open() && own.undo.owes_cordon(), "without a cordon of its episode");
-    let is_begun = |step: &&StepRecord| step.action == ActionType::Reboot && step.started_at.is_some();
-    assert_eq!(own.steps.iter().filter(is_begun).count(), 0, "twice in one episode");
 }
 
 /// No machine boots more often than it was told to.
 fn check_boots(world: &World) {
     for (name, node) in &world.nodes {
-        let told = world.log.iter().filter(|(of, what)| of == name && what == "order Reboot").count();
+        let told = world
+            .log
+            .iter()
+            .filter(|(of, what)| of == name && ["order Reboot", "order MarkForReboot"].contains(&what.as_str()))
+            .count();
         assert!(
             node.boots.count as usize <= told,
             "{name} was booted {} times, and told to {told} times",
@@ -800,6 +826,8 @@ fn calm_down(world: &mut World) {
         assert!(node.view.tainted_by.is_none(), "the taint of {name} is stranded");
         assert!(node.report.order.is_none(), "the order of {name} stands for ever");
     }
+    world.tick(secs(5));
+    assert!(world.nodes.values().all(|node| node.boots.marked.is_none()), "a mark stands that nobody wants");
     assert!(world.remediators.objects.is_empty(), "never taken back: {:?}", world.remediators.objects);
     assert!(world.jobs.values().all(|(_, job)| job.finished), "a Job waits for ever");
     assert_eq!(world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len()), 0);

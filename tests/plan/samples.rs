@@ -14,7 +14,7 @@ use nrh::core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
     Step, StormLimit,
 };
-use nrh::core::reboot::Reboot;
+use nrh::core::reboot::{MarkForReboot, Reboot};
 use nrh::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh::core::window::{Window, WindowType};
 use nrh::simulate::workload::Workload;
@@ -187,6 +187,11 @@ pub fn hand_off(kind: &str) -> Step {
 /// Of a node that need not be drained, for ten minutes.
 pub fn reboot() -> Step {
     Step { timeout: secs(600), ..step(Action::Reboot(Reboot { even_if_not_drained: true })) }
+}
+
+/// By the file for which kured looks, for an hour.
+pub fn mark_for_reboot() -> Step {
+    Step { timeout: secs(3600), ..step(Action::MarkForReboot(MarkForReboot::default())) }
 }
 
 pub fn notify() -> Step {

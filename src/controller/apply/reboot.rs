@@ -1,9 +1,10 @@
-//! The last look before a node is told to reboot: it is in the very boot that the order is for, and carries our own cordon.
+//! The last look before a node is told to reboot, or to ask another tool for it: it is in the very boot that the order is for, and
+//! carries our own cordon, which a node does not need that another tool cordons by itself.
 
 use crate::api::NodeRuntimeHealth;
 use crate::core::episode::{Episode, StepRecord};
 use crate::core::policy::ActionType;
-use crate::core::snapshot::NodeView;
+use crate::core::snapshot::{NodeView, Tri};
 
 /// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
 /// is none of its business.
@@ -16,22 +17,34 @@ pub(super) fn still_to_do(
     node: &NodeView,
     report: &NodeRuntimeHealth,
 ) -> Result<(), String> {
-    if step.action != ActionType::Reboot {
+    if !step.action.boots() {
         return Ok(());
     }
-    let name = &episode.node;
-    let meant = step.boot_id.as_deref().filter(|id| !id.is_empty()).ok_or("Reboot: the attempt names no boot id")?;
+    let (name, action) = (&episode.node, step.action.as_str());
+    let meant = step
+        .boot_id
+        .as_deref()
+        .filter(|id| !id.is_empty())
+        .ok_or_else(|| format!("{action}: the attempt names no boot id"))?;
     if node.boot_id.as_deref() != Some(meant) {
         let found = node.boot_id.as_deref().unwrap_or("none");
-        return Err(format!("Reboot: Node {name} was to be in boot {meant}, found {found}: it is not rebooted again"));
+        return Err(format!(
+            "{action}: Node {name} was to be in boot {meant}, found {found}: it is not rebooted again"
+        ));
     }
     let told = report.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.boot_id.as_str());
     if told != Some(meant) {
         let told = told.unwrap_or("none");
-        return Err(format!("Reboot: the probe of {name} was to tell of boot {meant}, found {told}"));
+        return Err(format!("{action}: the probe of {name} was to tell of boot {meant}, found {told}"));
+    }
+    if step.action == ActionType::MarkForReboot {
+        if node.ready == Tri::Unknown {
+            return Err(format!("{action}: whether Node {name} is Ready is Unknown by now"));
+        }
+        return Ok(());
     }
     if !node.unschedulable || node.cordoned_by.as_deref() != Some(episode.name.as_str()) {
-        return Err(format!("Reboot: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
+        return Err(format!("{action}: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
     }
     Ok(())
 }
@@ -86,5 +99,23 @@ mod tests {
             assert!(found.contains(said), "{said}: {found}");
         }
         assert_eq!(verdict(|n, _, e| (n.boot_id, e.steps[0].action) = (None, ActionType::Notify)), Ok(()));
+    }
+
+    #[test]
+    fn a_node_that_another_tool_is_asked_for_needs_no_cordon_of_ours_and_is_known_to_be_there() {
+        let marked = |change: fn(&mut NodeView)| {
+            verdict(|n, _, e| {
+                e.steps[0].action = ActionType::MarkForReboot;
+                (n.ready, n.unschedulable, n.cordoned_by) = (Tri::False, false, None);
+                change(n);
+            })
+        };
+        assert_eq!(marked(|_| {}), Ok(()));
+        assert!(marked(|n| n.ready = Tri::Unknown).unwrap_err().contains("whether Node w1 is Ready is Unknown by now"));
+        assert!(
+            marked(|n| n.boot_id = Some("b2".into()))
+                .unwrap_err()
+                .contains("MarkForReboot: Node w1 was to be in boot b1")
+        );
     }
 }

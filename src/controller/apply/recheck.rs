@@ -174,7 +174,8 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
         .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
         .filter(|now| now.hand_off == step.hand_off)
         .filter(|now| convert::drain(now) == step.drain)
-        .filter(|now| convert::reboot(now) == step.reboot);
+        .filter(|now| convert::reboot(now) == step.reboot)
+        .filter(|now| convert::mark_for_reboot(now) == step.mark_for_reboot);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {

@@ -9,7 +9,7 @@ use crate::core::fault::{MAX_LINE, Target};
 use crate::core::hand_off::HandOff;
 use crate::core::order::{OutcomeReason, Restart, Signal};
 use crate::core::policy::ActionType;
-use crate::core::reboot::Reboot;
+use crate::core::reboot::{MarkForReboot, Reboot};
 use crate::core::taint::TaintEffect;
 use crate::core::text;
 
@@ -87,7 +87,10 @@ pub struct StepRecord {
     /// With how much care the node is rebooted, for `Reboot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<Reboot>,
-    /// The boot that is to end, for `Reboot`: the Node's boot id when the attempt was recorded.
+    /// By which file another tool is asked to reboot the node, for `MarkForReboot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_for_reboot: Option<MarkForReboot>,
+    /// The boot that is to end, for `Reboot` and `MarkForReboot`: the Node's boot id when the attempt was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
@@ -153,8 +156,10 @@ impl StepRecord {
         let all_the_same = all_the_same.map(|_| "even if the runtime hangs".to_owned());
         let full =
             self.reboot.as_ref().filter(|with| with.even_if_not_drained).map(|_| "even if not drained".to_owned());
+        let path = self.mark_for_reboot.as_ref().map(|with| with.path.clone());
         let care = careless.into_iter().chain(stopped).chain(forced).chain(all_the_same).chain(full);
-        let more: Vec<String> = signal.into_iter().chain(effect).chain(kind).chain(unit).chain(care).collect();
+        let more: Vec<String> =
+            signal.into_iter().chain(effect).chain(kind).chain(unit).chain(path).chain(care).collect();
         let action = self.action.as_str();
         if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
     }

@@ -306,7 +306,7 @@ fn try_fault(
         let waits = matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit);
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
         let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
-        let (patience, idle) = (ctx.patience(step.timeout), since(ctx.snapshot.now, activity));
+        let (patience, idle) = (ctx.patience(step), since(ctx.snapshot.now, activity));
         let tells = matches!(step.action, Action::Notify { .. }) && hold.awaits_look();
         if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
             // What was seen last was bad, and nobody can look any more: people are told all the same.

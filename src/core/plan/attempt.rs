@@ -20,6 +20,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         taint: step.action.taint(),
         drain: step.action.drain().cloned(),
         reboot: step.action.reboot().cloned(),
+        mark_for_reboot: step.action.mark_for_reboot().cloned(),
         boot_id: reboot::boot(ctx, episode, &step.action),
         rung: standing.rung,
         lane,
@@ -60,7 +61,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
         && step.action.hand_off() == record.hand_off.as_ref()
         && step.action.taint() == record.taint
         && step.action.drain() == record.drain.as_ref()
-        && step.action.reboot() == record.reboot.as_ref();
+        && step.action.reboot() == record.reboot.as_ref()
+        && step.action.mark_for_reboot() == record.mark_for_reboot.as_ref();
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 

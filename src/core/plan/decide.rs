@@ -13,8 +13,11 @@ use super::{
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
-use crate::core::policy::Policy;
+use crate::core::policy::{Policy, Step};
 use crate::core::snapshot::Snapshot;
+
+/// For how long a mark for a reboot stays held, whatever the step's own time.
+const MARK_HELD: Duration = Duration::from_mins(15);
 
 /// What every part of a decision may ask.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +32,10 @@ pub(super) struct Ctx<'a> {
 
 impl Ctx<'_> {
     /// The longest that anything may stay held in an open episode before it is given up.
-    pub fn patience(self, timeout: Duration) -> Duration {
-        timeout.max(self.settings.answer_within)
+    pub fn patience(self, step: &Step) -> Duration {
+        // For how long a mark may stand says nothing of how long people may be left untold that none can be made.
+        let longest = if step.action.mark_for_reboot().is_some() { MARK_HELD } else { Duration::MAX };
+        step.timeout.min(longest).max(self.settings.answer_within)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, reboot, refused, restart};
+use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, mark, protect, readiness, reboot, refused, restart};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
@@ -31,6 +31,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::Reboot(_), kind) => of_reboot::helps(kind),
+        (Action::MarkForReboot(_), kind) => of_reboot::marking_helps(kind),
         (Action::HandOff(_), kind) => remediator::helps(kind),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
@@ -244,9 +245,9 @@ pub(super) fn may_take(
         }
         // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
         // runtime takes down with it.
-        Action::Reboot(_) => {
+        Action::Reboot(_) | Action::MarkForReboot(_) => {
             named_for_reboot(facts, &seen.fault)?;
-            reboot::is_allowed(ctx, facts).map(|()| Lane::Agent)
+            reboot::is_allowed(ctx, facts, &step.action).map(|()| Lane::Agent)
         }
         Action::Restart { daemon, with } => restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Lane::Agent),
     }
@@ -391,7 +392,7 @@ pub(super) fn cooled_down(
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
     // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
     // evidence itself holds it, and for no longer than anything is held.
-    let patience = ctx.patience(step.timeout);
+    let patience = ctx.patience(step);
     if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
     }
@@ -436,6 +437,7 @@ pub(super) fn operation(
         }
         Action::CleanupOrphans => NodeAction::CleanupOrphans,
         Action::Reboot(_) => NodeAction::Reboot,
+        Action::MarkForReboot(_) => NodeAction::MarkForReboot,
         Action::Restart { daemon: Daemon::Kubelet, .. } => NodeAction::RestartKubelet,
         Action::Restart { daemon: Daemon::Runtime, .. } => NodeAction::RestartRuntime,
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
@@ -457,6 +459,7 @@ pub(super) fn operation(
         target: record.target.clone(),
         restart: record.restart.clone(),
         boot_id: record.boot_id.clone(),
+        mark: mark::order(record, step),
         // The same in every repetition: a repeated order is the same order.
         issued_at: record.reserved_at,
         ttl_seconds: ctx.settings.order_ttl_seconds,

@@ -1,4 +1,5 @@
-//! Reboots: where one may be done, what tells that it was, and when it has failed.
+//! Reboots, by the node's own agent or by another tool that it asks (`mark`): where one may be done, what tells that it was, and when
+//! it has failed.
 //!
 //! ```text
 //! Reserved, for one boot id ─► Started ─► the Node shows another boot id ─► Verifying: the probe of that boot looks anew
@@ -18,6 +19,7 @@ use crate::core::episode::{Episode, StepRecord, StepState, clock, since};
 use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{Action, ActionType, Policy, Step};
 use crate::core::reboot::is_boot_id;
+use crate::core::snapshot::Tri;
 
 /// Least time between two reboots of one node, in whatever episode and by whatever policy.
 const APART: Duration = Duration::from_hours(1);
@@ -48,30 +50,41 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
 }
 
 /// Whether it may be done now, as far as the node's boots go.
-pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Result<(), Hold> {
+pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Result<(), Hold> {
     boot_of(facts)?;
+    // Who reboots a marked node drains it first, by its kubelet: of that nothing is known then.
+    let is_unknown = facts.view.is_none_or(|view| view.ready == Tri::Unknown);
+    if is_unknown && action.mark_for_reboot().is_some() {
+        let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", facts.name);
+        return Err(Hold::new(HoldReason::CannotAct, &message));
+    }
     let now = ctx.snapshot.now;
     // Of whatever Node object: one that was made anew under that name may stand for the same machine.
     let last = facts.open.iter().chain(&facts.finished).flat_map(|episode| begun(episode));
     let free = |step: &StepRecord| {
-        let at = step.started_at?;
+        let at = done_at(step)?;
         let until = at.checked_add(apart(step)).unwrap_or(at);
-        (until > now).then_some((until, at, apart(step)))
+        // Nobody came to it, as far as is known.
+        let is_mark = step.action == ActionType::MarkForReboot && step.acted_at.is_none();
+        (until > now).then_some((until, at, apart(step), is_mark))
     };
-    let Some((until, at, apart)) = last.filter_map(free).max() else { return Ok(()) };
+    let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
+    let what = if is_mark { "marked for a reboot until" } else { "rebooted, or told to, at" };
     let how = if apart > APART { ", which did not help" } else { "" };
-    let message = format!(
-        "node {} was rebooted, or told to, at {}{how}: not again before {}",
-        facts.name,
-        clock(at),
-        clock(until)
-    );
+    let message = format!("node {} was {what} {}{how}: not again before {}", facts.name, clock(at), clock(until));
     Err(Hold::new(HoldReason::NodeLimit, &message).until(since(until, now)))
+}
+
+/// When it was done, as far as anybody knows. A mark stands for hours, and what it was for may begin at its end.
+fn done_at(step: &StepRecord) -> Option<jiff::Timestamp> {
+    let begun = step.started_at?;
+    let last = step.acted_at.or(step.finished_at).filter(|_| step.action == ActionType::MarkForReboot);
+    Some(last.unwrap_or(begun))
 }
 
 /// Reboots of the episode that may have been begun.
 fn begun(episode: &Episode) -> impl Iterator<Item = &StepRecord> {
-    let is_it = |step: &&StepRecord| step.action == ActionType::Reboot && step.state != StepState::Refused;
+    let is_it = |step: &&StepRecord| step.action.boots() && step.state != StepState::Refused;
     episode.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
 }
 
@@ -122,8 +135,8 @@ pub(super) fn is_out_of_place(episode: &Episode, step: &Step) -> Option<String> 
 
 /// At most one in an episode: what one has not ended another does not end either.
 pub(super) fn is_new(step: &Step, episode: Option<&Episode>) -> Result<(), &'static str> {
-    let Some(episode) = episode.filter(|_| step.action.reboot().is_some()) else { return Ok(()) };
-    let reboots = || episode.steps.iter().filter(|record| record.action == ActionType::Reboot);
+    let Some(episode) = episode.filter(|_| step.action.kind().boots()) else { return Ok(()) };
+    let reboots = || episode.steps.iter().filter(|record| record.action.boots());
     // Withdrawn, or its time was over, while a person was asked: nothing was ordered.
     let is_unanswered =
         |record: &StepRecord| record.started_at.is_none() && record.approved_by.is_none() && step.needs_approval();
@@ -145,9 +158,8 @@ pub(super) fn is_new(step: &Step, episode: Option<&Episode>) -> Result<(), &'sta
 
 /// Whether the machine is away, or nobody knows yet that it is back: what shows meanwhile is no new fault.
 pub(super) fn is_under_way(episode: &Episode) -> bool {
-    let is_it = |step: &StepRecord| {
-        step.action == ActionType::Reboot && matches!(step.state, StepState::Started | StepState::Verifying)
-    };
+    let is_it =
+        |step: &StepRecord| step.action.boots() && matches!(step.state, StepState::Started | StepState::Verifying);
     episode.current_step().is_some_and(is_it)
 }
 
@@ -155,8 +167,8 @@ pub(super) fn is_under_way(episode: &Episode) -> bool {
 /// refuses the same order, does not take that back. Of any other step: yes.
 pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
     use OutcomeReason as R;
-    let tells = |reason| matches!(reason, R::Acted | R::AlreadyClaimed | R::AlreadyRebooted);
-    step.action != ActionType::Reboot || tells(answer) || !step.reason.is_some_and(tells)
+    let tells = |reason| matches!(reason, R::Acted | R::AlreadyMarked | R::AlreadyClaimed | R::AlreadyRebooted);
+    !step.action.boots() || tells(answer) || !step.reason.is_some_and(tells)
 }
 
 /// Notes what shows that the attempt was begun, or done: the order that stands in the node's object, and another boot id.
@@ -164,7 +176,7 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
     let ordered = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.order.as_ref());
-    let Some(step) = episode.current_step_mut().filter(|step| step.action == ActionType::Reboot) else { return };
+    let Some(step) = episode.current_step_mut().filter(|step| step.action.boots()) else { return };
     let is_begun = matches!(step.state, StepState::Reserved | StepState::Started);
     if step.state == StepState::Reserved && ordered.is_some_and(|order| order.operation_id == step.operation_id) {
         step.state = StepState::Started;
@@ -227,13 +239,17 @@ pub(super) fn wait(
 
 /// How long a step is given in all, and for how long its cure has to stand; also where the policy does not name it any more.
 pub(super) fn times(ctx: Ctx<'_>, record: &StepRecord, step: Option<&Step>) -> (Duration, Duration) {
-    let least = if record.action == ActionType::Reboot { AWAY } else { ctx.settings.answer_within };
+    let least = if record.action.boots() { AWAY } else { ctx.settings.answer_within };
+    // For a boot that was awaited for hours its cure is not.
+    if let Some(step) = step.filter(|_| record.action == ActionType::MarkForReboot) {
+        return (step.timeout.min(AWAY.saturating_add(step.verify_for)), step.verify_for);
+    }
     step.map_or((least, Duration::from_secs(5)), |step| (step.timeout, step.verify_for))
 }
 
 /// Whether a clean look is one of the new boot. Of any other step: yes.
 pub(super) fn is_looked_anew(facts: &NodeFacts<'_>, record: &StepRecord) -> bool {
-    record.action != ActionType::Reboot
+    !record.action.boots()
         || boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref().is_some_and(|before| before != boot))
 }
 
@@ -244,13 +260,13 @@ pub(super) fn began(record: &StepRecord, acted_at: jiff::Timestamp) -> jiff::Tim
 
 /// The boot that a new attempt is for.
 pub(super) fn boot(ctx: Ctx<'_>, episode: &Episode, action: &Action) -> Option<String> {
-    action.reboot()?;
+    action.kind().boots().then_some(())?;
     ctx.snapshot.nodes.get(&episode.node)?.boot_id.clone().filter(|id| is_boot_id(id))
 }
 
 /// Whether the node is still in the boot that the attempt was recorded for.
 pub(super) fn is_same_boot(facts: &NodeFacts<'_>, record: &StepRecord) -> bool {
-    record.action != ActionType::Reboot
+    !record.action.boots()
         || (record.boot_id.is_some()
             && facts.view.and_then(|view| view.boot_id.as_deref()) == record.boot_id.as_deref())
 }

@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, drain, hand_off, reboot};
+use super::{Ctx, Wake, approval, attempt, drain, hand_off, mark, reboot};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
@@ -34,6 +34,9 @@ pub(super) fn move_on(
         }
         StepState::Started if record.action == ActionType::Reboot => {
             reboot::wait(ctx, facts, policy, turn, &record, wake);
+        }
+        StepState::Started if record.action == ActionType::MarkForReboot => {
+            mark::wait(ctx, facts, policy, turn, &record, wake);
         }
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => {
@@ -74,10 +77,10 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
     step.reason = Some(answer.reason);
     match (answer.state, answer.reason) {
         (OutcomeState::Running, _) => {}
-        // That it was told to reboot is no reboot: the boot id tells.
+        // That it was told to reboot, or carries the mark for it, is no reboot: the boot id tells.
         (OutcomeState::Done, _)
         | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted)
-            if step.action == ActionType::Reboot =>
+            if step.action.boots() =>
         {
             step.message = crate::core::text::bounded(&answer.message, crate::core::fault::MAX_LINE);
         }

@@ -12,10 +12,12 @@ use super::target::Held;
 use super::verdict;
 use crate::core::observation::ContainerState;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
+use crate::core::reboot::sentinel_name;
 use crate::node::bus::login::{self, LoginError};
 use crate::node::bus::units::{self, UnitError};
 use crate::node::cri::{Cri, CriError};
 use crate::node::patience::Patience;
+use crate::node::sentinel::{Folder, Mark, Placed, SentinelError};
 
 /// How often the effect is looked for.
 const RHYTHM: Duration = Duration::from_millis(50);
@@ -32,6 +34,7 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
             }
         }
         Allowed::Reboot { bus } => reboot(order, &bus, bounds).await,
+        Allowed::Mark { folder, mark, path } => leave(order, &folder, &mark, &path),
         Allowed::Restart { unit } => restart(order, &unit, bounds).await,
     }
 }
@@ -46,6 +49,27 @@ async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
         Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
     };
     verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+}
+
+/// Leaves the mark. Whether the node boots anew for it, the next boot id tells.
+fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
+    let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
+    match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
+        Ok(Placed::Made) => {
+            done(OutcomeReason::Acted, &format!("{path} asks for a reboot, until this order is withdrawn"))
+        }
+        Ok(Placed::Others(whose)) => {
+            let said = format!(
+                "{path} asks for a reboot already, and is somebody else's ({whose}): it was left as it is, and stays when this order \
+                 is withdrawn"
+            );
+            done(OutcomeReason::AlreadyMarked, &said)
+        }
+        Err(SentinelError::Unfit(said)) => {
+            verdict::outcome(order, OutcomeState::Refused, OutcomeReason::Protected, &said)
+        }
+        Err(error) => failed(order, &format!("the node was not marked for a reboot: {error}")),
+    }
 }
 
 /// Has systemd restart the unit and waits for its end. Whether that heals, the probe's next looks tell.

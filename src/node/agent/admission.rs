@@ -9,7 +9,7 @@ use super::verdict::Refusal;
 use crate::core::fault::{FaultType, ProcessRef, Role};
 use crate::core::order::{NodeAction, Order, OutcomeReason, Restart, Signal, is_service};
 use crate::core::policy::Daemon;
-use crate::core::reboot;
+use crate::core::reboot::{self, MarkOrder};
 use crate::core::text::is_full_id;
 
 /// How far the node's clock may be off the leader's before an order in time is refused.
@@ -36,6 +36,8 @@ pub(in crate::node) enum Task {
     Restart { daemon: Daemon, with: Restart },
     /// Have the machine booted anew, if it is in this boot. With the process that the fault is about, where it is about one.
     Reboot { boot_id: String, process: Option<ProcessRef> },
+    /// Leave this file, by which another tool is asked for the same.
+    Mark { boot_id: String, process: Option<ProcessRef>, mark: MarkOrder },
 }
 
 /// Checks the form of an order and says what it asks for.
@@ -64,7 +66,11 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
         NodeAction::CleanupOrphans => None,
         NodeAction::RestartKubelet => return restart(order, Daemon::Kubelet),
         NodeAction::RestartRuntime => return restart(order, Daemon::Runtime),
-        NodeAction::Reboot => return boot(order),
+        NodeAction::Reboot => {
+            let (boot_id, process) = boot(order, reboot::helps(order.fault_type))?;
+            return Ok(Task::Reboot { boot_id, process });
+        }
+        NodeAction::MarkForReboot => return mark(order),
     };
     match (signal, order.fault_type) {
         (Some(signal), FaultType::HungContainer) => {
@@ -99,11 +105,11 @@ fn restart(order: &Order, daemon: Daemon) -> Result<Task, Refusal> {
 }
 
 /// A reboot, where this version can look again at what it is for.
-fn boot(order: &Order) -> Result<Task, Refusal> {
+fn boot(order: &Order, helps: Result<(), &str>) -> Result<(String, Option<ProcessRef>), Refusal> {
     use FaultType as F;
     let boot_id = order.boot_id.clone().filter(|id| reboot::is_boot_id(id));
-    let boot_id = boot_id.ok_or_else(|| malformed("Reboot must name the boot that is to end (bootId)"))?;
-    if reboot::helps(order.fault_type).is_err() {
+    let boot_id = boot_id.ok_or_else(|| malformed("a reboot must name the boot that is to end (bootId)"))?;
+    if helps.is_err() {
         return Err(no_second_look(order));
     }
     let process = match order.fault_type {
@@ -112,7 +118,22 @@ fn boot(order: &Order) -> Result<Task, Refusal> {
         F::RuntimeClientHung => Some(process(order, Role::RuntimeClient)?),
         _ => None,
     };
-    Ok(Task::Reboot { boot_id, process })
+    Ok((boot_id, process))
+}
+
+/// A mark for a reboot by another tool: of a file that may be one, and for a bounded time.
+fn mark(order: &Order) -> Result<Task, Refusal> {
+    let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
+    let Some(mark) = order.mark.clone() else {
+        return Err(malformed("MarkForReboot must name the file (mark)"));
+    };
+    if reboot::sentinel_name(&mark.path).is_none() {
+        return Err(malformed("mark.path is not a file directly in /run with reboot in its name"));
+    }
+    if !(1..=86_400).contains(&mark.stands_for_seconds) {
+        return Err(malformed("mark.standsForSeconds is not within 1 to 86400"));
+    }
+    Ok(Task::Mark { boot_id, process, mark })
 }
 
 fn no_second_look(order: &Order) -> Refusal {

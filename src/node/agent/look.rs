@@ -22,6 +22,7 @@ use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::proc::role::Prover;
 use crate::node::runtime::Client;
+use crate::node::sentinel::{Folder, Mark};
 
 mod client;
 mod deaf;
@@ -89,6 +90,8 @@ pub(super) enum Allowed {
     Restart { unit: Unit },
     /// Reboot of the machine, over this bus.
     Reboot { bus: PathBuf },
+    /// This mark, in this folder.
+    Mark { folder: Folder, mark: Mark, path: String },
 }
 
 /// Everything a look uses.
@@ -99,6 +102,8 @@ pub(super) struct Looker {
     pub(super) docker: PathBuf,
     /// The system bus; where none is named it is looked for.
     pub(super) bus: Option<PathBuf>,
+    /// Root of the node's own file systems.
+    pub(super) host: PathBuf,
     pub(super) bounds: Bounds,
     pub(super) thresholds: Thresholds,
     pub(super) reader: Reader,
@@ -146,6 +151,7 @@ impl Looker {
             }
             Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
             Task::Reboot { process, .. } => self.still_to_reboot(order, process.as_ref()).await,
+            Task::Mark { boot_id, process, mark } => self.still_to_mark(order, boot_id, process.as_ref(), mark).await,
             Task::Restart { daemon, with } => {
                 let unit = self.still_to_restart(order.fault_type, *daemon, with).await?;
                 Ok(Allowed::Restart { unit })

@@ -14,6 +14,7 @@ mod cleanup;
 mod client;
 mod deaf;
 mod docker;
+mod mark;
 mod once;
 mod process;
 mod reboot;
@@ -76,6 +77,7 @@ fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
         target,
         restart: None,
         boot_id: None,
+        mark: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     }

@@ -8,7 +8,7 @@ use crate::api::duration::HumanDuration;
 use crate::core::diagnose::Findings;
 use crate::core::fault::MAX_FAULTS;
 use crate::core::order::{NodeAction, Order, is_service};
-use crate::core::reboot::is_boot_id;
+use crate::core::reboot::{is_boot_id, sentinel_name};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::core::{fault, tracker};
@@ -50,6 +50,11 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::Reboot { boot_id, process } => {
             assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
         }
+        Task::Mark { boot_id, process, mark } => {
+            assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
+            assert!(sentinel_name(&mark.path).is_some_and(|name| !name.contains('/')), "{:?}", mark.path);
+            assert!((1..=86_400).contains(&mark.stands_for_seconds));
+        }
         Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
     }
     true
@@ -68,6 +73,7 @@ pub(crate) fn claim(data: &[u8]) -> bool {
         target: fault::Target::default(),
         restart: None,
         boot_id: None,
+        mark: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

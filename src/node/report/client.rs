@@ -152,6 +152,8 @@ impl From<kube::Error> for CallError {
 /// What the probe learns from its own object, be it by reading or by writing it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feedback {
+    /// Whether the object was ever read: before that, that no order shows says nothing.
+    pub is_known: bool,
     /// The order that stands there, if one does and it can be read.
     pub order: Option<Order>,
     /// The highest look request.
@@ -200,6 +202,7 @@ impl From<OwnObject> for Feedback {
         });
         let owners = object.metadata.owner_references.unwrap_or_default();
         Self {
+            is_known: true,
             order,
             look_requested: remediation.look_requested.unwrap_or_default(),
             episode: remediation.episode.is_some(),

@@ -334,6 +334,7 @@ async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_
         target: crate::core::fault::Target::default(),
         restart: None,
         boot_id: None,
+        mark: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

@@ -59,7 +59,7 @@ impl Orders {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
@@ -79,6 +79,7 @@ mod tests {
             target: Target::default(),
             restart: None,
             boot_id: None,
+            mark: None,
             issued_at: jiff::Timestamp::UNIX_EPOCH,
             ttl_seconds: 60,
         }

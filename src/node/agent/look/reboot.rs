@@ -1,15 +1,20 @@
-//! The second look before the machine is booted anew: it is still as sick as was said, nobody has taken the daemon out of service that
+//! The second look before the machine is booted anew, by the login manager or by another tool: it is still as sick as was said, nobody has taken the daemon out of service that
 //! it is for, and nobody holds the reboot up.
+
+use jiff::Timestamp;
 
 use super::unit::expected;
 use super::{Allowed, Looker, recovered};
 use crate::core::fault::{FaultType, ProcessRef};
 use crate::core::order::{Order, OutcomeReason, Restart, Signal};
 use crate::core::policy::Daemon;
+use crate::core::reboot::{MarkOrder, sentinel_name};
 use crate::node::agent::verdict::Refusal;
 use crate::node::bus::login::{self, LoginError};
 use crate::node::bus::units::{self, UnitSeen};
 use crate::node::collect::kubelet::Finder;
+use crate::node::proc;
+use crate::node::sentinel::{Folder, Mark, SentinelError};
 
 impl Looker {
     /// What the login manager says comes last but for the fault itself, which may end at any moment.
@@ -18,9 +23,45 @@ impl Looker {
         order: &Order,
         process: Option<&ProcessRef>,
     ) -> Result<Allowed, Refusal> {
-        use FaultType as F;
         let bus = self.system_bus().await?;
         login::may_reboot(&bus, self.bounds.call).await.map_err(refused)?;
+        self.still_as_sick(order, process).await?;
+        Ok(Allowed::Reboot { bus })
+    }
+
+    /// The same for a mark. Whether the machine may reboot just now is for who reboots it to ask.
+    pub(super) async fn still_to_mark(
+        &self,
+        order: &Order,
+        boot_id: &str,
+        process: Option<&ProcessRef>,
+        with: &MarkOrder,
+    ) -> Result<Allowed, Refusal> {
+        let (root, host) = (self.prover.root().to_owned(), self.host.clone());
+        let name = sentinel_name(&with.path).unwrap_or_default().to_owned();
+        let look = move || {
+            let folder = Folder::open(&host)?;
+            // Where it is there already nothing is in the way; what is no plain file is.
+            drop(folder.look(&name)?);
+            Ok((folder, proc::uptime(&root)))
+        };
+        let (folder, uptime) = self.reader.run(self.bounds.processes, look).await?.map_err(unfit)?;
+        let uptime =
+            uptime.map_err(|error| Refusal::cannot_look(format!("cannot read the time since boot: {error}")))?;
+        let mark = Mark {
+            node: order.node.clone(),
+            operation_id: order.operation_id.clone(),
+            boot_id: boot_id.to_owned(),
+            until: uptime.as_secs().saturating_add(with.stands_for_seconds.into()),
+            made_at: Timestamp::now().as_second(),
+        };
+        self.still_as_sick(order, process).await?;
+        Ok(Allowed::Mark { folder, mark, path: with.path.clone() })
+    }
+
+    /// Whether the fault is still there, and nobody has taken the daemon out of service that it is about.
+    async fn still_as_sick(&self, order: &Order, process: Option<&ProcessRef>) -> Result<(), Refusal> {
+        use FaultType as F;
         match (order.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
                 drop(self.nobody_has_stopped(Daemon::Runtime).await?);
@@ -65,7 +106,7 @@ impl Looker {
             }
             (kind, _) => return Err(recovered(format!("nothing is there to be looked at for {kind}"))),
         }
-        Ok(Allowed::Reboot { bus })
+        Ok(())
     }
 
     /// A daemon that somebody has stopped or masked does not run for a reason, and a reboot would start it anew. Where it is part of
@@ -84,6 +125,14 @@ impl Looker {
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         Ok(Some(seen))
+    }
+}
+
+/// A folder or a name that must not be used is a word; that it could not be looked at is none.
+fn unfit(error: SentinelError) -> Refusal {
+    match error {
+        SentinelError::Unfit(said) => Refusal::new(OutcomeReason::Protected, said),
+        error @ SentinelError::Io { .. } => Refusal::cannot_look(error.to_string()),
     }
 }
 

@@ -1,0 +1,85 @@
+//! Marks for a reboot by another tool: how long one stands, and when it is taken back.
+//!
+//! ```text
+//! Reserved ─► Started: the order stands, and as long as it does so does the mark ─► another boot id ─► Verifying, as with a reboot
+//!                └ nobody wants it any more, the fault is gone, its time is over: the order is withdrawn, and the node removes the mark
+//! ```
+//!
+//! Unlike a reboot of our own it can be called off, for as long as the other tool has not begun: so a no counts until the end, and an
+//! attempt that waits for hours asks in every pass whether it is still wanted.
+
+use std::time::Duration;
+
+use super::evidence::{Cure, NodeFacts};
+use super::turn::Turn;
+use super::{Ctx, Wake, attempt, ending, reboot};
+use crate::core::episode::{StepRecord, StepState, since};
+use crate::core::policy::{ActionType, Policy, Step};
+use crate::core::reboot::MarkOrder;
+
+/// Longest time that a mark stands, in seconds: the longest that a step may take.
+const LONGEST: u32 = 86_400;
+
+/// What the node's agent is told of the mark, where the step makes one.
+pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
+    let with = record.mark_for_reboot.as_ref()?;
+    let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(LONGEST);
+    Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, LONGEST) })
+}
+
+/// Whether an order is taken back that no agent has answered in the time in which it may be begun: it must not be begun much later.
+pub(super) fn is_unheard(ctx: Ctx<'_>, step: &StepRecord, ttl_seconds: u32) -> bool {
+    step.action == ActionType::MarkForReboot
+        && step.reason.is_none()
+        && since(ctx.snapshot.now, step.reserved_at) > Duration::from_secs(ttl_seconds.into())
+}
+
+/// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+        return ending::cancel(ctx, &mut turn.episode, &why);
+    }
+    let Some(step) = attempt::step_of(policy, &turn.episode, record) else {
+        return attempt::end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
+    };
+    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+        let why = "its approval was taken back, or the policy asks for one now";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    let begun = record.started_at.unwrap_or(record.reserved_at);
+    if is_gone(ctx, facts, turn, record, begun) {
+        let why = "the fault was gone before the node was booted anew: the mark is not wanted any more";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    let (age, waited) = (since(now, begun), since(now, record.reserved_at));
+    if record.reason.is_none() && waited >= ctx.settings.answer_within {
+        let why = "the node did not say in time whether it carries the mark";
+        return attempt::end(turn, StepState::TimedOut, why, now);
+    }
+    if age >= step.timeout {
+        let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
+        let (name, timeout) = (facts.name, step.timeout.as_secs());
+        let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
+        return attempt::end(turn, StepState::TimedOut, &why, now);
+    }
+    if record.reason.is_none() {
+        wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), waited);
+        wake.at(ctx.settings.answer_within.saturating_sub(waited));
+    }
+    wake.at(step.timeout.saturating_sub(age));
+}
+
+/// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
+fn is_gone(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord, begun: jiff::Timestamp) -> bool {
+    let Some(fault) = turn.episode.fault(&record.fault_id) else { return true };
+    let is_same = reboot::boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref() == Some(boot));
+    is_same && facts.cure(fault, Some(begun), ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean
+}

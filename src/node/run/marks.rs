@@ -1,0 +1,128 @@
+//! Marks for a reboot by another tool, which stand as long as their order does: a task of its own takes away what nobody wants any
+//! more, also what a probe before this one has left, and while nothing is heard of the API server what is past its time.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::node::agent::AgentSettings;
+use crate::node::proc;
+use crate::node::report::client::Feedback;
+use crate::node::sentinel::{self, Folder, SentinelError, Standing};
+
+/// Least and most time between two looks at the folder.
+const LEAST: Duration = Duration::from_secs(1);
+const RHYTHM: Duration = Duration::from_secs(30);
+
+/// Tends them until the probe ends. To take back what is ours is no act: it is done also where acting is switched off.
+pub(super) async fn tend(settings: AgentSettings, mut feedback: watch::Receiver<Feedback>) {
+    let mut is_told = false;
+    loop {
+        let order = standing(&feedback.borrow_and_update());
+        let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
+        let work = move || {
+            let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
+            let (boot, uptime) =
+                moment().map_err(|error| SentinelError::Io { what: "read the clock".into(), error })?;
+            sentinel::tend(&Folder::open(&host)?, &node, order.as_ref(), &boot, uptime)
+        };
+        match settings.reader.run(settings.bounds.processes, work).await {
+            Ok(Ok(removed)) => {
+                is_told = false;
+                for (operation, why) in removed {
+                    tracing::info!(operation, why, "the mark for a reboot was removed");
+                }
+            }
+            // Where there is no such folder there can be no mark of ours either: it is told once, for whoever looks for one.
+            Ok(Err(error)) if !is_told => {
+                is_told = true;
+                tracing::debug!(%error, "cannot look for marks for a reboot");
+            }
+            Ok(Err(_)) => {}
+            Err(error) => tracing::debug!(%error, "cannot look for marks for a reboot"),
+        }
+        sleep(LEAST).await;
+        tokio::select! {
+            changed = feedback.changed() => if changed.is_err() { return },
+            () = sleep(RHYTHM) => {}
+        }
+    }
+}
+
+/// What stands in the own object; `None` before it was first read.
+fn standing(feedback: &Feedback) -> Option<Standing> {
+    feedback.is_known.then(|| {
+        let order = feedback.order.as_ref();
+        order.map_or(Standing::Nothing, |order| Standing::Operation(order.operation_id.clone()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::time::Instant;
+
+    use super::super::orders::tests::order;
+    use super::*;
+    use crate::core::order::Order;
+    use crate::node::cri::endpoint::{Endpoint, NamedBy};
+    use crate::node::sentinel::{Mark, Placed};
+
+    fn node(host: &Path) -> AgentSettings {
+        let (run, proc) = (host.join("run"), host.join("proc"));
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
+        std::fs::write(proc.join("uptime"), "1000.00 1.0\n").unwrap();
+        std::fs::write(proc.join("sys/kernel/random/boot_id"), "boot\n").unwrap();
+        let none = Endpoint::cri(host.join("none"), NamedBy::Nobody);
+        let settings = AgentSettings::new("n1", &host.join("state"), none);
+        // Also where acting is switched off.
+        AgentSettings { host: host.to_owned(), proc, allow_actions: false, ..settings }
+    }
+
+    fn marked(host: &Path) {
+        let mark = Mark {
+            node: "n1".into(),
+            operation_id: "op-1".into(),
+            boot_id: "boot".into(),
+            until: 5000,
+            made_at: jiff::Timestamp::now().as_second(),
+        };
+        assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark).unwrap(), Placed::Made);
+    }
+
+    fn told(order: Option<Order>) -> Feedback {
+        Feedback { is_known: true, order, ..Feedback::default() }
+    }
+
+    /// Real time: the work is on threads.
+    async fn is_gone(host: &Path, within: Duration) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < within {
+            if !host.join("run/reboot-required").exists() {
+                return true;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_probe_has_left_goes_once_the_api_server_says_that_nobody_wants_it() {
+        let host = tempfile::tempdir_in("/dev/shm").unwrap();
+        let settings = node(host.path());
+        marked(host.path());
+        let (sender, feedback) = watch::channel(Feedback::default());
+        let keeper = tokio::spawn(tend(settings, feedback));
+        assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its order yet");
+        sender.send_replace(told(Some(order("op-1"))));
+        assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its order stands");
+        sender.send_replace(told(None));
+        assert!(is_gone(host.path(), Duration::from_secs(20)).await);
+        drop(sender);
+        keeper.await.unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! Nodes that are marked for a reboot by another tool: the order stands as long as the mark is wanted, and not a moment longer.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::world::World;
+
+fn world(timeout: &str) -> World {
+    let world = World::new(3);
+    let mark = json!({"action": "MarkForReboot", "markForReboot": {"path": "/run/kured-reboot"}, "approval": "Automatic",
+        "timeout": timeout});
+    world.policy("hung", "Enforce", &json!([mark, {"action": "Notify"}]));
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+fn step(world: &World, place: usize) -> Value {
+    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+}
+
+/// The probe of a node says what came of the order that stands.
+fn answer(world: &World, node: &str, reason: &str) {
+    let operation = world.status(node)["order"]["operationId"].clone();
+    world.api.change("noderuntimehealths", node, |health| {
+        health["status"]["agent"] = json!({"operationId": operation, "state": "Done", "reason": reason,
+            "message": "/run/kured-reboot asks for a reboot", "at": "2026-01-01T00:00:00Z"});
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
+    let world = world("4h");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("ordered", || world.status("w1")["order"]["action"] == "MarkForReboot").await;
+    let order = world.status("w1")["order"].clone();
+    assert_eq!(order["mark"], json!({"path": "/run/kured-reboot", "standsForSeconds": 14400}));
+    assert_eq!(order["bootId"], "b");
+    assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
+    answer(&world, "w1", "Acted");
+    world.until("answered", || step(&world, 0)["reason"] == "Acted").await;
+    replica.crash().await;
+    let replica = world.controller("b");
+    sleep(Duration::from_hours(2)).await;
+    assert_eq!((step(&world, 0)["state"].as_str(), world.status("w1")["order"].clone()), (Some("Started"), order));
+    world.set_sick("w1", false);
+    world.set_boot("w1", "b2", true);
+    world.until("verified", || step(&world, 0)["state"] == "Succeeded").await;
+    world.until("taken back", || world.status("w1")["order"].is_null()).await;
+    assert_eq!(step(&world, 0)["markForReboot"]["path"], "/run/kured-reboot");
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
+    for heals in [true, false] {
+        let world = world("4h");
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        world.until("ordered", || world.status("w1")["order"]["action"] == "MarkForReboot").await;
+        answer(&world, "w1", "AlreadyMarked");
+        world.until("answered", || step(&world, 0)["reason"] == "AlreadyMarked").await;
+        if heals {
+            world.set_sick("w1", false);
+        } else {
+            let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+            world.api.change("noderemediations", &name, |episode| {
+                episode["spec"]["cancel"] = json!({"by": "ann", "reason": "kept for a look"});
+            });
+        }
+        world.until("withdrawn", || world.status("w1")["order"].is_null()).await;
+        assert_eq!(step(&world, 0)["state"], "Cancelled");
+        replica.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_probe_does_not_answer_is_taken_back_and_people_are_told() {
+    let world = world("4h");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("told", || step(&world, 1)["action"] == "Notify").await;
+    assert_eq!(step(&world, 0)["state"], "TimedOut");
+    assert!(world.status("w1")["order"].is_null());
+    replica.stop().await.unwrap();
+}

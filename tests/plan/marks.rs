@@ -1,0 +1,297 @@
+//! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
+
+use nrh::core::episode::{Approval, HealState, Phase, StepRecord, StepState};
+use nrh::core::fault::{Fault, FaultType, Severity};
+use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::plan::{Effect, HoldReason, Operation};
+use nrh::core::policy::{Action, ActionType, ApprovalMode, Step};
+use nrh::core::reboot::MarkForReboot;
+use nrh::core::snapshot::Tri;
+use nrh::simulate::world::Kured;
+
+use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, step};
+use crate::world::{Chaos, Cure, World, acts, reasons};
+
+fn silent() -> Fault {
+    Fault { severity: Severity::Critical, ..fault(FaultType::RuntimeUnreachable, "it") }
+}
+
+fn sick(ladder: &[Step]) -> World {
+    World::sick(silent(), Cure::Reboot, ladder)
+}
+
+fn record(world: &World) -> StepRecord {
+    let steps = &world.only_episode().steps;
+    let is_it = |step: &&StepRecord| step.action == ActionType::MarkForReboot;
+    steps.iter().find(is_it).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
+}
+
+fn is_marked(world: &World) -> bool {
+    world.nodes["n1"].boots.marked.is_some()
+}
+
+/// A node that carries the mark, and a kured that waits.
+fn marked(ladder: &[Step]) -> World {
+    let mut world = sick(ladder);
+    world.node("n1").boots.kured = Kured::Waits;
+    world.pass();
+    if record(&world).state == StepState::AwaitingApproval {
+        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
+        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        world.pass();
+    }
+    world.tick(secs(5));
+    world.pass();
+    assert!(is_marked(&world) && record(&world).reason == Some(OutcomeReason::Acted), "{:?}", record(&world));
+    world
+}
+
+#[test]
+fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["order MarkForReboot"], "no cordon, no drain and no reboot of ours");
+    let done = record(&world);
+    assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
+    assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    let node = &world.nodes["n1"];
+    assert!(node.boots.count == 1 && !node.view.unschedulable && node.report.order.is_none() && !is_marked(&world));
+}
+
+#[test]
+fn the_order_names_the_file_the_boot_and_for_how_long() {
+    let path = "/run/kured-reboot".to_owned();
+    let mark = Step { action: Action::MarkForReboot(MarkForReboot { path: path.clone() }), ..mark_for_reboot() };
+    let world = sick(&[mark]);
+    let order = world.plan().effects.into_iter().find_map(|effect| match effect {
+        Effect::Act { operation: Operation::GiveOrder(order), .. } => Some(order),
+        _ => None,
+    });
+    let order: Order = order.unwrap();
+    assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::MarkForReboot, Some("boot-0")));
+    let mark = order.mark.unwrap();
+    assert_eq!((mark.path, mark.stands_for_seconds), (path, 3600));
+}
+
+#[test]
+fn the_order_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    for _ in 0..(50 * 12) {
+        world.tick(secs(5));
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{plan:#?}");
+        assert!(is_marked(&world) && world.nodes["n1"].report.order.is_some());
+        assert_eq!(plan.policies["p"].unhealthy, 1);
+    }
+    // A controller that dies, and the next one, change nothing.
+    world.epoch += 1;
+    world.disturbed_pass(&Chaos { crash_after: Some(0), ..Chaos::default() });
+    world.node("n1").boots.kured = Kured::Works;
+    world.run(secs(400));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Succeeded, 1));
+}
+
+#[test]
+fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
+    type No = (&'static str, fn(&mut World), &'static str);
+    let cases: [No; 8] = [
+        ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
+        ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()], "asks to be left alone"),
+        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|e| e.approval = None), "approval was taken back"),
+        ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "does not name this step"),
+        (
+            "another file",
+            |w| {
+                let path = "/run/other-reboot".to_owned();
+                w.policies[0].rules[0].steps[0].action = Action::MarkForReboot(MarkForReboot { path });
+            },
+            "does not name this step",
+        ),
+        ("the policy is gone", |w| w.policies.clear(), "is gone or not valid any more"),
+        ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node was booted anew"),
+    ];
+    for (name, no, said) in cases {
+        let mut world = marked(&[Step { approval: ApprovalMode::Manual, ..mark_for_reboot() }, notify()]);
+        no(&mut world);
+        for _ in 0..3 {
+            world.tick(secs(5));
+            world.pass();
+        }
+        world.tick(secs(5));
+        assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none(), "{name}");
+        let record = record(&world);
+        assert_eq!(record.state, StepState::Cancelled, "{name}");
+        assert!(record.message.contains(said), "{name}: {}", record.message);
+        world.node("n1").boots.kured = Kured::Works;
+        world.run(secs(600));
+        assert_eq!(world.nodes["n1"].boots.count, 0, "{name}");
+    }
+}
+
+#[test]
+fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.run(secs(3600));
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+    world.run(secs(60));
+    assert!(!is_marked(&world));
+    assert_eq!(world.did(), ["order MarkForReboot", "notify"]);
+    assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+}
+
+#[test]
+fn without_a_controller_the_node_takes_it_away_by_itself() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    for _ in 0..61 {
+        world.tick(secs(60));
+    }
+    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_some());
+    // The agent has its answer already: what still stands in the API starts nothing.
+    world.run(secs(120));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::TimedOut, 0));
+}
+
+#[test]
+fn an_order_that_nobody_has_heard_is_taken_back_and_not_awaited() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.pass();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(5));
+    for _ in 0..26 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(world.nodes["n1"].report.order.is_none(), "it would be carried out much later");
+    for _ in 0..14 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(record(&world).state, StepState::TimedOut);
+    assert!(record(&world).message.contains("did not say in time"), "{}", record(&world).message);
+    world.node("n1").probe_runs = true;
+    world.run(secs(300));
+    assert!(!is_marked(&world));
+}
+
+#[test]
+fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    world.pass();
+    let order = world.nodes["n1"].report.order.clone().unwrap();
+    let said = |reason, state| Outcome {
+        operation_id: order.operation_id.clone(),
+        state,
+        reason,
+        message: format!("{reason:?} is said"),
+        at: world.now,
+    };
+    let (theirs, lost) = (
+        said(OutcomeReason::AlreadyMarked, OutcomeState::Done),
+        said(OutcomeReason::AlreadyClaimed, OutcomeState::Refused),
+    );
+    for answer in [theirs, lost] {
+        world.node("n1").report.agent = Some(answer);
+        world.tick(secs(5));
+        world.pass();
+        let record = record(&world);
+        assert_eq!((record.state, record.message.as_str()), (StepState::Started, record.message.as_str()));
+        assert!(record.reason.is_some());
+    }
+    // It was rebooted for the other's file.
+    world.node("n1").boots.away = Some(3);
+    world.run(secs(120));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+#[test]
+fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
+    type Change = fn(&mut World);
+    let cases: [Change; 4] = [
+        |w| w.node("n1").view.boot_id = None,
+        |w| w.node("n1").view.boot_id = Some("other".into()),
+        |w| w.node("n1").report.heartbeat.as_mut().unwrap().boot_id = String::new(),
+        |w| w.node("n1").view.ready = Tri::Unknown,
+    ];
+    for change in cases {
+        let mut world = sick(&[mark_for_reboot(), notify()]);
+        change(&mut world);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]));
+    }
+    for kind in FaultType::ALL {
+        let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[mark_for_reboot()]);
+        world.run(secs(60));
+        let marked = world.did().contains(&"order MarkForReboot");
+        assert!(!marked || nrh::core::reboot::marking_helps(kind).is_ok(), "{kind}");
+    }
+}
+
+#[test]
+fn one_reboot_in_an_episode_by_whatever_hand() {
+    for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
+        let ladder = [step(Action::Cordon(None)), first, second, notify()];
+        let mut world = World::sick(silent(), Cure::Nothing, &ladder);
+        world.run(secs(7200));
+        let asked = world.did().iter().filter(|what| what.starts_with("order ")).count();
+        assert_eq!((asked, world.nodes["n1"].boots.count), (1, 1), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn the_hour_until_the_next_one_runs_from_the_boot_on() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.run(secs(3000));
+    world.node("n1").boots.kured = Kured::Works;
+    world.run(secs(300));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+    world.tick(secs(1800));
+    let again =
+        Fault { id: Fault::identity(FaultType::RuntimeListHung, "x"), ..fault(FaultType::RuntimeListHung, "x") };
+    world.infect("n1", again, Cure::Reboot);
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+}
+
+#[test]
+fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
+    let cordon = step(Action::Cordon(None));
+    let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
+    world.pass();
+    world.node("n1").view.ready = Tri::Unknown;
+    world.run(secs(1000));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+    let message = record(&world).message;
+    assert!(message.contains("held for too long: node n1 is not marked for a reboot"), "{message}");
+}
+
+#[test]
+fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited() {
+    let mut world = World::sick(silent(), Cure::Nothing, &[mark_for_reboot(), notify()]);
+    world.run(secs(1800));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Failed, 1));
+}
+
+#[test]
+fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "order MarkForReboot", "uncordon"]);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    // Where it opens the node all the same, that is somebody's word, and the mark goes with the episode.
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(is_marked(&world));
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(120));
+    assert!(!is_marked(&world));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
