@@ -211,6 +211,25 @@ fn a_drain_that_slips_past_the_server_is_refused() {
 }
 
 #[test]
+fn taints_that_slip_past_the_server_are_refused() {
+    let with = |steps: &str| {
+        let text = format!(
+            "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: p}},
+              spec: {{rules: [{{name: r, match: {{faults: [StuckDaemonSetPod]}}, steps: [{steps}, {{action: Notify}}]}}]}}}}"
+        );
+        convert::policy(&policy(&text)).map(|_| ()).map_err(|errors| errors.0.join("; "))
+    };
+    let (soft, hard) = ("{action: Taint}", "{action: Taint, taint: {effect: NoSchedule}}");
+    assert_eq!(with(&format!("{hard}, {hard}")), Ok(()));
+    let two = "rules[r].steps[1].taint.effect: expected the one of the Taint before it";
+    for steps in [format!("{soft}, {hard}"), format!("{hard}, {soft}")] {
+        assert!(with(&steps).unwrap_err().contains(two), "{steps}");
+    }
+    let misplaced = "{action: Cordon, taint: {effect: NoSchedule}}";
+    assert!(with(misplaced).unwrap_err().contains("taint: goes with action Taint, found Cordon"));
+}
+
+#[test]
 fn a_reboot_that_slips_past_the_server_is_refused() {
     type Change = fn(&mut nrh::api::policy::PolicyRule);
     use nrh::core::policy::{ActionType, Mode};

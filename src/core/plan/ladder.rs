@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, reboot, refused, restart};
+use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, protect, readiness, reboot, refused, restart, taint};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
@@ -137,7 +137,8 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
     let is_lasting = episode.undo.uncordoned_at.is_none();
     let kind = step.action.kind();
     if kind.marks() && (is_lasting || kind == ActionType::Taint) && episode.marked_at(kind).is_some() {
-        return true;
+        // That a stricter one was wanted is recorded.
+        return taint::is_out_of_place(episode, step).is_none();
     }
     if drain::is_done(step, Some(episode)) {
         return true;
