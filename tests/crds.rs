@@ -220,7 +220,11 @@ fn taints_that_slip_past_the_server_are_refused() {
         convert::policy(&policy(&text)).map(|_| ()).map_err(|errors| errors.0.join("; "))
     };
     let (soft, hard) = ("{action: Taint}", "{action: Taint, taint: {effect: NoSchedule}}");
+    let delete = "{action: DeletePod}";
+    assert_eq!(with(&format!("{soft}, {delete}")), Ok(()), "by default it is PreferNoSchedule");
     assert_eq!(with(&format!("{hard}, {hard}")), Ok(()));
+    let successor = "rules[r].steps[0].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[1])";
+    assert!(with(&format!("{hard}, {delete}")).unwrap_err().contains(successor));
     let two = "rules[r].steps[1].taint.effect: expected the one of the Taint before it";
     for steps in [format!("{soft}, {hard}"), format!("{hard}, {soft}")] {
         assert!(with(&steps).unwrap_err().contains(two), "{steps}");

@@ -362,6 +362,10 @@ impl<'t> Play<'t> {
                 node.pods.retain(|other| other.pod != pod);
                 self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
             }
+            // Under such a taint the controller of the DaemonSet makes none; it does once that is off.
+            if node.view.repels_daemon_sets().is_some() {
+                continue;
+            }
             for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
                 stuck.back_at = None;
                 stuck.lives += 1;

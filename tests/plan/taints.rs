@@ -7,7 +7,7 @@ use nrh::core::policy::{Action, ActionType, Keep, Mode, Step};
 use nrh::core::snapshot::NodeView;
 use nrh::core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
-use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{backing_off, cont, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 const HARD: TaintEffect = TaintEffect::NoSchedule;
@@ -332,6 +332,43 @@ fn a_late_write_does_not_outlast_an_episode_that_keeps_its_cordon() {
     world.pass();
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
     assert_eq!(world.only_episode().phase, Phase::Contained);
+}
+
+/// Hardly any DaemonSet tolerates our key: the pod that is deleted has no successor, and its absence is no cure.
+#[test]
+fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
+    let delete = [step(Action::DeletePod), notify()];
+    for theirs in [KeyedTaint::plain(HARD), somebodys()] {
+        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
+        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        world.node("n1").view.taints.insert(theirs.clone());
+        let plan = world.pass();
+        assert_eq!(acts(&plan), [], "{theirs}");
+        assert_eq!(reasons(&plan), [HoldReason::CannotAct]);
+        assert!(plan.held[0].message.contains(&theirs.to_string()), "{}", plan.held[0].message);
+        world.node("n1").view.taints.clear();
+        assert_eq!(acts(&world.pass()), [("n1".to_owned(), "delete agent-1".to_owned())]);
+        // One that comes after the act lets nobody take the absence for a cure.
+        world.node("n1").view.taints.insert(theirs);
+        world.run(secs(1_200));
+        let episode = world.only_episode();
+        assert_ne!(episode.phase, Phase::Succeeded, "{}", episode.message);
+    }
+    // Pods of DaemonSets come to a node that others only prefer not to use.
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.node("n1").view.taints.insert(KeyedTaint::plain(SOFT));
+    assert_eq!(acts(&world.pass()).len(), 1);
+}
+
+#[test]
+fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
+    for (first, expected) in [(taint(), "delete agent-1"), (soft(), "taint")] {
+        let steps = [first, step(Action::DeletePod), notify()];
+        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+        world.node("n1").pods.push(backing_off("n1", "agent-1"));
+        assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
+    }
 }
 
 /// Told in kubernetes-sigs/node-readiness-controller #382.

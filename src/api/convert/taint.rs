@@ -21,6 +21,13 @@ pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
 pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<String>) {
     let effects: Vec<(usize, TaintEffect)> =
         steps.iter().enumerate().filter_map(|(i, step)| Some((i, taint(step)?))).collect();
+    let deletes = steps.iter().position(|step| step.action == ActionType::DeletePod);
+    if let (Some(delete), Some((i, _))) = (deletes, effects.iter().find(|(_, effect)| effect.repels_daemon_sets())) {
+        errors.push(format!(
+            "{at}.steps[{i}].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[{delete}]), found NoSchedule, \
+             under which the deleted pod has no successor"
+        ));
+    }
     let first = effects.first().map(|(_, effect)| *effect);
     if let Some((i, other)) = effects.iter().find(|(_, effect)| Some(*effect) != first) {
         errors.push(format!(

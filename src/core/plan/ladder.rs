@@ -32,6 +32,9 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::Reboot(_), kind) => of_reboot::helps(kind),
         (Action::HandOff(_), kind) => remediator::helps(kind),
+        (Action::Taint(effect), F::StuckDaemonSetPod) if effect.repels_daemon_sets() => Err(
+            "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
+        ),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
