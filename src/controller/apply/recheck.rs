@@ -174,6 +174,7 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
         .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
         .filter(|now| now.hand_off == step.hand_off)
         .filter(|now| convert::drain(now) == step.drain)
+        .filter(|now| convert::taint(now) == step.taint)
         .filter(|now| convert::reboot(now) == step.reboot);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
@@ -344,6 +345,22 @@ mod tests {
         };
         assert_eq!(with("gentle"), Ok(()));
         assert_eq!(with("harsh"), Err("RemediationPolicy p does not name HandOff(Fix) there any more".to_owned()));
+    }
+
+    #[test]
+    fn a_taint_with_another_effect_is_another_step() {
+        let with = |now: Value| {
+            verdict(move |v| {
+                let step = &mut v["episode"]["status"]["steps"][0];
+                (step["action"], step["signal"], step["taint"]) = (json!("Taint"), Value::Null, json!("NoSchedule"));
+                v["policy"]["spec"]["rules"][0]["steps"] =
+                    json!([{"action": "Taint", "taint": now.clone()}, {"action": "Notify"}]);
+            })
+        };
+        assert_eq!(with(json!({"effect": "NoSchedule"})), Ok(()));
+        let other = "RemediationPolicy p does not name Taint(NoSchedule) there any more".to_owned();
+        assert_eq!(with(json!({"effect": "PreferNoSchedule"})), Err(other.clone()));
+        assert_eq!(with(json!({})), Err(other), "by default it is PreferNoSchedule");
     }
 
     #[test]
