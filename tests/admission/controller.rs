@@ -138,6 +138,42 @@ pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
     Ok(())
 }
 
+/// Who could write the controller's marks could have it take away what others have put on a Node.
+pub async fn marks(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let note =
+        |key: &str, value: Value| json!({"metadata": {"annotations": {(format!("runtimehealth.io/{key}")): value}}});
+    let taints = |taints: Value| merge(NODE, json!({"spec": {"taints": taints}}));
+    let ours = json!([{"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}]);
+    let mark = |value: Value| merge(NODE, note("tainted-by", value));
+    let by_status = |key: &str| merge(format!("{NODE}/status"), note(key, json!("x:NoSchedule")));
+    let taint = "only the controller sets or alters the mark runtimehealth.io/tainted-by";
+    let cordon = "only the controller sets or alters the mark runtimehealth.io/cordoned-by";
+    // As a tool does that saves the annotations of a Node and puts them on its successor.
+    cases.allowed(&all.admin, "a mark on a node without the taint", mark(json!("old:NoSchedule"))).await;
+    cases.allowed(&all.unit, "its own status beside the mark", merge(format!("{NODE}/status"), json!({}))).await;
+    cases.allowed(&all.admin, "a taint beside a mark", taints(ours.clone())).await;
+    for caller in [&all.admin, &all.unit] {
+        cases.denied(caller, "alter the mark of a taint", mark(json!("x:NoSchedule")), taint).await;
+        cases.denied(caller, "the same by way of the status", by_status("tainted-by"), taint).await;
+    }
+    cases.allowed(&all.admin, "another annotation beside the mark", merge(NODE, note("other", json!("x")))).await;
+    cases.allowed(&all.admin, "that off again", merge(NODE, note("other", Value::Null))).await;
+    cases.allowed(&all.admin, "take the mark off", mark(Value::Null)).await;
+    cases.denied(&all.admin, "set the mark of a taint", mark(json!("x:NoSchedule")), taint).await;
+    cases.allowed(&all.admin, "take the taint off", taints(Value::Null)).await;
+
+    let cordoned = |is: bool| merge(NODE, json!({"spec": {"unschedulable": is}}));
+    all.admin.must(&cordoned(true)).await?;
+    cases.denied(&all.admin, "set the mark of a cordon", merge(NODE, note("cordoned-by", json!("x"))), cordon).await;
+    cases.denied(&all.unit, "the same by way of the status", by_status("cordoned-by"), cordon).await;
+    all.admin.must(&cordoned(false)).await?;
+    cases.allowed(&all.admin, "it on a schedulable node", merge(NODE, note("cordoned-by", json!("x")))).await;
+    cases.allowed(&all.admin, "cordon that node", cordoned(true)).await;
+    cases.allowed(&all.admin, "take that mark off", merge(NODE, note("cordoned-by", Value::Null))).await;
+    all.admin.must(&cordoned(false)).await?;
+    Ok(())
+}
+
 /// Cordon and uncordon, and nothing else on a Node.
 pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
     let by = &all.controller;
