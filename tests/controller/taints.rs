@@ -142,6 +142,37 @@ async fn a_mark_on_a_new_machine_is_swept_and_its_episode_is_left_as_it_is() {
     replica.crash().await;
 }
 
+/// The write that marks the node landed and its answer was lost; before it is repeated, a person takes the taint off, or uncordons.
+#[tokio::test(start_paused = true)]
+async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
+    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}});
+    for (action, field) in [("Taint", "taints"), ("Cordon", "unschedulable")] {
+        let world = world();
+        world.policy("hung", "Enforce", &json!([{"action": action}, release, {"action": "Notify"}]));
+        let done = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&done);
+        world.api.hook(move |call| {
+            let mut count = count.lock().unwrap();
+            let is_it = call.verb == "patch" && call.target.plural == "nodes" && !call.body["spec"][field].is_null();
+            *count += usize::from(is_it);
+            (is_it && *count == 1).then_some(Fault::DoneButSilent)
+        });
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        let spec = || world.api.get("nodes", "w1").unwrap_or_default()["spec"].clone();
+        world.until("marked", || !spec()[field].is_null()).await;
+        world.api.change("nodes", "w1", |node| node["spec"][field] = Value::Null);
+        world.until("cancelled", || world.phases() == ["Cancelled"]).await;
+        let notes = || world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"].to_string();
+        world.until("the mark is off", || !notes().contains("runtimehealth.io/")).await;
+        tokio::time::sleep(std::time::Duration::from_mins(2)).await;
+        assert!(spec()[field].is_null() || spec()[field] == json!([]), "{action}: {}", spec());
+        let said = world.api.list("noderemediations")[0]["status"]["message"].clone();
+        assert!(said.as_str().is_some_and(|said| said.contains("by hand")), "{action}: {said}");
+        replica.crash().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_strands_no_taint() {
     let mut points = 0;
