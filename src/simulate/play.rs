@@ -10,7 +10,7 @@ use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
     WishEvent,
 };
-use super::world::{Cure, World, WorldNode};
+use super::world::{Cure, World, WorldNode, marks};
 use crate::core::episode::{Approval, Episode, Phase};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::narrow::Around;
@@ -491,6 +491,9 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     if let Some(cordoned) = event.cordoned {
         node.view.unschedulable = cordoned;
         told.push(format!("somebody else {} the node", if cordoned { "cordons" } else { "uncordons" }));
+    }
+    if let Some(tainted) = event.tainted {
+        told.push(marks::tainted_by_others(node, tainted));
     }
     if let Some(veto) = &event.veto {
         node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();

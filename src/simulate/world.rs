@@ -6,7 +6,7 @@
 
 mod boot;
 mod by_hand;
-mod marks;
+pub(super) mod marks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use super::{World, WorldNode};
 use crate::core::episode::ActResult;
 use crate::core::order::OutcomeReason;
-use crate::core::taint::{Found, KeyedTaint, TaintEffect, TaintMark};
+use crate::core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
 
 /// Cordons the node, unless somebody else has. `is_left` = an earlier episode has left it cordoned to this one.
 pub(super) fn cordon(node: &mut WorldNode, episode: &str, is_left: bool) -> ActResult {
@@ -31,6 +31,18 @@ pub(super) fn taint(node: &mut WorldNode, episode: &str, effect: TaintEffect) ->
         }
     }
     Some(ActResult::Done { message: "done".to_owned() })
+}
+
+/// Somebody else puts a taint with our key on the node, or takes all with our key off; says so.
+pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
+    let theirs = KeyedTaint::plain(TaintEffect::NoSchedule);
+    if tainted {
+        let sentence = format!("somebody else puts the taint {theirs} on the node");
+        node.view.taints.insert(theirs);
+        return sentence;
+    }
+    node.view.taints.clear();
+    format!("somebody else takes the taint {TAINT_KEY} off the node")
 }
 
 impl World {
