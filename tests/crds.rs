@@ -124,7 +124,7 @@ fn policy(text: &str) -> RemediationPolicy {
 fn every_policy_in_the_repository_is_valid() {
     let mut seen = 0;
     for path in ["config/policies", "config/policies/dry-run"].into_iter().flat_map(yaml_files).chain(
-        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml"]
+        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml", "taint.yaml"]
             .map(|name| root().join("config/samples").join(name)),
     ) {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
@@ -494,6 +494,7 @@ mod server {
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/taint.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
     }
 

@@ -114,7 +114,7 @@ fn each_story_from_elsewhere_has_tests_that_name_it() {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
         let [stories, happened, lesson, tests] = cells[..] else { panic!("not four cells: {row}") };
         assert!(!happened.trim().is_empty() && !lesson.trim().is_empty(), "{row}");
-        let stories: Vec<&str> = stories.split("[").skip(1).filter_map(|link| Some(link.split_once(']')?.0)).collect();
+        let stories: Vec<&str> = stories.split('[').skip(1).filter_map(|link| Some(link.split_once(']')?.0)).collect();
         let tests: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
         assert!(!tests.is_empty(), "nothing holds {stories:?}");
         for (story, test) in stories.iter().flat_map(|story| tests.iter().map(move |test| (story, test))) {
