@@ -28,7 +28,8 @@ pub const SYSTEM_NAMESPACE: &str = "nrh-system";
 pub const NODE_NAMESPACE: &str = "nrh-node";
 /// Annotation on a Node that we cordoned: the name of the episode. Only a cordon with it is ours to undo.
 pub const CORDON_ANNOTATION: &str = "runtimehealth.io/cordoned-by";
-/// Annotation on a Node that carries our taint: the name of the episode. Only a taint with it is ours to take off.
+/// Annotation on a Node that carries our taint: the name of the episode, a colon and the effect of the taint. Only that taint is
+/// ours to take off.
 pub const TAINT_ANNOTATION: &str = "runtimehealth.io/tainted-by";
 /// Label on a Node that keeps the probe away when its value is `disabled`.
 pub const PROBE_LABEL: &str = "runtimehealth.io/probe";

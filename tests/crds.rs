@@ -124,8 +124,16 @@ fn policy(text: &str) -> RemediationPolicy {
 fn every_policy_in_the_repository_is_valid() {
     let mut seen = 0;
     for path in ["config/policies", "config/policies/dry-run"].into_iter().flat_map(yaml_files).chain(
-        ["policy.yaml", "restart.yaml", "hand-off.yaml", "drain.yaml", "reboot.yaml", "mark-for-reboot.yaml"]
-            .map(|name| root().join("config/samples").join(name)),
+        [
+            "policy.yaml",
+            "restart.yaml",
+            "hand-off.yaml",
+            "drain.yaml",
+            "reboot.yaml",
+            "mark-for-reboot.yaml",
+            "taint.yaml",
+        ]
+        .map(|name| root().join("config/samples").join(name)),
     ) {
         let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
         assert!(read.is_ok(), "{}: {read:?}", path.display());
@@ -208,6 +216,29 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     assert!(!with.even_if_runtime_hangs && !read.rules[0].faults.iter().any(never), "{:?}", read.rules[0].faults);
     let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
     assert!(bare["spec"]["rules"][0]["steps"][0].get("drain").is_none());
+}
+
+#[test]
+fn taints_that_slip_past_the_server_are_refused() {
+    let with = |steps: &str| {
+        let text = format!(
+            "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: p}},
+              spec: {{rules: [{{name: r, match: {{faults: [StuckDaemonSetPod]}}, steps: [{steps}, {{action: Notify}}]}}]}}}}"
+        );
+        convert::policy(&policy(&text)).map(|_| ()).map_err(|errors| errors.0.join("; "))
+    };
+    let (soft, hard) = ("{action: Taint}", "{action: Taint, taint: {effect: NoSchedule}}");
+    let delete = "{action: DeletePod}";
+    assert_eq!(with(&format!("{soft}, {delete}")), Ok(()), "by default it is PreferNoSchedule");
+    assert_eq!(with(&format!("{hard}, {hard}")), Ok(()));
+    let successor = "rules[r].steps[0].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[1])";
+    assert!(with(&format!("{hard}, {delete}")).unwrap_err().contains(successor));
+    let two = "rules[r].steps[1].taint.effect: expected the one of the Taint before it";
+    for steps in [format!("{soft}, {hard}"), format!("{hard}, {soft}")] {
+        assert!(with(&steps).unwrap_err().contains(two), "{steps}");
+    }
+    let misplaced = "{action: Cordon, taint: {effect: NoSchedule}}";
+    assert!(with(misplaced).unwrap_err().contains("taint: goes with action Taint, found Cordon"));
 }
 
 #[test]
@@ -508,6 +539,7 @@ mod server {
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
+        applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/taint.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
         applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/mark-for-reboot.yaml")]);
     }

@@ -4,6 +4,7 @@
 mod drain;
 mod narrow;
 mod reboot;
+mod taint;
 
 use std::collections::BTreeSet;
 
@@ -33,6 +34,7 @@ const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 
 pub use drain::drain;
 pub use reboot::{mark_for_reboot, reboot};
+pub use taint::taint;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,6 +170,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     }
     drain::check_place(&rule.steps, &at, errors);
     reboot::check_place(&rule.steps, &at, errors);
+    taint::check_beside(&rule.steps, &at, errors);
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
         errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
@@ -274,9 +277,6 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     if step.cordon.is_some() && step.action != ActionType::Cordon {
         errors.push(format!("{at}.cordon: goes with action Cordon, found {}", step.action.as_str()));
     }
-    if step.taint.is_some() && step.action != ActionType::Taint {
-        errors.push(format!("{at}.taint: goes with action Taint, found {}", step.action.as_str()));
-    }
     if step.restart.is_some() && step.action.restarts().is_none() {
         errors.push(format!(
             "{at}.restart: goes with actions RestartKubelet and RestartRuntime, found {}",
@@ -290,6 +290,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     check_hand_off(step, at, errors);
     drain::check(step, at, errors);
     reboot::check(step, at, errors);
+    taint::check(step, at, errors);
     let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
     let action = match (step.action, &step.release_hung_process) {
         (ActionType::ReleaseHungProcess, Some(with)) => {
@@ -309,9 +310,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
             return None;
         }
         (ActionType::Cordon, None) => Action::Cordon(step.cordon.as_ref().map(keep)),
-        (ActionType::Taint, None) => {
-            Action::Taint(step.taint.as_ref().and_then(|with| with.effect).unwrap_or_default())
-        }
+        (ActionType::Taint, None) => Action::Taint(taint(step).unwrap_or_default()),
         (ActionType::Drain, None) => Action::Drain(drain(step).unwrap_or_default()),
         (ActionType::DeletePod, None) => Action::DeletePod,
         (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,

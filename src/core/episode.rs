@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::{FaultType, Subject};
 use super::hand_off::HandedOff;
 use super::policy::{ActionType, Mode};
+use super::taint::TaintEffect;
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned, untainted};
@@ -279,6 +280,18 @@ impl Episode {
     /// When it has put its taint on its node, if it has.
     pub fn tainted_at(&self) -> Option<Timestamp> {
         self.marked_at(ActionType::Taint)
+    }
+
+    /// What the taint does that it has put on its node last, if it has.
+    pub fn taint(&self) -> Option<TaintEffect> {
+        let done = |step: &&StepRecord| step.action == ActionType::Taint && step.state == StepState::Succeeded;
+        Some(self.steps.iter().rev().find(done)?.taint.unwrap_or_default())
+    }
+
+    /// Whether a mark with its name on the Node with that uid may be its own: it has one, or is about to put it there.
+    pub fn may_own_taint_of(&self, node_uid: &str) -> bool {
+        // A node that is kept cordoned is not kept tainted: what comes there late is a write that nobody waits for any more.
+        self.node_uid == node_uid && self.is_live() && (!self.is_contained() || self.undo.owes_taint())
     }
 
     /// When it has marked its node last in this way.

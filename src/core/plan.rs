@@ -147,9 +147,9 @@ pub enum Effect {
         /// Another episode of the node for whose sake it stays cordoned.
         heir: Option<String>,
     },
-    /// Take our taint off the node: re-read it, and only where the mark still names this episode take off taint and mark, in one
-    /// write. Either way it is done: pass the episode, where it exists, to `episode::untainted` and write it. The episode may
-    /// not exist any more.
+    /// Take our taint off the node: re-read it, and only where the mark still names this episode take off the mark and the one taint
+    /// that it is about, in one write. Either way it is done: pass the episode, where it exists and owes that taint, to
+    /// `episode::untainted` and write it. The episode may not exist any more, or be about another machine of that name.
     Untaint {
         /// Name of the episode.
         episode: String,

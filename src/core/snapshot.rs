@@ -17,6 +17,7 @@ use super::narrow::PodSeen;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
 use super::policy::{Daemon, Policy};
+use super::taint::{KeyedTaint, TaintEffect, TaintMark};
 use super::wish::OpenWish;
 
 pub use super::tri::Tri;
@@ -46,10 +47,10 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// Name of the episode in our cordon mark (annotation), if the node carries one.
     pub cordoned_by: Option<String>,
-    /// Whether a taint with our key is on it.
-    pub tainted: bool,
-    /// Name of the episode in the mark of our taint (annotation), if the node carries one.
-    pub tainted_by: Option<String>,
+    /// The taints with our key on it, whoever has put them there.
+    pub taints: BTreeSet<KeyedTaint>,
+    /// The mark of our taint (annotation), if the node carries one.
+    pub tainted_by: Option<TaintMark>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s
@@ -57,6 +58,18 @@ pub struct NodeView {
     pub vetoes: Vec<String>,
     /// The conditions that a policy may ask for, in order of their types. Nodes that stand alike share them.
     pub conditions: Arc<[Foreign]>,
+}
+
+impl NodeView {
+    /// Whether a taint as we put it there, of that effect, is on it.
+    pub fn carries(&self, effect: TaintEffect) -> bool {
+        self.taints.iter().any(|taint| taint.is_plain(effect))
+    }
+
+    /// The taint with our key by which a DaemonSet's pod that ends here has no successor, if there is one.
+    pub fn repels_daemon_sets(&self) -> Option<&KeyedTaint> {
+        self.taints.iter().find(|taint| taint.repels_daemon_sets())
+    }
 }
 
 /// The probe's word on a node as far as a decision needs it. Ages are by the controller's clock.

@@ -1,28 +1,188 @@
 //! A taint of ours on a node: pods that do not tolerate it stay away, pods that run there stay.
+//!
+//! A Node has at most one taint of a key and an effect. Ours is the one with our key, the effect that stands in the mark beside it
+//! and no value: whatever else has our key is somebody else's, and stays.
+
+use std::collections::BTreeSet;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Key of the taint. Nobody else's taint has it; whose it is stands in an annotation beside it.
+/// Key of the taint. Whether one with it is ours stands in an annotation beside it.
 pub const TAINT_KEY: &str = "runtimehealth.io/unhealthy";
 
 /// What the taint does to pods that do not tolerate it. Never `NoExecute`: that ends pods past their disruption budgets, which a
 /// drain asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// No new one comes to the node.
-    #[default]
+    /// No new one comes to the node, a DaemonSet's neither: unlike a cordon, hardly anything tolerates this taint.
     NoSchedule,
-    /// New ones come only where there is no room elsewhere.
+    /// New ones come only where there is no room elsewhere. The default: a DaemonSet's pods come all the same.
+    #[default]
     PreferNoSchedule,
 }
 
 impl TaintEffect {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::NoSchedule, Self::PreferNoSchedule];
+
     /// The word that stands in the Node.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
             Self::PreferNoSchedule => "PreferNoSchedule",
+        }
+    }
+
+    /// The effect with that word, if it is one that we use.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effect| effect.as_str() == word)
+    }
+
+    /// Whether it keeps pods away that the other lets come.
+    pub const fn is_stricter_than(self, other: Self) -> bool {
+        matches!((self, other), (Self::NoSchedule, Self::PreferNoSchedule))
+    }
+
+    /// Whether a pod of a DaemonSet that ends on such a node has no successor.
+    pub const fn repels_daemon_sets(self) -> bool {
+        matches!(self, Self::NoSchedule)
+    }
+}
+
+/// A taint with our key as it stands on a Node, whoever has put it there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyedTaint {
+    /// Its effect, in the Node's words.
+    pub effect: String,
+    /// Its value; ours has none.
+    pub value: String,
+}
+
+impl KeyedTaint {
+    /// One as we put it there.
+    pub fn plain(effect: TaintEffect) -> Self {
+        Self { effect: effect.as_str().to_owned(), value: String::new() }
+    }
+
+    /// Whether it is one as we put it there, with that effect.
+    pub fn is_plain(&self, effect: TaintEffect) -> bool {
+        self.value.is_empty() && self.effect == effect.as_str()
+    }
+
+    /// Whether a pod of a DaemonSet that ends on such a node has no successor.
+    pub fn repels_daemon_sets(&self) -> bool {
+        self.effect != TaintEffect::PreferNoSchedule.as_str()
+    }
+}
+
+impl fmt::Display for KeyedTaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = if self.value.is_empty() { String::new() } else { format!("={}", self.value) };
+        write!(f, "{TAINT_KEY}{value}:{}", self.effect)
+    }
+}
+
+/// The mark of our taint: whose it is, and which of the taints with our key it is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaintMark {
+    /// Name of the episode.
+    pub episode: String,
+    /// Effect of the taint; none = it does not say, so no taint is taken off by it.
+    pub effect: Option<TaintEffect>,
+}
+
+impl TaintMark {
+    /// The mark that an episode puts beside its taint.
+    pub fn new(episode: &str, effect: TaintEffect) -> Self {
+        Self { episode: episode.to_owned(), effect: Some(effect) }
+    }
+
+    /// Reads one, whoever has written it.
+    pub fn read(text: &str) -> Self {
+        let split = text.rsplit_once(':').and_then(|(episode, word)| Some((episode, TaintEffect::named(word)?)));
+        match split {
+            Some((episode, effect)) => Self::new(episode, effect),
+            None => Self { episode: text.to_owned(), effect: None },
+        }
+    }
+}
+
+impl fmt::Display for TaintMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.episode)?;
+        self.effect.map_or(Ok(()), |effect| write!(f, ":{}", effect.as_str()))
+    }
+}
+
+/// What an episode finds that is to put its taint on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing with our key, and no mark: it may.
+    Nothing,
+    /// Its own, from a write that it does not know of.
+    Own,
+    /// Its mark without the taint: it had put it there, and somebody has taken it off since.
+    TakenOff,
+    /// Its own with another effect.
+    OwnOther(TaintEffect),
+    /// The mark of this other episode, which is taken off first.
+    Marked(String),
+    /// Somebody else's taint with our key.
+    Somebodys,
+}
+
+impl Found {
+    /// What a node with these taints of our key, and this mark, is to an episode that wants that effect.
+    pub fn of(taints: &BTreeSet<KeyedTaint>, mark: Option<&TaintMark>, episode: &str, wanted: TaintEffect) -> Self {
+        let is_on = |effect| taints.iter().any(|taint| taint.is_plain(effect));
+        match mark {
+            Some(mark) if mark.episode != episode => Self::Marked(mark.episode.clone()),
+            Some(mark) => match mark.effect.unwrap_or(wanted) {
+                effect if !is_on(effect) => Self::TakenOff,
+                effect if effect == wanted => Self::Own,
+                other => Self::OwnOther(other),
+            },
+            None if taints.is_empty() => Self::Nothing,
+            None => Self::Somebodys,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_on_the_node_is_told_apart() {
+        let (soft, hard) = (TaintEffect::PreferNoSchedule, TaintEffect::NoSchedule);
+        let mine = KeyedTaint { effect: "NoExecute".to_owned(), value: "mine".to_owned() };
+        let marked = TaintMark::new("e1", soft);
+        let of = |taints: &[KeyedTaint], mark: Option<&TaintMark>| {
+            Found::of(&taints.iter().cloned().collect(), mark, "e1", soft)
+        };
+        assert_eq!(of(&[], None), Found::Nothing);
+        assert_eq!(of(std::slice::from_ref(&mine), None), Found::Somebodys, "adopted nothing, added nothing");
+        assert_eq!(of(&[KeyedTaint::plain(soft)], None), Found::Somebodys);
+        assert_eq!(of(&[KeyedTaint::plain(soft), mine.clone()], Some(&marked)), Found::Own);
+        assert_eq!(of(std::slice::from_ref(&mine), Some(&marked)), Found::TakenOff, "another one stands for nothing");
+        let valued = KeyedTaint { value: "mine".to_owned(), ..KeyedTaint::plain(soft) };
+        assert_eq!(of(&[valued], Some(&marked)), Found::TakenOff, "a person has made it theirs");
+        let harder = TaintMark::new("e1", hard);
+        assert_eq!(of(&[KeyedTaint::plain(hard)], Some(&harder)), Found::OwnOther(hard));
+        let other = TaintMark::new("e2", soft);
+        assert_eq!(of(&[KeyedTaint::plain(soft)], Some(&other)), Found::Marked("e2".to_owned()));
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written_and_anything_else_names_no_taint() {
+        for effect in TaintEffect::ALL {
+            let mark = TaintMark::new("w1-abc-1", effect);
+            assert_eq!(TaintMark::read(&mark.to_string()), mark);
+        }
+        for other in ["w1-abc-1", "", ":", "e:NoExecute", "e:noschedule", "e:NoSchedule "] {
+            assert_eq!(TaintMark::read(other), TaintMark { episode: other.to_owned(), effect: None }, "{other:?}");
         }
     }
 }

@@ -166,6 +166,7 @@ fn ladder(rule: &Rule) -> String {
     let step = |action: &Action| match action {
         Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({signal:?})"),
         Action::HandOff(with) => format!("HandOff ({})", with.remediation_template.object_kind()),
+        Action::Taint(effect) => format!("Taint ({})", effect.as_str()),
         other => other.kind().as_str().to_owned(),
     };
     rule.steps.iter().map(|one| step(&one.action)).collect::<Vec<_>>().join(" → ")

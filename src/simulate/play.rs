@@ -10,7 +10,7 @@ use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
     WishEvent,
 };
-use super::world::{Cure, Kured, World, WorldNode};
+use super::world::{Cure, Kured, World, WorldNode, marks};
 use crate::core::episode::{Approval, Episode, Phase};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::narrow::Around;
@@ -362,6 +362,10 @@ impl<'t> Play<'t> {
                 node.pods.retain(|other| other.pod != pod);
                 self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
             }
+            // Under such a taint the controller of the DaemonSet makes none; it does once that is off.
+            if node.view.repels_daemon_sets().is_some() {
+                continue;
+            }
             for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
                 stuck.back_at = None;
                 stuck.lives += 1;
@@ -494,6 +498,9 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     if let Some(cordoned) = event.cordoned {
         node.view.unschedulable = cordoned;
         told.push(format!("somebody else {} the node", if cordoned { "cordons" } else { "uncordons" }));
+    }
+    if let Some(tainted) = event.tainted {
+        told.push(marks::tainted_by_others(node, tainted));
     }
     if let Some(veto) = &event.veto {
         node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();

@@ -174,6 +174,9 @@ pub struct Event {
     /// Somebody else cordons or uncordons the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
+    /// Somebody else puts a taint with our key, `NoSchedule`, on the node, or takes all with our key off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tainted: Option<bool>,
     /// Another tool asks that the node be left alone, with this reason; an empty one lifts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub veto: Option<String>,
@@ -443,6 +446,7 @@ impl Event {
             self.kured.is_some(),
             self.ready.is_some() || self.flaps.is_some(),
             self.cordoned.is_some(),
+            self.tainted.is_some(),
             self.veto.is_some(),
             self.suspended.is_some(),
             self.machine.is_some(),

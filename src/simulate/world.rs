@@ -6,7 +6,7 @@
 
 mod boot;
 mod by_hand;
-mod marks;
+pub(super) mod marks;
 mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -390,7 +390,7 @@ impl World {
                 let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
                 Some(marks::cordon(world_node, episode, is_left))
             }
-            Operation::Taint(_) => marks::taint(world_node, episode),
+            Operation::Taint(effect) => marks::taint(world_node, episode, *effect),
             Operation::Drain(with) => {
                 let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(episode);
                 let known = self.episodes.get(episode)?;

@@ -92,30 +92,85 @@ pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
         let marks = json!({"runtimehealth.io/tainted-by": mark});
         merge(NODE, json!({"metadata": {"annotations": marks}, "spec": {"taints": taints}}))
     };
-    let no = ours("NoSchedule");
+    let (no, rather_not) = (ours("NoSchedule"), ours("PreferNoSchedule"));
+    // With our key, and somebody else's by its value.
+    let valued = json!({"key": "runtimehealth.io/unhealthy", "value": "mine", "effect": "PreferNoSchedule"});
+    let (hard, soft) = (json!("episode:NoSchedule"), json!("episode:PreferNoSchedule"));
     all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs]}}))).await?;
     let bare = merge(NODE, json!({"spec": {"taints": [&theirs, &no]}}));
-    let pairs = "puts one taint runtimehealth.io/unhealthy, NoSchedule or PreferNoSchedule, with its mark";
-    cases.denied(by, "taint without its mark", bare.clone(), pairs).await;
-    let ends_pods = patch(&[&theirs, &ours("NoExecute")], json!("episode"));
-    cases.denied(by, "a taint that ends pods", ends_pods, pairs).await;
-    let no_other = "runtimehealth.io/unhealthy, no other";
-    cases.denied(by, "somebody's taint off", patch(&[&no], json!("episode")), no_other).await;
+    let puts = "puts one taint runtimehealth.io/unhealthy, NoSchedule or PreferNoSchedule, without a value, on a node that has none";
+    let takes = "takes off only the taint runtimehealth.io/unhealthy whose effect stands in the mark";
     let same_write = "only on a node that it taints in the same write";
-    cases.denied(by, "the mark alone", patch(&[&theirs], json!("episode")), same_write).await;
-    cases.allowed(by, "taint with its mark", patch(&[&theirs, &no], json!("episode"))).await;
-    let softer = patch(&[&theirs, &ours("PreferNoSchedule")], json!("episode"));
-    cases.denied(by, "another effect", softer.clone(), pairs).await;
-    cases.denied(by, "make it another episode's", patch(&[&theirs, &no], json!("another")), same_write).await;
+    let with_it = "takes its mark runtimehealth.io/tainted-by off only with the taint that it is about";
+    cases.denied(by, "taint without its mark", bare.clone(), puts).await;
+    cases.denied(by, "a mark without the effect", patch(&[&theirs, &no], json!("episode")), puts).await;
+    cases.denied(by, "a mark with another effect", patch(&[&theirs, &no], soft.clone()), puts).await;
+    cases.denied(by, "a taint with a value", patch(&[&theirs, &valued], soft.clone()), puts).await;
+    cases.denied(by, "two taints", patch(&[&theirs, &no, &rather_not], hard.clone()), puts).await;
+    let ends_pods = patch(&[&theirs, &ours("NoExecute")], json!("episode:NoExecute"));
+    cases.denied(by, "a taint that ends pods", ends_pods, puts).await;
+    let no_other = "runtimehealth.io/unhealthy, no other";
+    cases.denied(by, "somebody's taint off", patch(&[&no], hard.clone()), no_other).await;
+    cases.denied(by, "the mark alone", patch(&[&theirs], hard.clone()), same_write).await;
+    cases.allowed(by, "taint with its mark", patch(&[&theirs, &no], hard.clone())).await;
+    cases.denied(by, "another effect", patch(&[&theirs, &rather_not], soft.clone()), puts).await;
+    let another = patch(&[&theirs, &no], json!("another:NoSchedule"));
+    cases.denied(by, "make it another episode's", another, same_write).await;
     let half = merge(NODE, json!({"spec": {"taints": [&theirs]}}));
-    cases.denied(by, "the taint without the mark off", half, pairs).await;
-    cases.allowed(by, "take off its own taint", patch(&[&theirs], Value::Null)).await;
-    cases.allowed(by, "a softer one", softer).await;
-    cases.allowed(by, "take that off", patch(&[&theirs], Value::Null)).await;
+    cases.denied(by, "the taint without the mark off", half, takes).await;
+    cases.denied(by, "the mark without the taint off", patch(&[&theirs, &no], Value::Null), with_it).await;
+    // A person puts another one with our key beside it.
+    all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs, &no, &valued]}}))).await?;
+    cases.denied(by, "all with our key off", patch(&[&theirs], Value::Null), takes).await;
+    cases.denied(by, "only the other one off", patch(&[&theirs, &no], Value::Null), takes).await;
+    cases.allowed(by, "take off its own taint", patch(&[&theirs, &valued], Value::Null)).await;
+    cases.denied(by, "a taint beside one with our key", patch(&[&theirs, &valued, &no], hard.clone()), puts).await;
+    all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs]}}))).await?;
+    cases.allowed(by, "a softer one", patch(&[&theirs, &rather_not], soft.clone())).await;
+    // A person makes it theirs by a value: the mark means nothing then.
+    all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs, &valued]}}))).await?;
+    cases.denied(by, "what a person has made theirs off", patch(&[&theirs], Value::Null), takes).await;
+    cases.allowed(by, "the mark off that is about no taint", patch(&[&theirs, &valued], Value::Null)).await;
     all.admin.must(&bare).await?;
-    cases.denied(by, "put its mark on somebody's taint", patch(&[&theirs, &no], json!("episode")), same_write).await;
-    cases.denied(by, "take off somebody's taint with our key", patch(&[&theirs], Value::Null), pairs).await;
+    cases.denied(by, "put its mark on somebody's taint", patch(&[&theirs, &no], hard), same_write).await;
+    cases.denied(by, "take off somebody's taint with our key", patch(&[&theirs], Value::Null), takes).await;
     all.admin.must(&merge(NODE, json!({"spec": {"taints": null}}))).await?;
+    Ok(())
+}
+
+/// Who could write the controller's marks could have it take away what others have put on a Node.
+pub async fn marks(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let note =
+        |key: &str, value: Value| json!({"metadata": {"annotations": {(format!("runtimehealth.io/{key}")): value}}});
+    let taints = |taints: Value| merge(NODE, json!({"spec": {"taints": taints}}));
+    let ours = json!([{"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}]);
+    let mark = |value: Value| merge(NODE, note("tainted-by", value));
+    let by_status = |key: &str| merge(format!("{NODE}/status"), note(key, json!("x:NoSchedule")));
+    let taint = "only the controller sets or alters the mark runtimehealth.io/tainted-by";
+    let cordon = "only the controller sets or alters the mark runtimehealth.io/cordoned-by";
+    // As a tool does that saves the annotations of a Node and puts them on its successor.
+    cases.allowed(&all.admin, "a mark on a node without the taint", mark(json!("old:NoSchedule"))).await;
+    cases.allowed(&all.unit, "its own status beside the mark", merge(format!("{NODE}/status"), json!({}))).await;
+    cases.allowed(&all.admin, "a taint beside a mark", taints(ours.clone())).await;
+    for caller in [&all.admin, &all.unit] {
+        cases.denied(caller, "alter the mark of a taint", mark(json!("x:NoSchedule")), taint).await;
+        cases.denied(caller, "the same by way of the status", by_status("tainted-by"), taint).await;
+    }
+    cases.allowed(&all.admin, "another annotation beside the mark", merge(NODE, note("other", json!("x")))).await;
+    cases.allowed(&all.admin, "that off again", merge(NODE, note("other", Value::Null))).await;
+    cases.allowed(&all.admin, "take the mark off", mark(Value::Null)).await;
+    cases.denied(&all.admin, "set the mark of a taint", mark(json!("x:NoSchedule")), taint).await;
+    cases.allowed(&all.admin, "take the taint off", taints(Value::Null)).await;
+
+    let cordoned = |is: bool| merge(NODE, json!({"spec": {"unschedulable": is}}));
+    all.admin.must(&cordoned(true)).await?;
+    cases.denied(&all.admin, "set the mark of a cordon", merge(NODE, note("cordoned-by", json!("x"))), cordon).await;
+    cases.denied(&all.unit, "the same by way of the status", by_status("cordoned-by"), cordon).await;
+    all.admin.must(&cordoned(false)).await?;
+    cases.allowed(&all.admin, "it on a schedulable node", merge(NODE, note("cordoned-by", json!("x")))).await;
+    cases.allowed(&all.admin, "cordon that node", cordoned(true)).await;
+    cases.allowed(&all.admin, "take that mark off", merge(NODE, note("cordoned-by", Value::Null))).await;
+    all.admin.must(&cordoned(false)).await?;
     Ok(())
 }
 

@@ -52,6 +52,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
             controller::taints(&callers, &mut cases).await?;
+            controller::marks(&callers, &mut cases).await?;
             mirror::guarded(&callers, &bed, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             hand_offs::by_those_who_may(&callers, &bed, &mut cases).await?;

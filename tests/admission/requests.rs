@@ -204,6 +204,7 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
         ),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
+        (admin, marked_and_tainted()),
         (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
         (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
         (admin, episode_with(&json!({}))),
@@ -243,6 +244,15 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Somebody's taint with our key, with our mark beside it.
+fn marked_and_tainted() -> Call {
+    let (notes, taint) = (
+        json!({"runtimehealth.io/tainted-by": "canary:NoSchedule"}),
+        json!({"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}),
+    );
+    merge("/api/v1/nodes/worker-1", json!({"metadata": {"annotations": notes}, "spec": {"taints": [taint]}}))
 }
 
 /// An episode with something more in its spec.

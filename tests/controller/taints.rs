@@ -1,7 +1,10 @@
 //! Taints of ours: what is written to a Node that others write to as well.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 
+use crate::fake_api::Fault;
 use crate::fake_api::world::World;
 
 const OURS: &str = "runtimehealth.io/unhealthy";
@@ -25,6 +28,12 @@ fn mark(world: &World) -> Value {
     world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
 }
 
+fn episode_name(world: &World) -> String {
+    let episodes = world.api.list("noderemediations");
+    let name = episodes.first().and_then(|episode| episode["metadata"]["name"].as_str());
+    name.unwrap_or_default().to_owned()
+}
+
 /// Told in medik8s/poison-pill #65 and kubernetes-sigs/node-readiness-controller #292.
 #[tokio::test(start_paused = true)]
 async fn it_comes_and_goes_beside_the_taints_of_others() {
@@ -35,16 +44,133 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     world.set_sick("w1", true);
     world.until("tainted", || taints(&world).len() == 2).await;
     assert_eq!(taints(&world), [theirs.clone(), json!({"key": OURS, "effect": "PreferNoSchedule"})]);
-    let episode = world.api.list("noderemediations").first().cloned().unwrap();
-    assert_eq!(mark(&world), episode["metadata"]["name"]);
-    // Somebody else writes to the same list meanwhile.
+    assert_eq!(mark(&world), format!("{}:PreferNoSchedule", episode_name(&world)));
+    // Somebody else writes to the same list meanwhile; one of them takes the taint for theirs to add to.
     let later = json!({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"});
-    world.api.change("nodes", "w1", |node| node["spec"]["taints"].as_array_mut().unwrap().push(later.clone()));
+    let mine = json!({"key": OURS, "value": "mine", "effect": "NoExecute"});
+    world.api.change("nodes", "w1", |node| {
+        node["spec"]["taints"].as_array_mut().unwrap().extend([later.clone(), mine.clone()]);
+    });
     world.set_sick("w1", false);
     world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
     world.until("taken off", || mark(&world).is_null()).await;
-    assert_eq!(taints(&world), [theirs, later]);
+    assert_eq!(taints(&world), [theirs, later, mine]);
     replica.crash().await;
+}
+
+/// What another tool writes between our look and our write: the write is refused, and made anew on what stands there then.
+#[tokio::test(start_paused = true)]
+async fn what_others_write_between_the_look_and_the_write_is_not_lost() {
+    let world = world();
+    let tools = Arc::new(Mutex::new(Vec::new()));
+    let written = Arc::clone(&tools);
+    world.api.hook(move |call| {
+        let mut written = written.lock().unwrap();
+        let is_ours = call.verb == "patch" && call.target.plural == "nodes" && !call.body["spec"]["taints"].is_null();
+        // Once before the taint is put on, once before it is taken off.
+        if !is_ours || call.target.name.as_deref() != Some("w1") {
+            return None;
+        }
+        let is_off = call.body["metadata"]["annotations"]["runtimehealth.io/tainted-by"].is_null();
+        let key = if is_off { "karpenter.sh/late" } else { "karpenter.sh/early" };
+        if written.contains(&key) {
+            return None;
+        }
+        written.push(key);
+        let theirs = json!({"key": key, "effect": "NoSchedule"});
+        Some(Fault::Meanwhile(Box::new(move |api| {
+            api.change("nodes", "w1", |node| {
+                let mut all = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+                all.push(theirs);
+                node["spec"]["taints"] = json!(all);
+            });
+        })))
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("tainted", || !mark(&world).is_null()).await;
+    assert_eq!(taints(&world).len(), 2, "{:?}", taints(&world));
+    world.set_sick("w1", false);
+    world.until("taken off", || mark(&world).is_null()).await;
+    assert_eq!(*tools.lock().unwrap(), ["karpenter.sh/early", "karpenter.sh/late"]);
+    let keys: Vec<Value> = taints(&world).into_iter().map(|mut taint| taint["key"].take()).collect();
+    assert_eq!(keys, ["karpenter.sh/early", "karpenter.sh/late"]);
+    replica.crash().await;
+}
+
+/// Without the mark it is nobody's here any more: it stays, and people are told.
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
+    let world = world();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("tainted", || !mark(&world).is_null()).await;
+    world.api.change("nodes", "w1", |node| {
+        node["metadata"]["annotations"].as_object_mut().unwrap().remove("runtimehealth.io/tainted-by");
+    });
+    world.set_sick("w1", false);
+    world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
+    let told = || {
+        let events = world.api.list("events");
+        let is_it = |event: &&Value| event["note"].as_str().is_some_and(|note| note.contains("stays on the node"));
+        events.iter().find(is_it).map(|event| (event["reason"].clone(), event["type"].clone()))
+    };
+    world.until("told", || told().is_some()).await;
+    assert_eq!(told(), Some((json!("NotActed"), json!("Warning"))));
+    assert_eq!(taints(&world), [json!({"key": OURS, "effect": "PreferNoSchedule"})]);
+    replica.crash().await;
+}
+
+/// A tool has put the annotations of the old Node on the new one.
+#[tokio::test(start_paused = true)]
+async fn a_mark_on_a_new_machine_is_swept_and_its_episode_is_left_as_it_is() {
+    let world = world();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("tainted", || !mark(&world).is_null()).await;
+    let (name, old) = (episode_name(&world), mark(&world));
+    world.set_sick("w1", false);
+    world.until("taken off", || mark(&world).is_null()).await;
+    world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
+    let before = world.api.get("noderemediations", &name).unwrap()["status"].clone();
+    world.api.change("nodes", "w1", |node| {
+        node["metadata"]["uid"] = json!("another-machine");
+        node["metadata"]["annotations"]["runtimehealth.io/tainted-by"] = old;
+    });
+    world.until("swept", || mark(&world).is_null()).await;
+    assert_eq!(world.api.get("noderemediations", &name).unwrap()["status"], before);
+    replica.crash().await;
+}
+
+/// The write that marks the node landed and its answer was lost; before it is repeated, a person takes the taint off, or uncordons.
+#[tokio::test(start_paused = true)]
+async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
+    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}});
+    for (action, field) in [("Taint", "taints"), ("Cordon", "unschedulable")] {
+        let world = world();
+        world.policy("hung", "Enforce", &json!([{"action": action}, release, {"action": "Notify"}]));
+        let done = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&done);
+        world.api.hook(move |call| {
+            let mut count = count.lock().unwrap();
+            let is_it = call.verb == "patch" && call.target.plural == "nodes" && !call.body["spec"][field].is_null();
+            *count += usize::from(is_it);
+            (is_it && *count == 1).then_some(Fault::DoneButSilent)
+        });
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        let spec = || world.api.get("nodes", "w1").unwrap_or_default()["spec"].clone();
+        world.until("marked", || !spec()[field].is_null()).await;
+        world.api.change("nodes", "w1", |node| node["spec"][field] = Value::Null);
+        world.until("cancelled", || world.phases() == ["Cancelled"]).await;
+        let notes = || world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"].to_string();
+        world.until("the mark is off", || !notes().contains("runtimehealth.io/")).await;
+        tokio::time::sleep(std::time::Duration::from_mins(2)).await;
+        assert!(spec()[field].is_null() || spec()[field] == json!([]), "{action}: {}", spec());
+        let said = world.api.list("noderemediations")[0]["status"]["message"].clone();
+        assert!(said.as_str().is_some_and(|said| said.contains("by hand")), "{action}: {said}");
+        replica.crash().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

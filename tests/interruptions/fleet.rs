@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use nrh::api::{NodeRemediation, NodeRuntimeHealth};
+use nrh::api::{NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
 use nrh::core::condition::{faults_of, looked_at};
 use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
+use nrh::core::taint::TAINT_KEY;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -119,8 +120,14 @@ impl Fleet {
         let count = episodes.iter().filter(acted).count();
         ensure!(count == 1, "node {node} has {count} episodes in which something was done");
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let spec = nodes.get(node).await?.spec.unwrap_or_default();
+        let object = nodes.get(node).await?;
+        let spec = object.spec.unwrap_or_default();
         ensure!(spec.unschedulable != Some(true), "node {node} is still cordoned");
+        // Others have a taint of their own there: nobody tells that these nodes are ready.
+        let ours: Vec<_> = spec.taints.into_iter().flatten().filter(|taint| taint.key == TAINT_KEY).collect();
+        ensure!(ours.is_empty(), "node {node} is still tainted: {ours:?}");
+        let marks = object.metadata.annotations.unwrap_or_default();
+        ensure!(!marks.contains_key(TAINT_ANNOTATION), "node {node} still has the mark of a taint: {marks:?}");
         Ok(())
     }
 

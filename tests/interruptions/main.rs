@@ -62,6 +62,7 @@ spec:
     - name: leaked
       match: {faults: [LeakedShim]}
       steps:
+        - {action: Taint, taint: {effect: NoSchedule}}
         - {action: Cordon}
         - {action: CleanupOrphans, attempts: 3, cooldown: 1s, verify: {for: 1s}}
 ";

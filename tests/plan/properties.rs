@@ -17,7 +17,7 @@ use nrh::core::policy::{
 };
 use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::{Slot, Snapshot, Tri};
-use nrh::core::taint::TaintEffect;
+use nrh::core::taint::{KeyedTaint, TaintEffect, TaintMark};
 use nrh::core::window::{self, WindowType};
 use nrh::simulate::remediator::Remediator;
 use nrh::simulate::workload::Workload;
@@ -65,7 +65,7 @@ enum Event {
     LoseLedger,
     Cordon(usize),
     Uncordon(usize),
-    Taint(usize, bool),
+    Taint(usize, u8),
     Replace(usize),
     DeleteEpisode(usize),
     NewLeader,
@@ -148,7 +148,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::LoseLedger),
         1 => node.clone().prop_map(Event::Cordon),
         2 => node.clone().prop_map(Event::Uncordon),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Taint(n, b)),
+        2 => (node.clone(), 0_u8..5).prop_map(|(n, how)| Event::Taint(n, how)),
         1 => node.clone().prop_map(Event::Replace),
         1 => node.prop_map(Event::DeleteEpisode),
         1 => Just(Event::NewLeader),
@@ -177,6 +177,18 @@ fn workloads(how: u8) -> Vec<Workload> {
         _ => {}
     }
     pods
+}
+
+/// Somebody takes taints with our key off, or puts one there, beside ours or in its place; those of people have a value here.
+fn taint_by_others(taints: &mut BTreeSet<KeyedTaint>, how: u8) {
+    let mine = |effect: &str| KeyedTaint { effect: effect.into(), value: "mine".into() };
+    match how {
+        0 => taints.clear(),
+        1 => taints.retain(|taint| !taint.value.is_empty()),
+        2 => drop(taints.insert(mine("PreferNoSchedule"))),
+        3 => drop(taints.insert(mine("NoExecute"))),
+        _ => *taints = taints.iter().map(|one| mine(&one.effect)).collect(),
+    }
 }
 
 fn happen(world: &mut World, event: &Event, turn: usize) {
@@ -238,13 +250,13 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::LoseLedger => world.ledger = None,
         Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
         Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
-        // Somebody takes a taint with our key off, or puts one there.
-        Event::Taint(n, is) => world.node(name(n)).view.tainted = *is,
+        Event::Taint(n, how) => taint_by_others(&mut world.node(name(n)).view.taints, *how),
         Event::Replace(n) => {
             let node = world.node(name(n));
             node.view.uid = format!("uid-{}-{turn}", name(n));
             (node.view.unschedulable, node.view.cordoned_by) = (false, None);
-            (node.view.tainted, node.view.tainted_by) = (false, None);
+            // Its annotations may come back with it.
+            node.view.taints.clear();
             node.report.node_uid = Some(node.view.uid.clone());
             node.claimed.clear();
         }
@@ -505,10 +517,11 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
             }
             Effect::Untaint { episode, node } => {
                 let mark = snapshot.nodes[node].tainted_by.as_ref();
-                assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
+                assert!(mark.is_none_or(|mark| mark.episode == *episode), "someone else's mark");
                 if let Some(known) = snapshot.episodes.get(episode) {
-                    assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
-                    assert!(!known.is_contained(), "a taint outlasts no episode");
+                    let is_owed = known.undo.owes_taint() && known.node_uid == snapshot.nodes[node].uid;
+                    assert!(is_owed || !known.may_own_taint_of(&snapshot.nodes[node].uid), "it is another's");
+                    assert!(!known.is_contained() || !is_owed, "a taint outlasts no episode");
                 }
             }
             Effect::TimeOutHandOff { episode, handed, at, .. } => {
@@ -823,7 +836,10 @@ fn calm_down(world: &mut World) {
     assert!(open.is_empty(), "never ended: {open:#?}");
     for (name, node) in &world.nodes {
         assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");
-        assert!(node.view.tainted_by.is_none(), "the taint of {name} is stranded");
+        assert!(node.view.tainted_by.is_none(), "the mark of a taint on {name} is stranded");
+        // Those of people have a value here.
+        let is_ours = TaintEffect::ALL.into_iter().any(|effect| node.view.carries(effect));
+        assert!(!is_ours, "the taint of {name} is stranded");
         assert!(node.report.order.is_none(), "the order of {name} stands for ever");
     }
     world.tick(secs(5));
@@ -988,7 +1004,7 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
             snapshot.ledger.get_or_insert_default().slots.insert(text.to_owned(), slot);
         }
         11 => snapshot.nodes.values_mut().for_each(|n| n.cordoned_by = Some(text.to_owned())),
-        18 => snapshot.nodes.values_mut().for_each(|n| n.tainted_by = Some(text.to_owned())),
+        18 => snapshot.nodes.values_mut().for_each(|n| n.tainted_by = Some(TaintMark::read(text))),
         12 => {
             for report in snapshot.reports.values_mut() {
                 let many: Vec<_> = report.faults.iter().cycle().take(200).cloned().collect();

@@ -108,6 +108,14 @@ impl Applier {
                 message: format!("the node is unschedulable, as episode {mark} has left it"),
             });
         }
+        // From a write of this very step that it does not know of: it is not cordoned again, and what the mark without the cordon
+        // means is for the next decision. A later cordon of the episode finds the mark of the one before, which says nothing.
+        let is_first = live.episode.cordoned_at().is_none();
+        if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
+            let message =
+                "the node was unschedulable with this episode's mark, and somebody has uncordoned it".to_owned();
+            return Ok(ActResult::Done { message });
+        }
         let patch = json!({
             "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
             "spec": {"unschedulable": true},

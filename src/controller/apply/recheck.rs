@@ -174,6 +174,7 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
         .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
         .filter(|now| now.hand_off == step.hand_off)
         .filter(|now| convert::drain(now) == step.drain)
+        .filter(|now| convert::taint(now) == step.taint)
         .filter(|now| convert::reboot(now) == step.reboot)
         .filter(|now| convert::mark_for_reboot(now) == step.mark_for_reboot);
     let now =
@@ -208,9 +209,20 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     if !confirmed {
         return Err(format!("fault {} is not confirmed any more", step.fault_id));
     }
+    still_replaced(step, &view)?;
     still_safe(step, &report)?;
     reboot::still_to_do(&episode, step, &view, &report)?;
     Ok(Live { node, report, episode })
+}
+
+/// Whether a deleted pod would have a successor: none comes under such a taint, whoever has put it there since the decision.
+fn still_replaced(step: &StepRecord, view: &NodeView) -> Result<(), String> {
+    match view.repels_daemon_sets().filter(|_| step.action == ActionType::DeletePod) {
+        Some(taint) => {
+            Err(format!("{}: its pod would have no successor under the node's taint {taint}", step.phrase()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether the daemon of a restart can be restarted by the probe's newest word.
@@ -334,6 +346,42 @@ mod tests {
         };
         assert_eq!(with("gentle"), Ok(()));
         assert_eq!(with("harsh"), Err("RemediationPolicy p does not name HandOff(Fix) there any more".to_owned()));
+    }
+
+    #[test]
+    fn a_taint_with_another_effect_is_another_step() {
+        let with = |now: Value| {
+            verdict(move |v| {
+                let step = &mut v["episode"]["status"]["steps"][0];
+                (step["action"], step["signal"], step["taint"]) = (json!("Taint"), Value::Null, json!("NoSchedule"));
+                v["policy"]["spec"]["rules"][0]["steps"] =
+                    json!([{"action": "Taint", "taint": now.clone()}, {"action": "Notify"}]);
+            })
+        };
+        assert_eq!(with(json!({"effect": "NoSchedule"})), Ok(()));
+        let other = "RemediationPolicy p does not name Taint(NoSchedule) there any more".to_owned();
+        assert_eq!(with(json!({"effect": "PreferNoSchedule"})), Err(other.clone()));
+        assert_eq!(with(json!({})), Err(other), "by default it is PreferNoSchedule");
+    }
+
+    #[test]
+    fn no_pod_is_deleted_that_would_have_no_successor() {
+        let with = |taint: Value| {
+            verdict(move |v| {
+                v["node"]["spec"] = json!({"taints": [taint.clone()]});
+                let status = &mut v["episode"]["status"];
+                (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!("DeletePod"), Value::Null);
+                status["faults"][0]["type"] = json!("StuckDaemonSetPod");
+                v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"faults": ["StuckDaemonSetPod"]},
+                    "steps": [{"action": "DeletePod"}]});
+            })
+        };
+        let ours = |effect: &str| json!({"key": "runtimehealth.io/unhealthy", "effect": effect});
+        assert_eq!(with(ours("PreferNoSchedule")), Ok(()));
+        assert_eq!(with(json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"})), Ok(()), "not our key");
+        let hold =
+            "DeletePod: its pod would have no successor under the node's taint runtimehealth.io/unhealthy:NoSchedule";
+        assert_eq!(with(ours("NoSchedule")), Err(hold.to_owned()));
     }
 
     #[test]

@@ -14,68 +14,113 @@ use crate::controller::cache::fold::Folds;
 use crate::controller::cache::node as nodes;
 use crate::controller::calls::bounded_opt;
 use crate::controller::events::Kind;
-use crate::core::episode::{self, ActResult};
-use crate::core::taint::{TAINT_KEY, TaintEffect};
+use crate::core::episode::{self, ActResult, Episode};
+use crate::core::order::OutcomeReason;
+use crate::core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
 
 impl Applier {
     /// Puts the taint on the node, with the mark that makes it this episode's.
     pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActResult, ApplyError> {
-        let node = &live.node;
-        match (nodes::is_tainted(node), nodes::tainted_by(node)) {
-            (true, Some(mark)) if mark == name => {
-                return Ok(ActResult::Done { message: "the node carries this episode's taint".to_owned() });
+        let (node, view) = (&live.node, nodes::view(&live.node));
+        match Found::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
+            Found::Nothing => {
+                let mut taints = others(node, None);
+                taints.push(Taint {
+                    key: TAINT_KEY.to_owned(),
+                    effect: effect.as_str().to_owned(),
+                    ..Taint::default()
+                });
+                let mark = TaintMark::new(name, effect);
+                self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
+                Ok(ActResult::Done { message: format!("the node has the taint {TAINT_KEY}:{}", effect.as_str()) })
+            }
+            Found::Own => Ok(ActResult::Done { message: "the node carries this episode's taint".to_owned() }),
+            // It is not put back: what the mark without it means is for the next decision.
+            Found::TakenOff => {
+                let message = "the node carried this episode's taint, and somebody has taken that off".to_owned();
+                Ok(ActResult::Done { message })
+            }
+            Found::OwnOther(other) => {
+                let message = format!(
+                    "the node carries this episode's taint with {}: {} is not put in its place",
+                    other.as_str(),
+                    effect.as_str()
+                );
+                Ok(ActResult::Refused { reason: OutcomeReason::Protected, message })
             }
             // What another episode has left is taken off first.
-            (_, Some(mark)) if mark != name => {
-                return Err(ApplyError::NotNow(format!(
-                    "Node {} carries the mark of episode {mark} for its taint, which is taken off first",
-                    node.name_any()
-                )));
-            }
-            (true, _) => return Ok(ActResult::AlreadyTainted),
-            (false, _) => {}
+            Found::Marked(mark) => Err(ApplyError::NotNow(format!(
+                "Node {} carries the mark of episode {mark} for its taint, which is taken off first",
+                node.name_any()
+            ))),
+            Found::Somebodys => Ok(ActResult::AlreadyTainted),
         }
-        let mut taints = others(node);
-        taints.push(Taint { key: TAINT_KEY.to_owned(), effect: effect.as_str().to_owned(), ..Taint::default() });
-        self.patch_node(&node.name_any(), &patch(node, &taints, Some(name))).await?;
-        Ok(ActResult::Done { message: format!("the node has the taint {TAINT_KEY}:{}", effect.as_str()) })
     }
 
     /// Takes the taint off, where the mark is still this episode's.
     pub(super) async fn untaint(&self, name: &str, node: &str) -> Result<(), ApplyError> {
         let api: Api<Node> = self.calls.read();
         let found = bounded_opt(|| format!("reading Node {node}"), api.get(node)).await?;
-        let held = self.cache.lock().snapshot.episodes.get(name).cloned();
+        let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
+        let owes = |episode: &Episode| episode.node_uid == uid && episode.undo.owes_taint();
+        let held = self.known(name).filter(owes);
         // The watch that shows episodes may be further behind than anybody knows.
-        if held.is_none() && !self.is_gone(name).await {
-            return Err(ApplyError::NotNow(format!("episode {name}, whose taint seemed to be left over, is there")));
+        if held.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own_taint_of(&uid)) {
+            return Err(ApplyError::NotNow(format!(
+                "episode {name}, whose taint seemed to be left over on Node {node}, may own it"
+            )));
         }
-        let ours = found.as_ref().filter(|found| {
-            let same = held.as_ref().is_none_or(|episode| found.uid().as_deref() == Some(episode.node_uid.as_str()));
-            same && nodes::tainted_by(found).as_deref() == Some(name)
-        });
-        if let Some(found) = ours {
-            self.patch_node(node, &patch(found, &others(found), None)).await?;
-            self.events.tell(found, Kind::Untainted, format!("episode {name}: our taint is off the node"));
-            tracing::info!(episode = name, node, "our taint is off the node");
-        } else if let Some(found) = found.clone() {
-            found.fold(&mut self.cache.lock(), Instant::now());
+        if let Some((found, mark)) = found.as_ref().and_then(|found| Some((found, marked(found, name)?))) {
+            self.patch_node(node, &patch(found, &others(found, mark.effect), None)).await?;
+            let is_on = mark.effect.is_some_and(|effect| nodes::view(found).carries(effect));
+            let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
+            self.events.tell(found, Kind::Untainted, format!("episode {name}: {what}"));
+            tracing::info!(episode = name, node, "{what}");
+        } else if let Some(found) = &found {
+            if let Some(left) = held.as_ref().and_then(|episode| unmarked(found, episode)) {
+                let what = format!(
+                    "episode {name}: the taint {left} stays on the node: somebody has taken our mark {TAINT_ANNOTATION} off, so \
+                     nobody here takes it for ours any more"
+                );
+                tracing::warn!(episode = name, node, taint = %left, "our taint has lost its mark, and stays");
+                self.events.tell(found, Kind::NotActed, what);
+            }
+            found.clone().fold(&mut self.cache.lock(), Instant::now());
         }
         match held {
             Some(episode) => self.write_episode(&episode::untainted(&episode, self.clock.now())).await,
             None => Ok(()),
         }
     }
+
+    /// The episode as the watch shows it.
+    fn known(&self, name: &str) -> Option<Episode> {
+        self.cache.lock().snapshot.episodes.get(name).cloned()
+    }
 }
 
-/// The taints of the node that are not ours, as they stand.
-fn others(node: &Node) -> Vec<Taint> {
+/// The mark on the node, where it is this episode's.
+fn marked(node: &Node, episode: &str) -> Option<TaintMark> {
+    nodes::tainted_by(node).filter(|mark| mark.episode == episode)
+}
+
+/// What looks like the taint that the episode has put on the node, and has no mark.
+fn unmarked(node: &Node, episode: &Episode) -> Option<KeyedTaint> {
+    let effect = episode.taint().filter(|_| nodes::tainted_by(node).is_none())?;
+    nodes::view(node).carries(effect).then(|| KeyedTaint::plain(effect))
+}
+
+/// The taints of the node but ours of this effect, as they stand: one with our key and another effect, or a value, is somebody's.
+fn others(node: &Node, ours: Option<TaintEffect>) -> Vec<Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    taints.into_iter().filter(|taint| taint.key != TAINT_KEY).collect()
+    let is_ours =
+        |taint: &Taint| taint.key == TAINT_KEY && ours.is_some_and(|effect| nodes::keyed(taint).is_plain(effect));
+    taints.into_iter().filter(|taint| !is_ours(taint)).collect()
 }
 
 /// The write that leaves the node with these taints and this mark.
-fn patch(node: &Node, taints: &[Taint], mark: Option<&str>) -> Value {
+fn patch(node: &Node, taints: &[Taint], mark: Option<&TaintMark>) -> Value {
+    let mark = mark.map(ToString::to_string);
     let metadata = json!({"resourceVersion": node.resource_version(), "annotations": {TAINT_ANNOTATION: mark}});
     json!({"metadata": metadata, "spec": {"taints": taints}})
 }
@@ -88,14 +133,20 @@ mod tests {
     fn what_others_have_put_on_the_node_stays_as_it_is() {
         let others_taint =
             json!({"key": "dedicated", "value": "gpu", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"});
+        let soft = json!({"key": TAINT_KEY, "effect": "PreferNoSchedule"});
+        let mine = json!({"key": TAINT_KEY, "value": "mine", "effect": "NoExecute"});
         let node: Node = serde_json::from_value(json!({
-            "metadata": {"name": "w1", "resourceVersion": "7", "annotations": {TAINT_ANNOTATION: "e1"}},
-            "spec": {"taints": [others_taint, {"key": TAINT_KEY, "effect": "NoSchedule"}]},
+            "metadata": {"name": "w1", "resourceVersion": "7", "annotations": {TAINT_ANNOTATION: "e1:NoSchedule"}},
+            "spec": {"taints": [others_taint, soft, {"key": TAINT_KEY, "effect": "NoSchedule"}, mine]},
         }))
         .unwrap();
-        assert!(nodes::is_tainted(&node));
-        let off = patch(&node, &others(&node), None);
-        assert_eq!(off["spec"]["taints"], json!([others_taint]));
+        let mark = marked(&node, "e1").unwrap();
+        let off = patch(&node, &others(&node, mark.effect), None);
+        assert_eq!(off["spec"]["taints"], json!([others_taint, soft, mine]), "also with our key");
         assert_eq!(off["metadata"], json!({"resourceVersion": "7", "annotations": {TAINT_ANNOTATION: null}}));
+        assert_eq!(marked(&node, "e2"), None);
+        // A mark that does not say which takes none off.
+        let vague = patch(&node, &others(&node, TaintMark::read("e1").effect), None);
+        assert_eq!(vague["spec"]["taints"].as_array().unwrap().len(), 4);
     }
 }

@@ -1,13 +1,13 @@
 //! A Node, stripped to what a decision needs.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use crate::core::kubelet::complaint;
 use crate::core::reboot::is_boot_id;
 use crate::core::snapshot::{NodeView, Tri};
-use crate::core::taint::TAINT_KEY;
+use crate::core::taint::{KeyedTaint, TAINT_KEY, TaintMark};
 use crate::core::text::bounded;
 
 /// Taints by which autoscalers mark a node that they are about to remove.
@@ -19,6 +19,9 @@ const LIFECYCLE_CONDITIONS: [&str; 4] =
 
 /// The conditions that the kubelet writes. Others (of node-problem-detector, say) have times of their own.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// Longest mark that is read: the name of an episode, and of an effect.
+const LONGEST_MARK: usize = 253 + 1 + "PreferNoSchedule".len();
 
 /// Reads a Node. Images, addresses and the like are left out.
 pub fn view(node: &Node) -> NodeView {
@@ -53,7 +56,7 @@ pub fn view(node: &Node) -> NodeView {
         boot_id: info.map(|info| info.boot_id.clone()).filter(|id| is_boot_id(id)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),
-        tainted: is_tainted(node),
+        taints: keyed_taints(node).map(keyed).collect(),
         tainted_by: tainted_by(node),
         deleting: meta.deletion_timestamp.is_some(),
         labels,
@@ -86,20 +89,26 @@ pub fn cordoned_by(node: &Node) -> Option<String> {
     mark(node, CORDON_ANNOTATION)
 }
 
-/// The episode in the mark of our taint, if the node carries one.
-pub fn tainted_by(node: &Node) -> Option<String> {
-    mark(node, TAINT_ANNOTATION)
+/// The mark of our taint, if the node carries one.
+pub fn tainted_by(node: &Node) -> Option<TaintMark> {
+    mark(node, TAINT_ANNOTATION).map(|text| TaintMark::read(&text))
 }
 
-/// Whether a taint with our key is on the node, whoever has put it there.
-pub fn is_tainted(node: &Node) -> bool {
+/// A taint with our key.
+pub fn keyed(taint: &Taint) -> KeyedTaint {
+    let value = taint.value.as_deref().unwrap_or_default();
+    KeyedTaint { effect: bounded(&taint.effect, 64), value: bounded(value, 64) }
+}
+
+/// The taints with our key on the node, whoever has put them there.
+fn keyed_taints(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    taints.iter().any(|taint| taint.key == TAINT_KEY)
+    taints.iter().filter(|taint| taint.key == TAINT_KEY)
 }
 
 fn mark(node: &Node, annotation: &str) -> Option<String> {
     let annotations = node.metadata.annotations.as_ref()?;
-    annotations.get(annotation).map(|episode| bounded(episode, 253))
+    annotations.get(annotation).map(|text| bounded(text, LONGEST_MARK))
 }
 
 #[cfg(test)]

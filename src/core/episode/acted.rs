@@ -130,6 +130,8 @@ pub fn acted(episode: &Episode, operation_id: &str, result: ActResult, now: Time
             step.finish(StepState::Refused, &message, now);
             match action {
                 ActionType::Cordon => next.undo.cordoned = false,
+                // Its own with another effect is there already, and still to be taken back.
+                ActionType::Taint if reason == OutcomeReason::Protected => {}
                 ActionType::Taint => next.undo.tainted = false,
                 // Somebody else's is there: nothing was made for it.
                 ActionType::HandOff if reason == OutcomeReason::Protected => next.undo.forget_hand_off(operation_id),

@@ -7,6 +7,7 @@ use super::payment::Payment;
 use super::turn::Turn;
 use super::{
     Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, reboot, refused, steps,
+    taint,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
@@ -24,12 +25,13 @@ pub(super) fn take(
 ) -> Turn {
     let mut turn = Turn::new(episode.clone());
     hand_off::note_uncordon(ctx, facts, &mut turn.episode);
+    let is_known = ending::note_put_back(ctx, facts, &mut turn.episode);
     if !episode.phase.is_final() {
         match (ending::must_end(ctx, facts, &turn.episode), payment, ending::policy_of(ctx, episode)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
             (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
-            (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
-            (None, _, None) => {}
+            (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
+            (None, _, _) => {}
         }
     }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
@@ -276,6 +278,7 @@ fn try_fault(
             continue;
         }
         let out_of_place = drain::is_out_of_place(ctx, facts, &turn.episode, step);
+        let out_of_place = out_of_place.or_else(|| taint::is_out_of_place(&turn.episode, step));
         if let Some(why) = out_of_place.or_else(|| reboot::is_out_of_place(&turn.episode, step)) {
             // Recorded: that the node was not emptied, or not rebooted, is to be seen afterwards, too.
             let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);

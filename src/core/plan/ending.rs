@@ -4,7 +4,7 @@ use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake, hand_off, kept, readiness, taint};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::narrow::Meant;
-use crate::core::policy::{Mode, Policy};
+use crate::core::policy::{ActionType, Mode, Policy};
 use crate::core::snapshot::NodeView;
 
 /// The policy in whose name an episode acts, if it is still there.
@@ -51,7 +51,9 @@ pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Epis
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
     let is_wanted = episode.is_contained() || episode.has_work();
-    if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted {
+    // It is about to be cordoned, anew after a remediator or the undo had opened it.
+    let is_cordoning = episode.current_step().is_some_and(|step| step.action == ActionType::Cordon);
+    if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted || is_cordoning {
         return false;
     }
     let Some(acted_at) = episode.cordoned_at() else { return false };
@@ -59,6 +61,27 @@ pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Epis
         Some(mark) => mark == episode.name,
         None => since(ctx.snapshot.now, acted_at) >= ctx.settings.cache_lag,
     }
+}
+
+/// Notes what is off the node already of an episode with nothing left to do: taken back by us, and only the record of it is
+/// missing. What joins the episode after that must not find something owed that is not there, and take it for a person's no.
+/// False as long as nobody knows, since the view may be one of before the marks: then nothing joins.
+pub(super) fn note_put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> bool {
+    note_off(ctx, facts, episode) & taint::note_off(ctx, facts, episode)
+}
+
+/// The same for the cordon alone.
+fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> bool {
+    let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid) else { return true };
+    if !episode.undo.owes_cordon() || episode.has_work() || view.unschedulable || view.cordoned_by.is_some() {
+        return true;
+    }
+    let Some(acted_at) = episode.cordoned_at() else { return true };
+    let is_sure = since(ctx.snapshot.now, acted_at) >= ctx.settings.cache_lag;
+    if is_sure {
+        episode.undo.uncordoned_at = Some(ctx.snapshot.now);
+    }
+    is_sure
 }
 
 /// Why the episode takes no further step, once the one under way is at its end.
@@ -170,7 +193,7 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&
 }
 
 /// Whether no episode stands behind a mark on the node.
-pub(super) fn is_stray(ctx: Ctx<'_>, view: &NodeView, mark: &str, is_slot: impl Fn(&str) -> bool) -> bool {
+fn is_stray(ctx: Ctx<'_>, view: &NodeView, mark: &str, is_slot: impl Fn(&str) -> bool) -> bool {
     match ctx.snapshot.episodes.get(mark) {
         Some(episode) => !episode.is_live() && episode.node_uid == view.uid,
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.

@@ -187,7 +187,9 @@ impl NodeFacts<'_> {
                 }
                 // The deleted pod is gone; that its successor has not come yet is no cure.
                 let is_back = self.pods.iter().any(|pod| is_of(pod, fault));
-                let is_awaited = !is_back && after.is_some_and(|after| since(now, after) < SUCCESSOR);
+                // Nor is it one that none can come.
+                let is_kept_away = self.view.is_some_and(|view| view.repels_daemon_sets().is_some());
+                let is_awaited = !is_back && (is_kept_away || after.is_some_and(|after| since(now, after) < SUCCESSOR));
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
             FaultType::ProbeSilent => true,

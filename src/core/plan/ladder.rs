@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
-use super::{Ctx, Hold, HoldReason, Operation, drain, hand_off, mark, protect, readiness, reboot, refused, restart};
+use super::{
+    Ctx, Hold, HoldReason, Operation, drain, hand_off, mark, protect, readiness, reboot, refused, restart, taint,
+};
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
@@ -33,6 +35,9 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         (Action::Reboot(_), kind) => of_reboot::helps(kind),
         (Action::MarkForReboot(_), kind) => of_reboot::marking_helps(kind),
         (Action::HandOff(_), kind) => remediator::helps(kind),
+        (Action::Taint(effect), F::StuckDaemonSetPod) if effect.repels_daemon_sets() => Err(
+            "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
+        ),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
         (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
@@ -138,7 +143,8 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
     let is_lasting = episode.undo.uncordoned_at.is_none();
     let kind = step.action.kind();
     if kind.marks() && (is_lasting || kind == ActionType::Taint) && episode.marked_at(kind).is_some() {
-        return true;
+        // That a stricter one was wanted is recorded.
+        return taint::is_out_of_place(episode, step).is_none();
     }
     if drain::is_done(step, Some(episode)) {
         return true;

@@ -9,7 +9,7 @@ use crate::core::episode::{Episode, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Role};
 use crate::core::order::Signal;
 use crate::core::policy::{ActionType, Rule, Step};
-use crate::core::snapshot::SuspectPod;
+use crate::core::snapshot::{NodeView, SuspectPod};
 use crate::core::stuck;
 
 /// The pod a fault is about.
@@ -89,6 +89,13 @@ pub(super) fn delete_pod(
             hung.fault.kind, hung.fault.subject
         );
         return Err(Hold::new(HoldReason::ReleaseFirst, &message));
+    }
+    if let Some(taint) = facts.view.and_then(NodeView::repels_daemon_sets) {
+        let message = format!(
+            "pod {name}: under the taint {taint} of {} it would have no successor; held until that is off the node",
+            facts.name
+        );
+        return Err(Hold::new(HoldReason::CannotAct, &message));
     }
     if stuck::waits_for_the_node(pod)
         && let Some(age) = last_act(ctx, facts, &fault.id)

@@ -2,6 +2,8 @@
 
 use super::{World, WorldNode};
 use crate::core::episode::ActResult;
+use crate::core::order::OutcomeReason;
+use crate::core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
 
 /// Cordons the node, unless somebody else has. `is_left` = an earlier episode has left it cordoned to this one.
 pub(super) fn cordon(node: &mut WorldNode, episode: &str, is_left: bool) -> ActResult {
@@ -13,17 +15,34 @@ pub(super) fn cordon(node: &mut WorldNode, episode: &str, is_left: bool) -> ActR
     ActResult::Done { message: "done".to_owned() }
 }
 
-/// Taints the node, unless somebody else has; none = not now, the taint of another episode goes first.
-pub(super) fn taint(node: &mut WorldNode, episode: &str) -> Option<ActResult> {
-    let mark = node.view.tainted_by.as_deref();
-    if mark.is_some_and(|mark| mark != episode) {
-        return None;
+/// Taints the node, unless somebody else has; none = not now, the mark of another episode goes first.
+pub(super) fn taint(node: &mut WorldNode, episode: &str, effect: TaintEffect) -> Option<ActResult> {
+    let view = &mut node.view;
+    match Found::of(&view.taints, view.tainted_by.as_ref(), episode, effect) {
+        Found::Marked(_) => return None,
+        Found::Somebodys => return Some(ActResult::AlreadyTainted),
+        Found::OwnOther(_) => {
+            return Some(ActResult::Refused { reason: OutcomeReason::Protected, message: "another effect".to_owned() });
+        }
+        Found::Own | Found::TakenOff => {}
+        Found::Nothing => {
+            view.taints.insert(KeyedTaint::plain(effect));
+            view.tainted_by = Some(TaintMark::new(episode, effect));
+        }
     }
-    if node.view.tainted && mark.is_none() {
-        return Some(ActResult::AlreadyTainted);
-    }
-    (node.view.tainted, node.view.tainted_by) = (true, Some(episode.to_owned()));
     Some(ActResult::Done { message: "done".to_owned() })
+}
+
+/// Somebody else puts a taint with our key on the node, or takes all with our key off; says so.
+pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
+    let theirs = KeyedTaint::plain(TaintEffect::NoSchedule);
+    if tainted {
+        let sentence = format!("somebody else puts the taint {theirs} on the node");
+        node.view.taints.insert(theirs);
+        return sentence;
+    }
+    node.view.taints.clear();
+    format!("somebody else takes the taint {TAINT_KEY} off the node")
 }
 
 impl World {
@@ -43,9 +62,9 @@ impl World {
 
     pub(super) fn untaint(&mut self, episode: &str, node: &str) {
         if let Some(node) = self.nodes.get_mut(node)
-            && node.view.tainted_by.as_deref() == Some(episode)
+            && let Some(mark) = node.view.tainted_by.take_if(|mark| mark.episode == episode)
         {
-            (node.view.tainted, node.view.tainted_by) = (false, None);
+            node.view.taints.retain(|taint| !mark.effect.is_some_and(|effect| taint.is_plain(effect)));
             self.log.push((node.view.uid.clone(), "untaint".into()));
         }
     }
