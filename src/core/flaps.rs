@@ -11,7 +11,7 @@ use super::kubelet::Complaint;
 use super::snapshot::{NodeView, ReportView};
 use super::text::hash;
 use super::tri::Tri;
-use stay::Stay;
+pub(super) use stay::Stay;
 
 mod stay;
 
@@ -54,7 +54,8 @@ struct OfNode {
 #[derive(Clone, Debug, Default)]
 pub struct Flaps(BTreeMap<String, OfNode>);
 
-fn moment(now: Duration) -> Moment {
+/// So many seconds since whoever looks began to.
+pub(super) fn moment(now: Duration) -> Moment {
     Moment::try_from(now.as_secs()).unwrap_or(Moment::MAX)
 }
 

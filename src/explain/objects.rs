@@ -282,7 +282,9 @@ impl Objects {
                 let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
                 one.first_seen = known.first_seen;
                 let lasted = Duration::try_from(snapshot.now.duration_since(known.first_seen)).unwrap_or_default();
-                one.lasted.values_mut().for_each(|of| *of = lasted);
+                for of in one.lasted.values_mut() {
+                    (of.unbroken, of.all_in_all) = (lasted, lasted);
+                }
             }
         }
         all
