@@ -341,6 +341,8 @@ pub struct FlapView {
     pub record: FlapRecord,
     /// For how long the node has been flapping; `None` = it does not, or no more.
     pub flapping: Option<Duration>,
+    /// Time since the last change, by whoever watches the node; not told or written of it.
+    pub unchanged: Duration,
     /// For how long each confirmed fault was there all in all, short gaps left out, by the hash of its id; nothing while the node
     /// does not flap.
     pub stayed: Vec<(u64, Duration)>,

@@ -153,7 +153,8 @@ impl OfNode {
         let (record, _) = self.told.as_ref()?;
         let flapping = flap.is_flapping().then(|| flap.lasted(now));
         let stayed = if flapping.is_some() { self.stayed(node, now) } else { Vec::new() };
-        Some(FlapView { record: record.clone(), flapping, stayed })
+        let unchanged = Duration::from_secs(u64::try_from(flap.unchanged_for(now)).unwrap_or(0));
+        Some(FlapView { record: record.clone(), flapping, unchanged, stayed })
     }
 }
 

@@ -19,6 +19,7 @@ mod opening;
 mod outlook;
 mod payment;
 mod protect;
+mod quiet;
 mod readiness;
 mod reboot;
 mod refused;

@@ -44,7 +44,7 @@ fn a_node_that_changed_thousands_of_times_is_one_history_with_its_count_and_rhyt
     assert_eq!((flap.changes(), flap.lasted(now)), (8_929, Duration::from_secs(8_921 * 271)));
     let record = flap.record(now, wall(), SEEN);
     assert_eq!(record.rhythm(), Duration::from_secs(271));
-    let told = FlapView { record, flapping: Some(flap.lasted(now)), stayed: Vec::new() };
+    let told = FlapView { record, flapping: Some(flap.lasted(now)), unchanged: Duration::ZERO, stayed: Vec::new() };
     assert_eq!(told.told(), "Ready changed 8929 times in 672h 4m 48s, about every 4m 31s, by 2026-01-05T12:00:00Z");
     let settles = flap.settles_in(now);
     assert!(settles >= QUIET && settles <= 3 * HALF_LIFE + Duration::from_secs(1), "{settles:?}");

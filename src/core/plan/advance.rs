@@ -6,7 +6,8 @@ use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, reboot, refused, steps,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, quiet, readiness, reboot, refused,
+    steps,
 };
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
@@ -23,6 +24,9 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payme
             (None, _, Some(policy)) => go_on(ctx, facts, policy, &mut turn, payment, wake),
             (None, _, None) => {}
         }
+    }
+    if quiet::is_awaited(ctx, facts, &mut turn, wake) {
+        return turn;
     }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
         turn.effect = Some(undo);

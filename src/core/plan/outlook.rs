@@ -102,6 +102,10 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
         if let Some(step) = episode.current_step() {
             return under_way(ctx, episode, step);
         }
+        // Nothing is put back yet.
+        if episode.phase == Phase::Verifying {
+            return episode.message.clone();
+        }
         // In this order: the cordon goes when no remediator is at the node any more.
         if let Some(handed) = episode.undo.owed_hand_off().filter(|_| !episode.has_work()) {
             return format!("deleting {handed} of episode {}", episode.name);
