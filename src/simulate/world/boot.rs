@@ -43,7 +43,7 @@ impl WorldNode {
         self.boots.count += 1;
         self.claimed.clear();
         self.report.agent = None;
-        self.sick.retain(|sick| !sick.cures.contains(&Cure::Reboot));
+        self.end_all(Cure::Reboot);
         self.view.ready = Tri::True;
         self.tell_boot();
         false
