@@ -9,6 +9,7 @@ mod decide;
 mod drain;
 mod ending;
 mod evidence;
+mod going_down;
 mod hand_off;
 mod history;
 mod hold;

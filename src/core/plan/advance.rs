@@ -6,8 +6,8 @@ use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, quiet, readiness, reboot, refused,
-    steps,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, quiet, readiness,
+    reboot, refused, steps,
 };
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::core::fault::FaultState;
@@ -32,6 +32,7 @@ pub(super) fn take(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, payme
         turn.effect = Some(undo);
         wake.at(ctx.settings.retry);
     }
+    going_down::note(ctx, facts, &mut turn, wake);
     turn
 }
 

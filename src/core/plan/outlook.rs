@@ -3,7 +3,7 @@
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, readiness};
+use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, going_down, readiness};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
 use crate::core::policy::{Found, Mode};
@@ -112,6 +112,9 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
         }
         if episode.undo.owes_taint() && !episode.has_work() {
             return format!("taking the taint of episode {} off", episode.name);
+        }
+        if let Some(until) = going_down::keeps_closed(ctx, facts, episode) {
+            return going_down::told(episode, until);
         }
         if episode.undo.is_owed() && !episode.has_work() {
             return format!("putting back the cordon of episode {}", episode.name);
