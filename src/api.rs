@@ -4,12 +4,14 @@ pub mod condition;
 pub mod convert;
 pub mod crds;
 pub mod duration;
+pub mod flap;
 pub mod health;
 pub mod policy;
 pub mod remediation;
 
 pub use condition::{ConditionReason, ConditionType};
 pub use duration::HumanDuration;
+pub use flap::WrittenFlap;
 pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
 pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
 pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};

@@ -32,7 +32,10 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
 fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<String> {
     let (snapshot, invalid) = objects.snapshot(now);
     if !snapshot.nodes.contains_key(node) && !snapshot.reports.contains_key(node) {
-        bail!("there is no Node and no NodeRuntimeHealth {node:?}; `kubectl get nrh` lists what there is");
+        let broken = if invalid.is_empty() { String::new() } else { format!("; {}", invalid.join("; ")) };
+        bail!(
+            "there is no Node and no NodeRuntimeHealth {node:?} that can be read; `kubectl get nrh` lists what there is{broken}"
+        );
     }
     let decided = plan(&snapshot, &PlanSettings::default());
     Ok(text::explanation(node, &snapshot, &decided, &objects.told(node), &invalid))
@@ -152,6 +155,49 @@ mod tests {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
         assert!(!text.contains("lane lists"), "{text}");
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_read_is_named_and_holds_the_node() {
+        let text = explained(|saved| {
+            let broken = saved.replace("severity: High", "severity: Dreadful");
+            broken.replace("mode: DryRun", "mode: Enforce")
+        });
+        let text = text.unwrap();
+        assert!(text.contains("NodeRuntimeHealth worker-1 cannot be used: ") && text.contains("Dreadful"), "{text}");
+        assert!(text.contains("what it reports cannot be read") && !text.contains("now: "), "{text}");
+        // That of another node changes nothing for this one.
+        let other = "- {apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: w2}, spec: 7, status: {}}\n";
+        let text = explained(|saved| format!("{}\n{other}", saved.trim_end()).replace("mode: DryRun", "mode: Enforce"));
+        let text = text.unwrap();
+        assert!(text.contains("NodeRuntimeHealth w2 cannot be used: ") && text.contains("now: Release"), "{text}");
+    }
+
+    #[test]
+    fn a_node_that_flaps_is_told_by_what_the_controller_has_written() {
+        let with = |flap: &str| {
+            let flap = format!("    conditions: []\n    flap: {flap}\n");
+            explained(|saved| saved.replacen("    conditions: []\n", &flap, 1)).unwrap()
+        };
+        let record = "{readyChanges: 20, faultReturns: 0, since: '2026-03-01T02:00:00Z', last: '2026-03-01T02:58:00Z', \
+            penalty: 9000, flappingSince: '2026-03-01T02:10:00Z', ready: 'True', readySince: '2026-02-01T03:00:00Z'}";
+        let text = with(record);
+        for part in
+            ["the node flaps: Ready changed 20 times in 58m", "fault NodeFlapping (Confirmed, medium)", "TooYoung"]
+        {
+            assert!(text.to_lowercase().contains(&part.to_lowercase()), "{part:?} is missing in:\n{text}");
+        }
+        for bad in [
+            "often",
+            "{readyChanges: -1}",
+            &record.replace("9000", "99000"),
+            &record.replace("2026-03-01T02:58", "2031-03-01T02:58"),
+        ] {
+            let text = with(bad);
+            let said = "status.flap of NodeRuntimeHealth worker-1 is not used: expected ";
+            assert!(text.contains(said) && text.contains("HungContainer"), "{bad}: {text}");
+            assert!(!text.contains("the node flaps"), "{text}");
+        }
     }
 
     #[test]

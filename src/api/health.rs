@@ -11,9 +11,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::flap::WrittenFlap;
 use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
-use crate::core::flap::FlapRecord;
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
@@ -108,7 +108,7 @@ pub struct NodeRuntimeHealthStatus {
     /// How often the node has changed of late, while that is more than a reboot makes. Written by the controller, for the
     /// next one, every five minutes at most while it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flap: Option<FlapRecord>,
+    pub flap: Option<WrittenFlap>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
     /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, SystemdResponsive,

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::evictions;
 use super::hand_offs::rights::Lacks;
 use super::node_conditions;
-use crate::api::RemediationPolicyStatus;
+use crate::api::{RemediationPolicyStatus, WrittenFlap};
 use crate::core::episode::Episode;
 use crate::core::fault::{Fault, FaultState, PodRef};
 use crate::core::flap::QUIET;
@@ -339,7 +339,7 @@ impl State {
             let standing = &self.standing;
             let written = |node: &str| {
                 let standing = standing.get(node)?;
-                standing.owner.as_deref().zip(standing.flap.as_ref())
+                standing.owner.as_deref().zip(standing.flap.as_ref().map(WrittenFlap::read))
             };
             for (node, why) in self.flaps.restore(since_start, wall, written) {
                 tracing::warn!(node, why, "status.flap of its NodeRuntimeHealth is refused; its history begins anew");

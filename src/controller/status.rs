@@ -9,7 +9,7 @@ use super::cache::PolicyRow;
 use super::cache::report::Standing;
 use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
-use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus};
+use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
 use crate::core::plan::{HOLDS_UP_PODS, Held, NodeOutlook, Plan, PolicyOutlook};
@@ -251,7 +251,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
         return Difference::Matter;
     }
     let differs = summary != &part.summary
-        || standing.flap != part.flap
+        || standing.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
         || remediation.held != part.remediation.held
         || words(&standing.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
@@ -335,7 +335,7 @@ mod tests {
             kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
-            flap: part.flap,
+            flap: part.flap.map(|flap| WrittenFlap(Ok(flap))),
             conditions: Conditions::of(&part.conditions),
             ..Standing::default()
         }

@@ -28,6 +28,9 @@ pub use step::{Lane, StepRecord, StepState};
 /// How the message of an episode begins that a person has stopped: the engine does not start over at once.
 pub const STOPPED_BY_A_PERSON: &str = "stopped by a person: ";
 
+/// How the message of an episode ends of which the faults are gone while its node flaps still.
+pub const FLAPS_STILL: &str = "; the node flaps still (condition NodeStable)";
+
 /// That a person has stopped the healing of a node, for when the episode itself is gone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -415,7 +418,8 @@ impl Episode {
         if given_up.is_empty() {
             self.phase = Phase::Succeeded;
             let healed = self.faults.len();
-            self.say(&format!("healed: {healed} fault(s) gone by a clean look"));
+            let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
+            self.say(&format!("healed: {healed} fault(s) gone by a clean look{flaps}"));
         } else {
             let message =
                 format!("the ladder is at an end, and not healed: {}; a person is needed", given_up.join(", "));

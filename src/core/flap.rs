@@ -37,6 +37,8 @@ const FORGOTTEN: u32 = REUSE / 2;
 const FEWEST: u32 = CUT_OFF.div_ceil(PER_CHANGE);
 /// How far in the future a written history may end: the clocks of two controllers, or one that was set.
 const SKEW: SignedDuration = SignedDuration::from_hours(24);
+/// How old a written history may be: ten years, longer than any controller has run.
+const OLDEST: SignedDuration = SignedDuration::from_hours(24 * 3_650);
 /// 2^(-k/8) in parts of 65,536. Between two of them the decay is a straight line, which is off by less than 0.1%.
 const EIGHTHS: [u64; 9] = [65_536, 60_097, 55_109, 50_535, 46_341, 42_495, 38_968, 35_734, 32_768];
 
@@ -322,6 +324,9 @@ impl FlapRecord {
         if self.last.duration_since(wall) > SKEW {
             return Err(format!("expected a last change before now, found {}", self.last));
         }
+        if wall.duration_since(self.since) > OLDEST {
+            return Err(format!("expected a first change within the last ten years, found {}", self.since));
+        }
         match self.flapping_since {
             Some(_) if changes < FEWEST => {
                 Err(format!("expected {FEWEST} changes of a node that flaps, found {changes}"))
@@ -341,6 +346,8 @@ pub struct FlapView {
     pub record: FlapRecord,
     /// For how long the node has been flapping; `None` = it does not, or no more.
     pub flapping: Option<Duration>,
+    /// Time since the last change, by whoever watches the node; not told or written of it.
+    pub unchanged: Duration,
     /// For how long each confirmed fault was there all in all, short gaps left out, by the hash of its id; nothing while the node
     /// does not flap.
     pub stayed: Vec<(u64, Duration)>,

@@ -11,7 +11,7 @@ use super::kubelet::Complaint;
 use super::snapshot::{NodeView, ReportView};
 use super::text::hash;
 use super::tri::Tri;
-use stay::Stay;
+pub(super) use stay::Stay;
 
 mod stay;
 
@@ -54,7 +54,8 @@ struct OfNode {
 #[derive(Clone, Debug, Default)]
 pub struct Flaps(BTreeMap<String, OfNode>);
 
-fn moment(now: Duration) -> Moment {
+/// So many seconds since whoever looks began to.
+pub(super) fn moment(now: Duration) -> Moment {
     Moment::try_from(now.as_secs()).unwrap_or(Moment::MAX)
 }
 
@@ -152,7 +153,8 @@ impl OfNode {
         let (record, _) = self.told.as_ref()?;
         let flapping = flap.is_flapping().then(|| flap.lasted(now));
         let stayed = if flapping.is_some() { self.stayed(node, now) } else { Vec::new() };
-        Some(FlapView { record: record.clone(), flapping, stayed })
+        let unchanged = Duration::from_secs(u64::try_from(flap.unchanged_for(now)).unwrap_or(0));
+        Some(FlapView { record: record.clone(), flapping, unchanged, stayed })
     }
 }
 
@@ -216,20 +218,21 @@ impl Flaps {
         self.0.remove(node);
     }
 
-    /// Takes over what was written down of each node, once: `written` gives the uid of the Node that it is about, and the record.
-    /// To be called when all that stands in the API is known. What is wrong with a record, by node.
+    /// Takes over what was written down of each node, once: `written` gives the uid of the Node that it is about, and the record
+    /// or why it cannot be read, which counts as nothing. To be called when all that stands in the API is known. What is wrong with a record, by node.
     pub fn restore<'a>(
         &mut self,
         now: Duration,
         wall: Timestamp,
-        written: impl Fn(&str) -> Option<(&'a str, &'a FlapRecord)>,
+        written: impl Fn(&str) -> Option<(&'a str, Result<&'a FlapRecord, &'a str>)>,
     ) -> Vec<(String, String)> {
         let mut refused = Vec::new();
         for (node, of) in self.0.iter_mut().filter(|(_, of)| !of.is_restored) {
             let Some(stands) = of.ready else { continue };
             of.is_restored = true;
             let Some((_, record)) = written(node).filter(|(uid, _)| *uid == of.uid) else { continue };
-            match Flap::restored(record, of.flap, stands, moment(now), wall) {
+            let restored = record.map_err(ToOwned::to_owned);
+            match restored.and_then(|record| Flap::restored(record, of.flap, stands, moment(now), wall)) {
                 Ok(flap) => of.flap = Some(flap),
                 Err(why) => refused.push((node.clone(), why)),
             }

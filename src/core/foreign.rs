@@ -4,8 +4,9 @@
 //! problem, the True of the kubelet and of the EKS node monitoring agent is none. So a rule names type and status, and it is
 //! a fault only where some policy that selects the node asks for it.
 //!
-//! For how long it has been there is counted by the controller from when it first saw it so. The times in a condition prove
-//! little: a tool that changes the reason back and forth moves `lastTransitionTime` each time, one that is started again may
+//! For how long it has been there is counted by the controller from when it first saw it so: for each rule by all that it asks
+//! for of that type, so that no change of the reason, or from one status to another that the rule asks for as well, begins it
+//! anew. The times in a condition prove little: a tool that changes the reason back and forth moves `lastTransitionTime` each time, one that is started again may
 //! write it anew, and `lastHeartbeatTime` is years old where nothing ever changes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,28 +131,71 @@ impl Asked {
     }
 }
 
+/// All that one rule asks for of one type. It is the same to the rule which of them holds.
+pub type Asking = BTreeSet<Asked>;
+
+/// What each of these rules asks for of one type.
+pub fn askings<'a>(rules: impl IntoIterator<Item = &'a [Asked]>, kind: &str) -> Vec<Asking> {
+    let of_rule = |asked: &[Asked]| asked.iter().filter(|one| one.kind == kind).cloned().collect::<Asking>();
+    rules.into_iter().map(of_rule).filter(|asking| !asking.is_empty()).collect()
+}
+
+/// The statuses that are one fault with this one: those that some rule asks for together with it, and so on.
+pub fn statuses_with(status: Tri, askings: &[Asking]) -> BTreeSet<Tri> {
+    let mut all = BTreeSet::from([status]);
+    // There are three, so after two rounds no further one is joined.
+    for _ in 0..2 {
+        let joined = |asking: &&Asking| asking.iter().any(|asked| all.contains(&asked.status));
+        let more: Vec<Tri> = askings.iter().filter(joined).flatten().map(|asked| asked.status).collect();
+        all.extend(more);
+    }
+    all
+}
+
+/// For how long a rule has seen a condition as it asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lasted {
+    /// Without a gap.
+    pub unbroken: Duration,
+    /// All in all, where no gap was long (see [`Flaps`](super::flaps::Flaps)): what counts while condition or node flap.
+    pub all_in_all: Duration,
+}
+
 /// A condition that stands on a node as some policy asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {
-    /// The condition. Its message is the one that it had when it was first seen with this reason: some tools write a time
-    /// or a count into it with every heartbeat.
+    /// The condition. Its message is the one that it had when it was first seen with this status and reason: some tools write a
+    /// time or a count into it with every heartbeat.
     pub condition: Foreign,
-    /// When the controller first saw it with this status, by its wall clock.
+    /// Its status, and those that are the same fault.
+    pub statuses: BTreeSet<Tri>,
+    /// When the controller first saw it in any of these without a gap since, by its wall clock.
     pub first_seen: Timestamp,
-    /// For how long each of those that ask for it would have seen it, without a gap.
-    pub lasted: BTreeMap<Asked, Duration>,
+    /// For how long each rule has seen it that asks for it as it stands now, by all that the rule asks for of this type.
+    pub lasted: BTreeMap<Asking, Lasted>,
+    /// Whether it goes and comes again so often that it flaps, by the figures by which a node does.
+    pub flaps: bool,
 }
 
 impl Noticed {
-    /// Identity of the fault: the same for as long as type and status are, whatever the reason.
+    /// Identity of the fault: the same for as long as the type is and the status is one of those that are asked for together,
+    /// whatever the reason.
     pub fn id(&self, node: &str) -> String {
-        let Foreign { kind, status, .. } = &self.condition;
-        Fault::identity(FaultType::NodeCondition, &format!("{node}/{kind}/{}", status.as_str()))
+        let statuses: Vec<&str> = self.statuses.iter().map(|status| status.as_str()).collect();
+        let what = format!("{node}/{}/{}", self.condition.kind, statuses.join("+"));
+        Fault::identity(FaultType::NodeCondition, &what)
     }
 
-    /// For how long it has been there, for whoever has seen it for longest.
+    /// For how long it has been there without a gap, for whoever has seen it for longest.
     pub fn longest(&self) -> Duration {
-        self.lasted.values().max().copied().unwrap_or_default()
+        self.lasted.values().map(|lasted| lasted.unbroken).max().unwrap_or_default()
+    }
+
+    /// For how long it has been there for a rule that asks for this. `node_flaps`: whether its node does.
+    pub fn lasted_for(&self, asked: &[Asked], node_flaps: bool) -> Duration {
+        let asking = askings([asked], &self.condition.kind).pop().unwrap_or_default();
+        let Some(lasted) = self.lasted.get(&asking) else { return Duration::ZERO };
+        if self.flaps || node_flaps { lasted.unbroken.max(lasted.all_in_all) } else { lasted.unbroken }
     }
 
     /// The fault that it is. Confirmed as it is found: the tool that wrote it has looked, and a rule that wants it to last

@@ -56,6 +56,8 @@ pub enum HoldReason {
     AwaitingApproval,
     /// A step of the node's episode is under way.
     StepUnderWay,
+    /// All faults of the node's episode are gone, and the node flaps: it is watched for a while before that counts as healed.
+    NodeFlaps,
     /// The step waits for its cool-down.
     CoolDown,
     /// The API server refused the call that a step needs; a person has to see why.

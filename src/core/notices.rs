@@ -5,38 +5,154 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::foreign::{Asked, Foreign, MAX_NOTICED, Noticed, Standing, standing};
+use super::flap::{Change, Flap, Moment};
+use super::flaps::{Stay, moment};
+use super::foreign::{
+    Asked, Asking, Foreign, Lasted, MAX_NOTICED, Noticed, Standing, askings, standing, statuses_with,
+};
 use super::policy::Policy;
 use super::snapshot::NodeView;
 use super::stuck::begun;
-use super::tri::Tri;
 
 /// What policies ask for, all of them together.
 pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a Asked> {
-    policies.into_iter().flat_map(|policy| &policy.rules).flat_map(|rule| &rule.conditions)
+    rules(policies).flatten()
 }
 
-/// What is remembered of one condition.
+/// The same, rule by rule.
+fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [Asked]> {
+    policies.into_iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice())
+}
+
+/// Since when a condition stands as one rule asks for it.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    /// Without a gap; `None` = it does not stand so now.
+    since: Option<Duration>,
+    /// With short gaps.
+    stay: Stay,
+}
+
+impl Clock {
+    fn begun(now: Duration) -> Self {
+        Self { since: Some(now), stay: Stay::begun(moment(now)) }
+    }
+
+    /// It stands so; whether it has come again.
+    fn stands(&mut self, now: Duration) -> bool {
+        let is_back = self.since.is_none();
+        self.stay = if is_back { self.stay.seen(moment(now)) } else { self.stay.stood(moment(now)) };
+        self.since.get_or_insert(now);
+        is_back
+    }
+
+    /// It does not stand so any more; whether that is new.
+    fn goes(&mut self, now: Duration) -> bool {
+        let was_there = self.since.take().is_some();
+        if was_there {
+            self.stay = self.stay.stood(moment(now));
+            self.stay.missed();
+        }
+        was_there
+    }
+
+    fn lasted(&self, now: Duration) -> Option<Lasted> {
+        let all_in_all = self.stay.stood(moment(now)).lasted(moment(now)).unwrap_or_default();
+        self.since.map(|since| Lasted { unbroken: now.saturating_sub(since), all_in_all })
+    }
+}
+
+/// What is remembered of the conditions of one type.
 #[derive(Clone, Debug)]
 struct Kept {
-    /// As it stood when it was first seen with this reason.
+    /// As it stood when it was first seen with this status and reason; where it is away, as it stood last.
     condition: Foreign,
-    /// When it was first seen with this status, by the wall clock, once that was asked for.
-    first_seen: Option<Timestamp>,
-    /// Since when it stands as each asks for it.
-    since: BTreeMap<Asked, Duration>,
+    /// Since when it is there without a gap, for the rule that has seen it for longest, and when that was by the wall clock, once
+    /// that was asked for.
+    first_seen: Option<(Duration, Timestamp)>,
+    /// By all that a rule asks for of this type.
+    clocks: BTreeMap<Asking, Clock>,
+    /// How often it has come again after a short gap.
+    flap: Option<Flap>,
 }
 
 impl Kept {
-    fn first(&self) -> Duration {
-        self.since.values().min().copied().unwrap_or_default()
+    fn new(condition: &Foreign) -> Self {
+        Self { condition: condition.clone(), first_seen: None, clocks: BTreeMap::new(), flap: None }
+    }
+
+    fn is_there(&self) -> bool {
+        self.clocks.values().any(|clock| clock.since.is_some())
+    }
+
+    /// Takes over how it stands now, and what is asked for of this type; whether anything has changed that a decision reads.
+    fn note(&mut self, now_stands: Option<&Foreign>, askings: &[Asking], now: Duration) -> bool {
+        let was_there = self.is_there();
+        let running = self.clocks.values().filter(|clock| clock.since.is_some()).count();
+        self.clocks.retain(|asking, _| askings.contains(asking));
+        let mut changed = self.clocks.values().filter(|clock| clock.since.is_some()).count() != running;
+        let met = |asking: &Asking| now_stands.is_some_and(|one| asking.iter().any(|asked| asked.is_met_by(one)));
+        let mut is_back = false;
+        for asking in askings {
+            match (self.clocks.get_mut(asking), met(asking)) {
+                (Some(clock), true) => is_back |= clock.stands(now),
+                (Some(clock), false) => changed |= clock.goes(now),
+                (None, true) => {
+                    self.clocks.insert(asking.clone(), Clock::begun(now));
+                    changed = true;
+                }
+                (None, false) => {}
+            }
+        }
+        self.clocks.retain(|_, clock| clock.since.is_some() || !clock.stay.is_over(moment(now)));
+        if is_back && !was_there {
+            self.came_again(moment(now));
+        }
+        if let Some(condition) = now_stands.filter(|_| self.is_there()) {
+            let is_same = (self.condition.status, &self.condition.reason) == (condition.status, &condition.reason);
+            if !is_same || !was_there {
+                changed = true;
+                self.condition = condition.clone();
+            }
+        }
+        changed || is_back
+    }
+
+    fn came_again(&mut self, now: Moment) {
+        let before = self.flap.and_then(|flap| flap.settled(now));
+        self.flap = Some(before.map_or_else(|| Flap::first(Change::Fault, now), |flap| flap.with(Change::Fault, now)));
+    }
+
+    /// Whether it is away and nothing of it counts any more.
+    fn is_over(&self, now: Moment) -> bool {
+        self.clocks.is_empty() && self.flap.is_none_or(|flap| flap.settled(now).is_none())
+    }
+
+    fn noticed(&mut self, askings: &[Asking], now: Duration, wall: Timestamp) -> Option<Noticed> {
+        let since = self.clocks.values().filter_map(|clock| clock.since).min()?;
+        let lasted = |(asking, clock): (&Asking, &Clock)| Some((asking.clone(), clock.lasted(now)?));
+        let lasted = self.clocks.iter().filter_map(lasted).collect();
+        self.flap = self.flap.and_then(|flap| flap.settled(moment(now)));
+        // Told once, so that it is the same from pass to pass, whatever the wall clock does.
+        let told = self.first_seen.filter(|(known, _)| *known == since);
+        let (_, first_seen) = *self.first_seen.insert(told.unwrap_or((since, begun(wall, now.saturating_sub(since)))));
+        Some(Noticed {
+            condition: self.condition.clone(),
+            statuses: statuses_with(self.condition.status, askings),
+            first_seen,
+            lasted,
+            flaps: self.flap.is_some_and(|flap| flap.is_flapping()),
+        })
     }
 }
 
 #[derive(Clone, Debug)]
 struct OfNode {
     uid: String,
-    conditions: BTreeMap<(String, Tri), Kept>,
+    /// By type.
+    conditions: BTreeMap<String, Kept>,
+    /// What the rules of all policies that select the node ask for, by type.
+    asked: BTreeMap<String, Vec<Asking>>,
 }
 
 /// The conditions that policies ask for, by node. A node without any has no place here.
@@ -49,36 +165,29 @@ impl Notices {
     /// Takes over how the Node stands now; whether anything has changed that a decision reads. To be told of every change of
     /// the Node and of the policies, or a condition that was gone for a moment is taken for one that has stayed.
     pub fn note(&mut self, node: &str, view: &NodeView, policies: &[Policy], now: Duration) -> bool {
-        let selecting = policies.iter().filter(|policy| policy.selector.matches(&view.labels));
-        let mut met: BTreeMap<(String, Tri), (&Foreign, Vec<&Asked>)> = BTreeMap::new();
-        for asked in asked(selecting) {
-            let Standing::As(condition) = standing(&view.conditions, &asked.kind) else { continue };
-            if asked.is_met_by(condition) {
-                let key = (condition.kind.clone(), condition.status);
-                met.entry(key).or_insert_with(|| (condition, Vec::new())).1.push(asked);
-            }
-        }
+        let selecting = || policies.iter().filter(|policy| policy.selector.matches(&view.labels));
         let before = self.0.remove(node).filter(|known| known.uid == view.uid);
-        let mut known = before.map(|known| known.conditions).unwrap_or_default();
-        let mut changed = known.keys().any(|key| !met.contains_key(key));
-        let mut conditions = BTreeMap::new();
-        for (key, (condition, askers)) in met.into_iter().take(MAX_NOTICED) {
-            let mut kept = known.remove(&key).unwrap_or_else(|| {
-                changed = true;
-                Kept { condition: condition.clone(), first_seen: None, since: BTreeMap::new() }
-            });
-            if kept.condition.reason != condition.reason {
-                changed = true;
-                kept.condition = condition.clone();
+        let mut conditions = before.map(|known| known.conditions).unwrap_or_default();
+        for asked in asked(selecting()) {
+            let Standing::As(condition) = standing(&view.conditions, &asked.kind) else { continue };
+            if !conditions.contains_key(&asked.kind) && asked.is_met_by(condition) {
+                conditions.insert(asked.kind.clone(), Kept::new(condition));
             }
-            let since = |asked: &Asked| kept.since.get(asked).copied().unwrap_or(now);
-            let since: BTreeMap<Asked, Duration> = askers.iter().map(|one| ((*one).clone(), since(one))).collect();
-            changed |= since != kept.since;
-            kept.since = since;
-            conditions.insert(key, kept);
         }
+        let mut changed = false;
+        let mut all = BTreeMap::new();
+        for (kind, kept) in &mut conditions {
+            let askings: Vec<Asking> = askings(rules(selecting()), kind);
+            let stands = match standing(&view.conditions, kind) {
+                Standing::As(condition) => Some(condition),
+                Standing::Absent | Standing::Contradictory => None,
+            };
+            changed |= kept.note(stands, &askings, now);
+            all.insert(kind.clone(), askings);
+        }
+        conditions.retain(|_, kept| !kept.is_over(moment(now)));
         if !conditions.is_empty() {
-            self.0.insert(node.to_owned(), OfNode { uid: view.uid.clone(), conditions });
+            self.0.insert(node.to_owned(), OfNode { uid: view.uid.clone(), conditions, asked: all });
         }
         changed
     }
@@ -90,16 +199,14 @@ impl Notices {
 
     /// What stands where, and for how long. `wall` is the wall clock at `now`.
     pub fn noticed(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<Noticed>> {
-        let told = |kept: &mut Kept| {
-            let first = now.saturating_sub(kept.first());
-            // Told once, so that it is the same from pass to pass, whatever the wall clock does.
-            let first_seen = *kept.first_seen.get_or_insert_with(|| begun(wall, first));
-            let lasted = kept.since.iter().map(|(asked, since)| (asked.clone(), now.saturating_sub(*since))).collect();
-            Noticed { condition: kept.condition.clone(), first_seen, lasted }
+        let told = |of: &mut OfNode| -> Vec<Noticed> {
+            let OfNode { conditions, asked, .. } = of;
+            let none = Vec::new();
+            let all = conditions.iter_mut();
+            let told = all.filter_map(|(kind, kept)| kept.noticed(asked.get(kind).unwrap_or(&none), now, wall));
+            told.take(MAX_NOTICED).collect()
         };
-        self.0
-            .iter_mut()
-            .map(|(node, known)| (node.clone(), known.conditions.values_mut().map(told).collect()))
-            .collect()
+        let all = self.0.iter_mut().map(|(node, of)| (node.clone(), told(of)));
+        all.filter(|(_, noticed)| !noticed.is_empty()).collect()
     }
 }

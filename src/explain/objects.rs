@@ -7,15 +7,17 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectMeta};
+use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
-use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
+use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::controller::cache::{node, pods, report};
-use crate::core::fault::{Fault, PodRef};
+use crate::core::fault::{Fault, MAX_LINE, PodRef};
+use crate::core::flap::{Flap, FlapView};
 use crate::core::foreign::Noticed;
 use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
@@ -41,6 +43,8 @@ pub(crate) struct Objects {
     gone: BTreeSet<PodRef>,
     /// Objects that cannot be read, one sentence each.
     unreadable: Vec<String>,
+    /// Those of them that are reports, and why: their nodes are held, as by the controller.
+    broken: Vec<(ObjectMeta, String)>,
 }
 
 /// The controller's own word on a node.
@@ -56,6 +60,8 @@ pub(crate) struct Told {
     pub blind: Vec<LaneStatus>,
     /// What the probe lacks, one line each.
     pub missing: Vec<String>,
+    /// Whether the node's report cannot be read.
+    pub is_unreadable: bool,
 }
 
 impl Objects {
@@ -80,6 +86,7 @@ impl Objects {
         for item in items {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let metadata = item.get("metadata").cloned();
             let read = match kind.as_str() {
                 "Node" => serde_json::from_value(item).map(|object| objects.nodes.push(object)),
                 "NodeRuntimeHealth" => serde_json::from_value(item).map(|object| objects.healths.push(object)),
@@ -99,8 +106,9 @@ impl Objects {
                 }
             };
             if let Err(error) = read {
-                let kind = if kind == "RemediationPolicy" { "policy" } else { kind.as_str() };
-                objects.unreadable.push(format!("{kind} {name} cannot be used: {error}"));
+                let metadata = metadata.and_then(|metadata| serde_json::from_value(metadata).ok());
+                let metadata = metadata.unwrap_or_else(|| ObjectMeta { name: Some(name), ..ObjectMeta::default() });
+                objects.refuse(&kind, metadata, &error.to_string());
             }
         }
         if objects.nodes.is_empty() && objects.healths.is_empty() {
@@ -115,18 +123,46 @@ impl Objects {
         Ok(objects)
     }
 
+    /// Notes an object that cannot be read: the others are looked at all the same.
+    fn refuse(&mut self, kind: &str, metadata: ObjectMeta, error: &str) {
+        let name = metadata.name.as_deref().unwrap_or("without a name");
+        let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
+        self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
+        if kind == "NodeRuntimeHealth" {
+            self.broken.push((metadata, error.to_owned()));
+        }
+    }
+
+    /// Those that can be read; the others are noted.
+    fn readable<K>(&mut self, kind: &str, items: Vec<DeserializeGuard<K>>) -> Vec<K> {
+        let mut read = Vec::with_capacity(items.len());
+        for item in items {
+            match item.0 {
+                Ok(object) => read.push(object),
+                Err(bad) => self.refuse(kind, bad.metadata, &bad.error),
+            }
+        }
+        read
+    }
+
     /// Reads them from the cluster of the current kubeconfig.
     pub(crate) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
         let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG, or use --file")?;
+        Self::fetch_by(client, node).await
+    }
+
+    async fn fetch_by(client: Client, node: Option<&str>) -> anyhow::Result<Self> {
         let what =
             |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
-        let mut objects = Self {
-            nodes: list(client.clone()).await.with_context(|| what("nodes"))?,
-            healths: list(client.clone()).await.with_context(|| what("noderuntimehealths"))?,
-            policies: list(client.clone()).await.with_context(|| what("remediationpolicies"))?,
-            episodes: list(client.clone()).await.with_context(|| what("noderemediations"))?,
-            ..Self::default()
-        };
+        let mut objects = Self::default();
+        let nodes = list(client.clone()).await.with_context(|| what("nodes"))?;
+        objects.nodes = objects.readable("Node", nodes);
+        let healths = list(client.clone()).await.with_context(|| what("noderuntimehealths"))?;
+        objects.healths = objects.readable("NodeRuntimeHealth", healths);
+        let policies = list(client.clone()).await.with_context(|| what("remediationpolicies"))?;
+        objects.policies = objects.readable("RemediationPolicy", policies);
+        let episodes = list(client.clone()).await.with_context(|| what("noderemediations"))?;
+        objects.episodes = objects.readable("NodeRemediation", episodes);
         objects.fetch_pods(client, node).await;
         Ok(objects)
     }
@@ -185,7 +221,8 @@ impl Objects {
     }
 
     pub(crate) fn node_names(&self) -> Vec<String> {
-        self.healths.iter().map(ResourceExt::name_any).collect()
+        let broken = self.broken.iter().filter_map(|(metadata, _)| metadata.name.clone());
+        self.healths.iter().map(ResourceExt::name_any).chain(broken).collect()
     }
 
     /// The newest time that anything in them names: they were saved at that time, or later.
@@ -205,7 +242,8 @@ impl Objects {
     pub(crate) fn told(&self, node: &str) -> Told {
         let status =
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
-        let Some(status) = status else { return Told::default() };
+        let is_unreadable = self.broken.iter().any(|(metadata, _)| metadata.name.as_deref() == Some(node));
+        let Some(status) = status else { return Told { is_unreadable, ..Told::default() } };
         let (lanes, missing) = status.probe.map(|probe| (probe.lanes, probe.missing)).unwrap_or_default();
         Told {
             blind: lanes
@@ -213,6 +251,7 @@ impl Objects {
                 .filter(|lane| !matches!(lane.state, LaneState::Ok | LaneState::Starting))
                 .collect(),
             missing,
+            is_unreadable,
             faults: status.cluster_faults,
             summary: status.summary,
             held: status.remediation.map(|remediation| remediation.held).unwrap_or_default(),
@@ -238,6 +277,18 @@ impl Objects {
                 reported.looked = reported.looked.saturating_add(age);
             }
             snapshot.reports.insert(object.name_any(), view);
+            match flap(object, &snapshot) {
+                Ok(Some(flap)) => drop(snapshot.flaps.insert(object.name_any(), flap)),
+                Ok(None) => {}
+                Err(why) => {
+                    let name = object.name_any();
+                    invalid.push(format!("status.flap of NodeRuntimeHealth {name} is not used: {why}"));
+                }
+            }
+        }
+        for (metadata, error) in &self.broken {
+            let (view, _) = report::unreadable(metadata, error);
+            snapshot.reports.insert(metadata.name.clone().unwrap_or_default(), view);
         }
         for object in &self.policies {
             match convert::policy(object) {
@@ -282,31 +333,100 @@ impl Objects {
                 let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
                 one.first_seen = known.first_seen;
                 let lasted = Duration::try_from(snapshot.now.duration_since(known.first_seen)).unwrap_or_default();
-                one.lasted.values_mut().for_each(|of| *of = lasted);
+                for of in one.lasted.values_mut() {
+                    (of.unbroken, of.all_in_all) = (lasted, lasted);
+                }
             }
         }
         all
     }
 }
 
+/// How the node flaps, as the controller has written it down last. What it remembers beside that nobody else knows.
+fn flap(object: &NodeRuntimeHealth, snapshot: &Snapshot) -> Result<Option<FlapView>, String> {
+    let written = object.status.as_ref().and_then(|status| status.flap.as_ref()).map(WrittenFlap::read);
+    let Some(record) = written else { return Ok(None) };
+    let record = record.map_err(ToOwned::to_owned)?;
+    let view = snapshot.nodes.get(&object.name_any());
+    let Some(view) = view.filter(|view| report::owner(&object.metadata).as_ref() == Some(&view.uid)) else {
+        return Ok(None);
+    };
+    let stands = (view.ready, view.ready_since);
+    let flap = Flap::restored(record, None, (stands, stands), 0, snapshot.now)?;
+    Ok(flap.settled(0).map(|flap| FlapView {
+        record: record.clone(),
+        flapping: flap.is_flapping().then(|| flap.lasted(0)),
+        unchanged: Duration::from_secs(u64::try_from(flap.unchanged_for(0)).unwrap_or(0)),
+        stayed: Vec::new(),
+    }))
+}
+
 fn heartbeat(object: &NodeRuntimeHealth) -> Option<Timestamp> {
     object.status.as_ref()?.probe.as_ref()?.heartbeat_at
 }
 
-async fn list<K>(client: Client) -> anyhow::Result<Vec<K>>
+/// All objects of a kind, each for itself readable or not.
+async fn list<K>(client: Client) -> anyhow::Result<Vec<DeserializeGuard<K>>>
 where
     K: kube::Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
         + Clone
         + std::fmt::Debug
         + serde::de::DeserializeOwned,
 {
-    let api: Api<K> = Api::all(client);
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
     Ok(tokio::time::timeout(DEADLINE, api.list(&ListParams::default())).await.context("no answer in time")??.items)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    /// An API server with these items in each list.
+    fn server(items: impl Fn(&str) -> Value + Clone + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let kind = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items(&kind)});
+            async move { Ok::<_, std::convert::Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn one_live_object_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
+        let named = |name: &str, uid: &str| json!({"name": name, "uid": uid, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]});
+        let client = server(move |kind| match kind {
+            "nodes" => {
+                json!([{"metadata": named("w1", "u1")}, {"metadata": named("w2", "u2")}, {"metadata": named("w3", "u3"), "spec": 7}])
+            }
+            "noderuntimehealths" => json!([
+                {"metadata": named("w1", "u1"), "spec": {}, "status": {"faults": [{"type": "OfAnotherVersion"}]}},
+                {"metadata": named("w2", "u2"), "spec": {}, "status": {"flap": "often"}},
+            ]),
+            "remediationpolicies" => json!([{"metadata": {"name": "p"}, "spec": {"rules": "none"}}]),
+            _ => json!([{"metadata": {"name": "e"}, "spec": {"nodeName": []}}]),
+        });
+        let objects = Objects::fetch_by(client, Some("w2")).await.unwrap();
+        assert_eq!(objects.node_names(), ["w2", "w1"]);
+        let (snapshot, invalid) = objects.snapshot(Timestamp::UNIX_EPOCH);
+        assert_eq!(snapshot.nodes.keys().collect::<Vec<_>>(), ["w1", "w2"]);
+        for said in [
+            "Node w3 cannot be used: ",
+            "NodeRuntimeHealth w1 cannot be used: ",
+            "policy p cannot be used: ",
+            "NodeRemediation e cannot be used: ",
+            "status.flap of NodeRuntimeHealth w2 is not used: expected a history of changes: ",
+        ] {
+            assert!(invalid.iter().any(|line| line.starts_with(said)), "{said}: {invalid:?}");
+        }
+        assert_eq!(invalid.len(), 5);
+        // As by the controller: the node is held, and nothing is taken for clean.
+        assert!(snapshot.reports["w1"].suspended.as_ref().unwrap().contains("cannot be read"));
+        assert!(snapshot.reports["w2"].suspended.is_none() && snapshot.flaps.is_empty());
+    }
 
     #[test]
     fn what_cannot_be_read_in_a_file_is_named_with_the_reason() {

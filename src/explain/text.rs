@@ -9,6 +9,9 @@ use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Action, Policy, Rule};
 use crate::core::snapshot::Snapshot;
 
+/// Most objects that are named which cannot be used.
+const MOST_INVALID: usize = 20;
+
 /// The explanation of one node. Writing to a string cannot fail, so its results are not looked at.
 pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told: &Told, invalid: &[String]) -> String {
     let mut out = String::new();
@@ -24,26 +27,35 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
     if let Some(why) = unused(node, snapshot) {
         let _ = writeln!(out, "  {why}");
     }
-    match snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
-        Some(beat) => {
-            let can = if beat.can_act { "may act" } else { "only looks" };
-            let _ = writeln!(
-                out,
-                "  probe: last heard of {} s ago, the next report promised within {} s; {can}",
-                beat.arrived.as_secs(),
-                beat.interval.as_secs()
-            );
-        }
-        None => {
-            let _ = writeln!(out, "  probe: has never reported, so nothing is known and nothing is done");
-        }
+    if let Some(beat) = snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
+        let can = if beat.can_act { "may act" } else { "only looks" };
+        let _ = writeln!(
+            out,
+            "  probe: last heard of {} s ago, the next report promised within {} s; {can}",
+            beat.arrived.as_secs(),
+            beat.interval.as_secs()
+        );
+    } else {
+        let what = if told.is_unreadable { "what it reports cannot be read" } else { "has never reported" };
+        let _ = writeln!(out, "  probe: {what}, so nothing is known and nothing is done");
     }
     for line in &told.missing {
         let _ = writeln!(out, "  missing: {line}");
     }
     lanes(&mut out, &told.blind);
-    for line in invalid {
+    for line in invalid.iter().take(MOST_INVALID) {
         let _ = writeln!(out, "  {line}");
+    }
+    if let Some(more) = invalid.len().checked_sub(MOST_INVALID).filter(|more| *more > 0) {
+        let _ = writeln!(out, "  and {more} more that cannot be used");
+    }
+    if let Some(flap) = snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()) {
+        let _ = writeln!(out, "  the node flaps: {}", flap.told());
+        let _ = writeln!(
+            out,
+            "    match.for adds up the times for which a fault was there, short gaps left out; only the controller has seen those: \
+             what is held here as TooYoung may be due sooner"
+        );
     }
     let reported =
         snapshot.reports.get(node).into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));

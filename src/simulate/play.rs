@@ -436,7 +436,8 @@ fn due(timeline: &Timeline) -> Vec<Due<'_>> {
 fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(change) = &event.condition {
-        node.set_condition(&change.kind, change.condition());
+        let cures = change.cured_by.iter().copied().map(sickness::cure).collect();
+        node.set_curable_condition(&change.kind, change.condition(), cures);
         told.push(match change.status {
             None => format!("condition {} of the Node is taken away", change.kind),
             Some(status) => {

@@ -219,8 +219,11 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         }
         FaultType::NodeCondition => {
             let (kind, stood) = past.subject.name.clone().zip(past.subject.condition.as_ref())?;
-            let none = ConditionEvent { kind, status: None, reason: String::new(), message: String::new() };
-            let there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
+            let none = ConditionEvent { kind, ..ConditionEvent::default() };
+            let mut there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
+            // No other step is about a condition.
+            there.cured_by = past.cured_by.clone().unwrap_or_default();
+            there.cured_by.retain(|by| matches!(by, CuredBy::Reboot | CuredBy::HandOff));
             let written = Event { condition: Some(there), ..on(at) };
             // How it stands when it is well nobody has noted.
             let over = past.gone.map(|gone| Event { condition: Some(none), ..on(offset(gone)) });

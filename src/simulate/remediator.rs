@@ -86,7 +86,7 @@ impl Remediators {
             let Some(node) = nodes.get_mut(&object.handed.name) else { continue };
             match node.remediator {
                 Remediator::Works => {
-                    node.sick.retain(|sick| !sick.cures.contains(&Cure::HandOff));
+                    node.end_all(Cure::HandOff);
                     // A node that was rebooted takes pods again, whoever had cordoned it.
                     node.view.unschedulable = false;
                     object.succeeded = Tri::True;

@@ -68,12 +68,9 @@ const fn usual_cures(kind: FaultType) -> &'static [CuredBy] {
     }
 }
 
-/// What ends this one.
-pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
-    let named = event.cured_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
-    // A reboot ends most of them.
-    let rebooted = event.cured_by.is_none() && hand_off::helps(event.kind).is_ok();
-    let cure = |by: &CuredBy| match by {
+/// What ends a fault, as the world knows it.
+pub(super) const fn cure(by: CuredBy) -> Cure {
+    match by {
         CuredBy::Cont => Cure::Cont,
         CuredBy::Kill => Cure::Kill,
         CuredBy::CleanupOrphans => Cure::Cleanup,
@@ -82,8 +79,20 @@ pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
         CuredBy::RestartRuntime => Cure::RestartRuntime,
         CuredBy::Reboot => Cure::Reboot,
         CuredBy::HandOff => Cure::HandOff,
-    };
-    named.iter().map(cure).chain(rebooted.then_some([Cure::Reboot, Cure::HandOff]).into_iter().flatten()).collect()
+    }
+}
+
+/// What ends this one.
+pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
+    let named = event.cured_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
+    // A reboot ends most of them.
+    let rebooted = event.cured_by.is_none() && hand_off::helps(event.kind).is_ok();
+    named
+        .iter()
+        .copied()
+        .map(cure)
+        .chain(rebooted.then_some([Cure::Reboot, Cure::HandOff]).into_iter().flatten())
+        .collect()
 }
 
 const fn subject_kind(kind: FaultType) -> SubjectKind {

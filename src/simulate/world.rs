@@ -6,6 +6,7 @@
 
 mod boot;
 mod by_hand;
+mod conditions;
 pub(super) mod marks;
 mod probe;
 
@@ -22,7 +23,6 @@ use crate::core::drain::cannot_end;
 use crate::core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::flaps::Flaps;
-use crate::core::foreign::{self, Foreign};
 use crate::core::hand_off::HandedOff;
 use crate::core::narrow::{PodSeen, PodTraits, asked_keys};
 use crate::core::notices::Notices;
@@ -110,6 +110,8 @@ pub struct WorldNode {
     pub workloads: Vec<Workload>,
     /// How it boots anew.
     pub boots: Boots,
+    /// Conditions of the Node that an act ends.
+    curable: Vec<conditions::Curable>,
 }
 
 /// Everything there is.
@@ -516,16 +518,11 @@ impl WorldNode {
             remediator: Remediator::default(),
             workloads: Vec::new(),
             boots: Boots::default(),
+            curable: Vec::new(),
         };
         node.tell_boot();
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node
-    }
-
-    /// Another tool writes a condition on the Node in place of the one of that type, or takes it away.
-    pub fn set_condition(&mut self, kind: &str, condition: Option<Foreign>) {
-        let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
-        self.view.conditions = foreign::sorted(others.chain(condition));
     }
 
     /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.

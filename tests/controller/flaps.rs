@@ -102,6 +102,25 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     replica.crash().await;
 }
 
+/// As an older or newer version of the definition might let it in: the rest of the object counts on.
+#[tokio::test(start_paused = true)]
+async fn a_history_that_cannot_be_read_goes_and_takes_nothing_with_it() {
+    for garbage in [json!("often"), json!({"readyChanges": -1}), json!([{}]), json!(9e99)] {
+        let world = World::new(1);
+        world.policy("hung", "Enforce", &World::release());
+        let replica = world.controller("a");
+        world.probe("w1");
+        world.until("it is well", || world.status("w1")["summary"]["health"] == "Healthy").await;
+        replica.crash().await;
+        world.api.change("noderuntimehealths", "w1", |report| report["status"]["flap"] = garbage.clone());
+        let replica = world.controller("b");
+        world.until("it is taken away", || world.status("w1")["flap"].is_null()).await;
+        world.until("it is watched", || stable(&world) == "True").await;
+        assert_eq!(world.status("w1")["summary"]["health"], "Healthy", "{garbage}");
+        replica.crash().await;
+    }
+}
+
 fn forged_faults(now: &str) -> Value {
     json!([{"id": "made-up", "type": "NodeFlapping", "severity": "Medium", "state": "Confirmed",
         "subject": {"kind": "Host"}, "target": {}, "message": "m", "impact": "", "firstSeen": now}])

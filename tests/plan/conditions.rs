@@ -1,10 +1,12 @@
 //! Conditions that other tools write on Nodes: asked for, told, acted upon, and gone.
 
+use std::collections::BTreeSet;
+
 use nrh::core::episode::{HealState, Phase};
 use nrh::core::fault::FaultType;
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::plan::{Health, HoldReason};
-use nrh::core::policy::{Action, Amount, Policy, Rule};
+use nrh::core::policy::{Action, Amount, ApprovalMode, Policy, Rule};
 use nrh::core::snapshot::Tri;
 use nrh_testbed::matrix::{Seen, Way};
 
@@ -128,6 +130,108 @@ fn gone_for_a_moment_it_is_counted_from_anew() {
     assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung]);
     world.tick(secs(15));
     assert_eq!(acts(&world.pass()).len(), 1);
+}
+
+/// Asks for the condition in each of these statuses.
+fn asks_any_of(statuses: &[Tri], steps: &[nrh::core::policy::Step]) -> Rule {
+    let one = |status: &Tri| Asked { kind: DEADLOCK.to_owned(), status: *status, reasons: BTreeSet::new() };
+    Rule { conditions: statuses.iter().map(one).collect(), ..rule("r", &[], steps) }
+}
+
+#[test]
+fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
+    let mut patient = asks_any_of(&[Tri::False, Tri::Unknown], &[step(Action::Cordon(None)), notify()]);
+    patient.hold_for = secs(600);
+    patient.steps[1].timeout = secs(86_400);
+    patient.steps[1].approval = ApprovalMode::Manual;
+    let mut world = world(&[patient]);
+    let mut ids = BTreeSet::new();
+    // As a node that goes away: its condition is Unknown, and False when it is heard again.
+    for (status, reason) in [("Unknown", "Silent"), ("False", "NotReady"), ("Unknown", "Silent"), ("False", "Other")] {
+        write(&mut world, "n1", status, reason);
+        assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung], "{status}");
+        ids.extend(world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.id.clone()));
+        world.tick(secs(149));
+    }
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.did(), ["cordon"], "the times of all four count");
+    // Nor is that a cure, as long as the rule asks for it.
+    for status in ["Unknown", "False", "Unknown"] {
+        write(&mut world, "n1", status, "r");
+        world.run(secs(60));
+        let episode = world.only_episode();
+        assert_eq!((episode.faults.len(), episode.faults[0].state), (1, HealState::Open), "{status}: {episode:?}");
+    }
+    write(&mut world, "n1", "True", "r");
+    world.run(secs(60));
+    assert_eq!((world.only_episode().phase, world.did().last()), (Phase::Succeeded, Some(&"uncordon")));
+}
+
+#[test]
+fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
+    let apart = |status, name: &str| Rule { name: name.to_owned(), ..asks_any_of(&[status], &[notify()]) };
+    let mut rules = [apart(Tri::False, "no"), apart(Tri::Unknown, "perhaps")];
+    for rule in &mut rules {
+        rule.hold_for = secs(60);
+    }
+    let mut world = world(&rules);
+    let mut ids = BTreeSet::new();
+    for status in ["False", "Unknown", "False", "Unknown"] {
+        write(&mut world, "n1", status, "r");
+        ids.insert(world.plan().nodes["n1"].cluster_faults[0].id.clone());
+        world.pass();
+        world.tick(secs(50));
+    }
+    assert_eq!((ids.len(), world.did()), (2, vec![]));
+}
+
+/// There and away in turn, so many seconds each; the turn in which a rule was due that asks for ten minutes.
+fn told_after(there: u64, away: u64, turns: usize, mut beside: impl FnMut(&mut World)) -> Option<usize> {
+    let mut patient = asks("r", &[], &[notify()]);
+    patient.hold_for = secs(600);
+    let mut world = world(&[patient]);
+    let wait = |world: &mut World, seconds: u64| {
+        for _ in 0..seconds / 10 {
+            world.pass();
+            world.tick(secs(10));
+        }
+        world.pass();
+    };
+    for turn in 0..turns {
+        write(&mut world, "n1", "True", "r");
+        beside(&mut world);
+        wait(&mut world, there);
+        if !world.did().is_empty() {
+            return Some(turn);
+        }
+        write(&mut world, "n1", "False", "r");
+        beside(&mut world);
+        wait(&mut world, away);
+        assert!(world.did().is_empty(), "it is away");
+    }
+    None
+}
+
+#[test]
+fn one_that_goes_and_comes_again_is_due_when_it_was_there_for_long_enough_and_for_most_of_the_time() {
+    let alone = |there, away, turns| told_after(there, away, turns, |_| {});
+    assert_eq!(alone(180, 60, 5), None, "a few gaps begin it anew");
+    assert!(alone(180, 60, 20).is_some_and(|turn| turn >= 5));
+    assert_eq!(alone(100, 140, 30), None, "away for most of the time");
+    assert_eq!(alone(150, 310, 30), None, "away for too long at once");
+}
+
+#[test]
+fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
+    let toggle = |world: &mut World| {
+        // Ready goes with it, and once more for itself: so the node flaps before the condition does.
+        let view = &mut world.node("n1").view;
+        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+    };
+    let turn = told_after(180, 60, 20, toggle);
+    assert!(turn.is_some_and(|turn| (2..5).contains(&turn)), "{turn:?}");
 }
 
 /// Told in kubernetes-sigs/node-readiness-controller #357.

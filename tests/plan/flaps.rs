@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nrh::core::episode::{Episode, Phase};
+use nrh::core::episode::{Episode, HealState, Phase, since};
 use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Action, Keep, Policy, Step};
@@ -10,7 +10,7 @@ use nrh::core::snapshot::Tri;
 use nrh_testbed::matrix::{Seen, Way};
 use proptest::prelude::*;
 
-use crate::samples::{hung, notify, policy, rule, step};
+use crate::samples::{cont, hung, notify, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
@@ -110,6 +110,86 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     wait(&mut world, 5_400);
     assert!(!is_cordoned(&world));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+}
+
+/// A node that flaps, with an episode that has just healed its only fault under a cordon.
+fn healed_while_it_flaps() -> World {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
+    // The rule waits for so long, so that it flaps by then.
+    let rule = &mut world.policies[0].rules[0];
+    (rule.hold_for, rule.faults) = (secs(200), [FaultType::HungContainer].into());
+    for sick in &mut world.node("n1").sick {
+        sick.fault.for_seconds = 0;
+    }
+    let at = world.now;
+    while world.episodes.is_empty() || world.only_episode().has_work() {
+        for sick in &mut world.node("n1").sick {
+            sick.fault.for_seconds += 20;
+        }
+        assert!(since(world.now, at) < Duration::from_mins(20), "{:?}", world.episodes);
+        flap(&mut world, 2, 10);
+    }
+    assert!(!flapping(&world).is_empty());
+    world
+}
+
+#[test]
+fn an_episode_is_not_at_its_end_before_its_node_was_quiet() {
+    let mut world = healed_while_it_flaps();
+    let plan = world.pass();
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, is_cordoned(&world)), (Phase::Verifying, true), "{episode:?}");
+    assert_eq!(reasons(&plan).iter().filter(|why| **why == HoldReason::NodeFlaps).count(), 1, "{:?}", plan.held);
+    assert!(plan.next.is_some_and(|next| next <= Duration::from_mins(10)));
+    assert!(plan.nodes["n1"].doing.contains("watched until nothing has changed for 10 min"), "{:?}", plan.nodes);
+    let written = episode.message.clone();
+    wait(&mut world, 560);
+    assert_eq!((world.only_episode().phase, &world.only_episode().message), (Phase::Verifying, &written));
+    wait(&mut world, 60);
+    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
+    // It does not flap for as long as its penalty stands: it has been quiet for long enough.
+    assert!(!flapping(&world).is_empty() && !world.only_episode().message.contains("flaps still"));
+}
+
+#[test]
+fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
+    let mut world = healed_while_it_flaps();
+    let healed = world.now;
+    while world.only_episode().phase == Phase::Verifying {
+        flap(&mut world, 2, 30);
+        assert!(since(world.now, healed) <= Duration::from_mins(32));
+    }
+    assert!(since(world.now, healed) >= Duration::from_mins(28));
+    wait(&mut world, 30);
+    let episode = world.episodes.values().min_by_key(|episode| episode.opened_at).unwrap();
+    assert_eq!(episode.phase, Phase::Succeeded, "{episode:?}");
+    assert!(episode.message.ends_with("the node flaps still (condition NodeStable)"), "{}", episode.message);
+    assert!(!is_cordoned(&world) && world.did().contains(&"uncordon"));
+}
+
+#[test]
+fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_episode() {
+    let mut world = healed_while_it_flaps();
+    wait(&mut world, 60);
+    world.infect("n1", hung("log"), Cure::Cont);
+    wait(&mut world, 60);
+    // The step did not help for long: the next one follows, and no other episode begins.
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Failed, HealState::GivenUp), "{episode:?}");
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+}
+
+#[test]
+fn whoever_stops_the_episode_or_opens_the_node_ends_the_wait() {
+    let mut world = healed_while_it_flaps();
+    world.policies[0].suspend = true;
+    wait(&mut world, 30);
+    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    let mut world = healed_while_it_flaps();
+    world.node("n1").view.unschedulable = false;
+    wait(&mut world, 30);
+    assert!(world.only_episode().phase.is_final() && !is_cordoned(&world), "{:?}", world.only_episode());
 }
 
 #[test]

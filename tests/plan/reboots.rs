@@ -160,12 +160,128 @@ fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_cou
 fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     let mut world = sick(&[cordon(), reboot(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
-    world.run(secs(1200));
+    world.run(secs(3600));
     assert_eq!(world.did(), ["cordon", "order Reboot", "notify", "uncordon"]);
     let failed = record(&world);
     assert_eq!(failed.state, StepState::TimedOut);
     assert!(failed.message.starts_with("node n1 has not booted anew within 600s: "), "{}", failed.message);
     assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+}
+
+/// Passes until the step is at its end, and the time that took.
+fn timed_out(world: &mut World) -> u64 {
+    for passed in 0..1_000 {
+        world.pass();
+        if record(world).state == StepState::TimedOut {
+            return passed * 5;
+        }
+        world.tick(secs(5));
+    }
+    panic!("{:?}", record(world));
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+/// Passes for so many seconds; whether the node was cordoned all the while.
+fn stays_cordoned(world: &mut World, seconds: u64) -> bool {
+    for _ in 0..seconds / 5 {
+        world.pass();
+        if !is_cordoned(world) {
+            return false;
+        }
+        world.tick(secs(5));
+    }
+    true
+}
+
+#[test]
+fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_it_may_do_so() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    let gone = timed_out(&mut world);
+    assert!(stays_cordoned(&mut world.clone(), 2_350 - gone), "told, and still up in the same boot");
+    world.pass();
+    world.tick(secs(5));
+    let plan = world.pass();
+    assert!(plan.nodes["n1"].doing.contains("may still go down: the cordon of episode "), "{:?}", plan.held);
+    assert!(reasons(&plan).contains(&HoldReason::StepUnderWay), "{:?}", plan.held);
+    // Down it goes, much later: nobody had opened it, and the new boot opens it.
+    let mut late = world.clone();
+    late.node("n1").boots.fails = false;
+    late.node("n1").boots.away = Some(12);
+    late.run(secs(120));
+    assert!(!is_cordoned(&late) && late.nodes["n1"].boots.count == 1);
+    world.run(secs(2_450 - gone));
+    assert!(!is_cordoned(&world), "the wait has an end: {:?}", world.only_episode());
+    assert_eq!(
+        (world.did(), world.only_episode().phase),
+        (vec!["cordon", "order Reboot", "notify", "uncordon"], Phase::Failed)
+    );
+}
+
+#[test]
+fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_look_shows_the_same_boot() {
+    let mut world = unheard(&[cordon(), reboot(), notify()]);
+    // Nobody can look: it may be on its way.
+    let gone = timed_out(&mut world);
+    assert!(stays_cordoned(&mut world.clone(), 2_300 - gone));
+    world.clone().run(secs(2_500 - gone));
+    // The node of a runtime that does not answer is not Ready as a rule, and proves nothing then.
+    world.node("n1").probe_runs = true;
+    world.node("n1").view.ready = Tri::False;
+    assert!(stays_cordoned(&mut world.clone(), 600));
+    world.node("n1").view.ready = Tri::True;
+    world.run(secs(60));
+    assert_eq!((is_cordoned(&world), world.only_episode().phase), (false, Phase::Failed));
+}
+
+#[test]
+fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    world.node("n1").boots.away = Some(100);
+    world.policies.clear();
+    assert!(stays_cordoned(&mut world, 480));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    world.run(secs(120));
+    assert_eq!((is_cordoned(&world), world.nodes["n1"].boots.count), (false, 1), "its new boot is known");
+    // One that never comes back is opened all the same in the end.
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    world.node("n1").boots.away = Some(10_000);
+    world.policies.clear();
+    assert!(stays_cordoned(&mut world, 2_300));
+    world.run(secs(200));
+    assert!(!is_cordoned(&world) && !world.only_episode().is_open());
+}
+
+#[test]
+fn a_reboot_to_which_nobody_has_agreed_keeps_no_node_closed() {
+    let mut world = sick(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
+    for _ in 0..3 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!((record(&world).state, is_cordoned(&world)), (StepState::AwaitingApproval, true));
+    world.policies[0].suspend = true;
+    world.run(secs(20));
+    assert_eq!((record(&world).state, is_cordoned(&world)), (StepState::Cancelled, false));
+}
+
+#[test]
+fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    timed_out(&mut world);
+    world.run(secs(30));
+    assert!(is_cordoned(&world) && world.only_episode().is_open());
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(90));
+    assert!(!is_cordoned(&world) && !world.only_episode().is_open(), "{:?}", world.only_episode());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
 use crate::core::episode::{Episode, EpisodeFault, StepRecord};
 use crate::core::fault::{FaultState, FaultType, PodRef};
+use crate::core::foreign::Asked;
 use crate::core::narrow::asks_of_pods;
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
@@ -242,9 +243,11 @@ fn still_stands(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView
         return Ok(());
     }
     let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
-    let mut of_type = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref());
+    let of_type: Vec<Asked> = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
     let status = fault.subject.condition.as_ref().map(|condition| condition.status);
-    if of_type.any(|asked| Some(asked.status) == status && asked.is_met_among(&view.conditions)) {
+    // From one status to another that the rule asks for as well it is the same fault.
+    let is_meant = of_type.iter().any(|asked| Some(asked.status) == status);
+    if is_meant && of_type.iter().any(|asked| asked.is_met_among(&view.conditions)) {
         return Ok(());
     }
     Err(format!("{} ({}): the Node does not show it any more", fault.kind, fault.subject))
@@ -466,8 +469,9 @@ mod tests {
         let with = |kind: &'static str, status: &'static str, reason: &'static str| {
             verdict(move |v| {
                 v["node"]["status"]["conditions"] = json!([{"type": kind, "status": status, "reason": reason}]);
-                let asked = json!({"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung", "TaskHung"]});
-                v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"nodeConditions": [asked]}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]});
+                let asked = json!([{"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung", "TaskHung"]},
+                    {"type": "KernelDeadlock", "status": "Unknown"}]);
+                v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"nodeConditions": asked}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]});
                 v["report"]["status"]["faults"] = json!([]);
                 let status = &mut v["episode"]["status"];
                 status["faults"][0]["type"] = json!("NodeCondition");
@@ -478,6 +482,7 @@ mod tests {
         };
         assert_eq!(with("KernelDeadlock", "True", "DockerHung"), Ok(()));
         assert_eq!(with("KernelDeadlock", "True", "TaskHung"), Ok(()), "another reason that the rule names");
+        assert_eq!(with("KernelDeadlock", "Unknown", "Silent"), Ok(()), "another status that the rule names");
         for (kind, status, reason) in [
             ("KernelDeadlock", "False", "DockerHung"),
             ("KernelDeadlock", "True", "Other"),

@@ -10,10 +10,9 @@ use super::arrival::{Arrivals, UNDATED};
 use super::said::Conditions;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
-use crate::api::{ConditionType, NodeRuntimeHealthStatus};
+use crate::api::{ConditionType, NodeRuntimeHealthStatus, WrittenFlap};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
-use crate::core::flap::FlapRecord;
 use crate::core::observation::KubeletSettings;
 use crate::core::reboot::MAX_BOOT_ID;
 use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Tri};
@@ -37,7 +36,7 @@ pub struct Standing {
     /// The line that is printed.
     pub summary: Option<Summary>,
     /// The node's changes, as they were written down.
-    pub flap: Option<FlapRecord>,
+    pub flap: Option<WrittenFlap>,
     /// All conditions, the probe's too.
     pub conditions: Conditions,
     /// Sequence number of the last report, to tell whether a look that was asked for has come.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::{Difference, NodePart, Outlook, difference, node_part, policy_status, same_policy_status};
 use crate::api::{
     CONTROLLER_MANAGER, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL, RemediationPolicy,
-    RemediationPolicyStatus,
+    RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::report::Standing;
@@ -289,7 +289,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
 fn foreign(written: &DeserializeGuard<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
-        ("flap", status.flap != part.flap),
+        ("flap", status.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
         ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
         ("kubeletVersion", status.kubelet_version != part.kubelet_version),
     ];

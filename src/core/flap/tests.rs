@@ -44,7 +44,7 @@ fn a_node_that_changed_thousands_of_times_is_one_history_with_its_count_and_rhyt
     assert_eq!((flap.changes(), flap.lasted(now)), (8_929, Duration::from_secs(8_921 * 271)));
     let record = flap.record(now, wall(), SEEN);
     assert_eq!(record.rhythm(), Duration::from_secs(271));
-    let told = FlapView { record, flapping: Some(flap.lasted(now)), stayed: Vec::new() };
+    let told = FlapView { record, flapping: Some(flap.lasted(now)), unchanged: Duration::ZERO, stayed: Vec::new() };
     assert_eq!(told.told(), "Ready changed 8929 times in 672h 4m 48s, about every 4m 31s, by 2026-01-05T12:00:00Z");
     let settles = flap.settles_in(now);
     assert!(settles >= QUIET && settles <= 3 * HALF_LIFE + Duration::from_secs(1), "{settles:?}");
@@ -75,12 +75,15 @@ fn a_record_that_no_controller_wrote_is_refused_with_what_is_wrong() {
     let (flap, now) = after(&[60; 19]);
     let good = flap.record(now, wall(), SEEN);
     assert_eq!(good.check(wall()), Ok(()));
-    let cases: [(&str, Spoil); 6] = [
+    let cases: [(&str, Spoil); 9] = [
         ("at least one change", |r| r.ready_changes = 0),
         ("a penalty of at most 12000", |r| r.penalty = CEILING + 1),
         ("a penalty of at most 6000 for 6", |r| (r.ready_changes, r.penalty) = (6, 6_001)),
         ("since before last", |r| r.since = later(1)),
         ("a last change before now", |r| r.last = later(86_401)),
+        ("a last change before now", |r| r.last = Timestamp::MAX),
+        ("within the last ten years", |r| r.since = Timestamp::MIN),
+        ("within the last ten years", |r| (r.since, r.last) = (Timestamp::MIN, Timestamp::MIN)),
         ("expected 6 changes", |r| (r.ready_changes, r.penalty) = (5, 1_000)),
     ];
     for (want, spoil) in cases {
@@ -88,6 +91,26 @@ fn a_record_that_no_controller_wrote_is_refused_with_what_is_wrong() {
         spoil(&mut bad);
         let why = Flap::restored(&bad, None, (SEEN, SEEN), 0, wall()).unwrap_err();
         assert!(why.contains(want), "{want}: {why}");
+    }
+    // As much as it can say is a history like any other.
+    let most = FlapRecord {
+        ready_changes: u32::MAX,
+        fault_returns: u32::MAX,
+        penalty: CEILING,
+        ready_since: Some(Timestamp::MAX),
+        ..good.clone()
+    };
+    for now in [600, Moment::MIN, Moment::MAX] {
+        let restored = Flap::restored(&most, Some(after(&[60; 9]).0), (SEEN, SEEN), now, wall()).unwrap();
+        assert!(restored.changes() == u32::MAX && restored.settles_in(now) <= 16 * HALF_LIFE);
+        assert!(now != 600 || restored.settles_in(now) <= 3 * HALF_LIFE + QUIET);
+        let told = FlapView {
+            record: restored.record(now, wall(), SEEN),
+            flapping: Some(restored.lasted(now)),
+            unchanged: Duration::ZERO,
+            stayed: Vec::new(),
+        };
+        assert!(told.fault("n").is_some() && told.told().contains("Ready changed 4294967295 times"));
     }
     let outside = FlapRecord { flapping_since: Some(later(1)), ..good };
     assert!(outside.check(wall()).unwrap_err().contains("between since and last"));

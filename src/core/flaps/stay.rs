@@ -9,13 +9,13 @@ use crate::core::flap::Moment;
 
 /// Longest time for which a fault may be away and go on counting, and most that one look counts for, in seconds: the longest time
 /// between two words of a node that is well.
-pub(super) const LONGEST_GAP: Moment = 300;
+pub(in crate::core) const LONGEST_GAP: Moment = 300;
 /// Most of what a fault was there more than away that is remembered: what was long ago does not make up for what is now.
 const MOST_LEAD: Moment = 900;
 
 /// The stay of one fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stay {
+pub(in crate::core) struct Stay {
     /// When it was last seen.
     last: Moment,
     /// Whether somebody has looked since and not found it.
@@ -28,12 +28,12 @@ pub(super) struct Stay {
 
 impl Stay {
     /// It is there for the first time.
-    pub(super) fn begun(now: Moment) -> Self {
+    pub(in crate::core) fn begun(now: Moment) -> Self {
         Self { last: now, is_away: false, there: 0, lead: 0 }
     }
 
     /// It is there.
-    pub(super) fn seen(self, now: Moment) -> Self {
+    pub(in crate::core) fn seen(self, now: Moment) -> Self {
         let passed = now.saturating_sub(self.last).max(0);
         let is_over = if self.is_away {
             passed > LONGEST_GAP || passed >= self.lead
@@ -53,18 +53,25 @@ impl Stay {
         Self { last: now, is_away: false, there, lead }
     }
 
+    /// It was there until now without a gap: it is watched, so that it stays as it is until somebody tells otherwise.
+    pub(in crate::core) fn stood(self, now: Moment) -> Self {
+        let passed = now.saturating_sub(self.last).max(0);
+        let (there, lead) = (self.there.saturating_add(passed), self.lead.saturating_add(passed).min(MOST_LEAD));
+        Self { last: now.max(self.last), is_away: false, there, lead }
+    }
+
     /// Somebody has looked, and not found it for certain.
-    pub(super) fn missed(&mut self) {
+    pub(in crate::core) fn missed(&mut self) {
         self.is_away = true;
     }
 
     /// Whether nothing of it counts any more, whatever comes.
-    pub(super) fn is_over(&self, now: Moment) -> bool {
+    pub(in crate::core) fn is_over(&self, now: Moment) -> bool {
         self.is_away && now.saturating_sub(self.last) > LONGEST_GAP
     }
 
     /// For how long it was there; `None` = it is not there now.
-    pub(super) fn lasted(&self, now: Moment) -> Option<Duration> {
+    pub(in crate::core) fn lasted(&self, now: Moment) -> Option<Duration> {
         let since = now.saturating_sub(self.last).clamp(0, LONGEST_GAP);
         let all = u64::try_from(self.there.saturating_add(since)).unwrap_or(0);
         (!self.is_away).then(|| Duration::from_secs(all))
@@ -106,6 +113,15 @@ mod tests {
         assert_eq!(seconds(&[(800, 301), (50, 0)]), Some(50), "too long at once");
         assert_eq!(seconds(&[(100, 100), (100, 0)]), Some(100), "away for as long as it was there");
         assert_eq!(seconds(&[(3_600, 290), (10, 290), (10, 290), (10, 290), (10, 0)]), Some(10), "mostly away of late");
+    }
+
+    #[test]
+    fn what_is_watched_counts_however_seldom_anything_is_said_of_it() {
+        let mut stay = Stay::begun(0).stood(10_000);
+        assert_eq!(stay.lasted(10_000), Some(Duration::from_secs(10_000)));
+        stay.missed();
+        assert_eq!(stay.seen(10_200).stood(10_300).lasted(10_300), Some(Duration::from_secs(10_100)));
+        assert_eq!(stay.seen(10_301).lasted(10_301), Some(Duration::ZERO), "away for too long");
     }
 
     #[test]

@@ -124,8 +124,8 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     let restart = |uid: &str, ready: NodeView, record: &FlapRecord| {
         let mut next = Flaps::default();
         next.note_ready("n", &ready, secs(1));
-        let refused = next.restore(secs(2), wall(now + 60), |_| Some((uid, record)));
-        let again = next.restore(secs(3), wall(now + 60), |_| Some((uid, record)));
+        let refused = next.restore(secs(2), wall(now + 60), |_| Some((uid, Ok(record))));
+        let again = next.restore(secs(3), wall(now + 60), |_| Some((uid, Ok(record))));
         assert!(again.is_empty(), "it is read once");
         (next.told(secs(3), wall(now + 61)).remove("n"), refused)
     };
@@ -139,8 +139,13 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     assert_eq!(told.unwrap().record.ready_changes, 20, "a time that is renewed is none");
     assert_eq!(restart("another", same.clone(), &record), (None, vec![]), "it is about another Node");
     let bad = FlapRecord { penalty: u32::MAX, ..record };
-    let (told, refused) = restart("u", same, &bad);
+    let (told, refused) = restart("u", same.clone(), &bad);
     assert!(told.is_none() && refused[0].1.contains("found 4294967295"), "{refused:?}");
+    let mut next = Flaps::default();
+    flap(&mut next, 0, 4, 10);
+    let refused = next.restore(secs(50), wall(50), |_| Some(("u", Err("it is a word"))));
+    assert_eq!(refused, [("n".to_owned(), "it is a word".to_owned())]);
+    assert_eq!(next.told(secs(50), wall(50))["n"].record.ready_changes, 4, "what it has seen itself counts on");
 }
 
 /// Each goes True, False while it shuts down, Unknown while it is away, False while its kubelet begins, True.

@@ -8,6 +8,12 @@ fn asking(kind: &str, status: Tri, reasons: &[&str]) -> Asked {
     Asked { kind: kind.to_owned(), status, reasons: reasons.iter().map(|one| (*one).to_owned()).collect() }
 }
 
+fn noticed(condition: Foreign) -> Noticed {
+    let statuses = [condition.status].into();
+    let (first_seen, lasted) = (Timestamp::UNIX_EPOCH, BTreeMap::new());
+    Noticed { condition, statuses, first_seen, lasted, flaps: false }
+}
+
 #[test]
 fn what_nobody_can_ask_for_is_not_kept() {
     for (kind, status) in [
@@ -38,8 +44,7 @@ fn it_is_met_by_type_status_and_reason() {
     ] {
         assert_eq!(asked.is_met_by(&hung), is_met, "{asked:?}");
         assert_eq!(asked.is_met_among(std::slice::from_ref(&hung)), is_met, "{asked:?}");
-        let noticed = Noticed { condition: hung.clone(), first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() };
-        let fault = noticed.fault("w1", false);
+        let fault = noticed(hung.clone()).fault("w1", false);
         assert_eq!(asked.is_for(&fault), is_met, "{asked:?}");
         // A fault of another kind is none of it, whatever its subject says.
         assert!(!asked.is_for(&Fault { kind: FaultType::HungContainer, ..fault }));
@@ -60,11 +65,7 @@ fn two_of_one_type_say_nothing() {
 
 #[test]
 fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
-    let of = |status, reason: &str| {
-        let condition = condition("KernelDeadlock", status, reason);
-        let noticed = Noticed { condition, first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() };
-        noticed.fault("w1", true)
-    };
+    let of = |status, reason: &str| noticed(condition("KernelDeadlock", status, reason)).fault("w1", true);
     let hung = of(Tri::True, "DockerHung");
     assert_eq!(hung.message, "condition KernelDeadlock of the Node is True (DockerHung): what it says");
     assert_eq!(hung.subject.to_string(), "condition KernelDeadlock=True");
@@ -73,7 +74,25 @@ fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
     assert_eq!(hung.evidence.len(), 2);
     let longest = "x".repeat(MAX_TYPE);
     let condition = Foreign::new(&longest, "True", &"r".repeat(500), &"m".repeat(5_000)).unwrap();
-    let fault = Noticed { condition, first_seen: Timestamp::UNIX_EPOCH, lasted: BTreeMap::new() }.fault("w1", false);
+    let fault = noticed(condition).fault("w1", false);
     assert!(fault.message.len() <= MAX_LINE && fault.evidence.iter().all(|line| line.len() <= MAX_LINE));
     assert_eq!(fault.evidence.len(), 3, "that nobody hears of the kubelet is told");
+}
+
+#[test]
+fn statuses_that_rules_ask_for_together_are_one_fault() {
+    use Tri::{False, True, Unknown};
+    let of = |statuses: &[Tri]| statuses.iter().map(|status| asking("Ready", *status, &[])).collect::<Asking>();
+    for (askings, status, want) in [
+        (vec![], False, vec![False]),
+        (vec![of(&[False]), of(&[Unknown])], False, vec![False]),
+        (vec![of(&[False, Unknown])], False, vec![False, Unknown]),
+        (vec![of(&[False, Unknown])], True, vec![True]),
+        (vec![of(&[True, False]), of(&[False, Unknown])], Unknown, vec![True, False, Unknown]),
+    ] {
+        assert_eq!(statuses_with(status, &askings), want.into_iter().collect(), "{status:?} {askings:?}");
+    }
+    let stands = |status| Noticed { statuses: [False, Unknown].into(), ..noticed(condition("Ready", status, "r")) };
+    assert_eq!(stands(False).id("w1"), stands(Unknown).id("w1"));
+    assert_ne!(stands(False).id("w1"), noticed(condition("Ready", False, "r")).id("w1"));
 }

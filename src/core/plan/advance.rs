@@ -6,8 +6,8 @@ use super::ladder::Look;
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, hand_off, ladder, readiness, reboot, refused, steps,
-    taint,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, quiet, readiness,
+    reboot, refused, steps, taint,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
@@ -34,10 +34,14 @@ pub(super) fn take(
             (None, _, _) => {}
         }
     }
+    if quiet::is_awaited(ctx, facts, &mut turn, wake) {
+        return turn;
+    }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
         turn.effect = Some(undo);
         wake.at(ctx.settings.retry);
     }
+    going_down::note(ctx, facts, &mut turn, wake);
     turn
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::evidence::{NodeFacts, Seen};
 use crate::core::episode::EpisodeFault;
 use crate::core::fault::FaultType;
-use crate::core::foreign::{Noticed, Standing, standing};
+use crate::core::foreign::{Noticed, Standing, askings, standing};
 use crate::core::notices::asked;
 use crate::core::policy::Rule;
 use crate::core::tri::Tri;
@@ -27,26 +27,29 @@ pub(super) fn seen<'a>(facts: &NodeFacts<'_>) -> impl Iterator<Item = Seen<'a>> 
 }
 
 /// For how long the fault has been there as the rule sees it: one that asks for some reasons of a condition has not seen it
-/// while it had another one. On a node that flaps a fault that was away for a moment has not begun anew.
+/// while it had another one. Where the node flaps, or the condition does, one that was away for a moment has not begun anew.
 pub(super) fn lasted(facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Duration {
     if seen.fault.kind != FaultType::NodeCondition {
         return facts.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
     }
+    let node_flaps = facts.flap.is_some_and(|flap| flap.flapping.is_some());
     let same = facts.noticed.iter().filter(|noticed| noticed.id(facts.name) == seen.fault.id);
-    let of_rule = same.flat_map(|noticed| &noticed.lasted).filter(|(asked, _)| rule.conditions.contains(asked));
-    of_rule.map(|(_, lasted)| *lasted).max().unwrap_or_default()
+    same.map(|noticed| noticed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
 }
 
 /// Whether the condition of an episode's fault stands otherwise now, or with a reason that nobody asks for. One that nobody
-/// asks for at all any more, or that is there twice, proves nothing.
+/// asks for at all any more, or that is there twice, proves nothing; nor does one that a rule asks for as it does for the former.
 pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &EpisodeFault) -> bool {
     let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
         return false;
     };
+    let rules = || facts.policies.iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice());
     match standing(&view.conditions, kind) {
         Standing::Absent => true,
         Standing::Contradictory => false,
-        Standing::As(now) if now.status != was.status => true,
+        Standing::As(now) if now.status != was.status => !askings(rules(), kind).iter().any(|asking| {
+            asking.iter().any(|asked| asked.status == was.status) && asking.iter().any(|asked| asked.is_met_by(now))
+        }),
         Standing::As(now) => asked(facts.policies.iter().copied())
             .any(|asked| asked.kind == *kind && asked.status == now.status && !asked.is_met_by(now)),
     }

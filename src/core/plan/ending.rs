@@ -1,7 +1,7 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, hand_off, kept, readiness, taint};
+use super::{Ctx, Effect, Wake, going_down, hand_off, kept, readiness, taint};
 use crate::core::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::core::narrow::Meant;
 use crate::core::policy::{ActionType, Mode, Policy};
@@ -167,6 +167,9 @@ pub(super) fn put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episod
 /// Takes the cordon back, and ends the episode once nothing is owed.
 pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> Option<Effect> {
     let mut effect = None;
+    if going_down::keeps_closed(ctx, facts, episode).is_some() {
+        return None;
+    }
     if episode.undo.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == episode.node_uid);
         match same_node {

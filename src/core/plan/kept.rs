@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Wake, ending, hand_off, ladder, readiness};
+use super::{Ctx, Wake, ending, going_down, hand_off, ladder, readiness};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
 use crate::core::policy::{Action, Keep, Mode, Policy};
 use crate::core::snapshot::Tri;
@@ -67,6 +67,7 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake
     if turn.effect.is_some() {
         wake.at(ctx.settings.retry);
     }
+    going_down::note(ctx, facts, &mut turn, wake);
     turn
 }
 

@@ -3,7 +3,7 @@
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, readiness};
+use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, going_down, readiness};
 use crate::core::episode::{Episode, Phase, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity};
 use crate::core::policy::{Found, Mode};
@@ -102,12 +102,19 @@ fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &
         if let Some(step) = episode.current_step() {
             return under_way(ctx, episode, step);
         }
+        // Nothing is put back yet.
+        if episode.phase == Phase::Verifying {
+            return episode.message.clone();
+        }
         // In this order: the cordon goes when no remediator is at the node any more.
         if let Some(handed) = episode.undo.owed_hand_off().filter(|_| !episode.has_work()) {
             return format!("deleting {handed} of episode {}", episode.name);
         }
         if episode.undo.owes_taint() && !episode.has_work() {
             return format!("taking the taint of episode {} off", episode.name);
+        }
+        if let Some(until) = going_down::keeps_closed(ctx, facts, episode) {
+            return going_down::told(episode, until);
         }
         if episode.undo.is_owed() && !episode.has_work() {
             return format!("putting back the cordon of episode {}", episode.name);

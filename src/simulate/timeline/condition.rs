@@ -1,14 +1,15 @@
 //! Conditions of Nodes in a timeline.
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::CuredBy;
 use crate::core::foreign::{self, Foreign};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
 /// A condition of a Node that another tool writes or takes away.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConditionEvent {
     /// Its type.
@@ -23,6 +24,10 @@ pub struct ConditionEvent {
     /// Why, in its sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// What ends it, each for itself: Reboot, `HandOff`, or both. It stands as it did before then. By default nothing: what it means
+    /// is for its tool to say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cured_by: Vec<CuredBy>,
 }
 
 impl ConditionEvent {
@@ -41,6 +46,14 @@ impl ConditionEvent {
         ensure!(is_foreign, "condition: expected a type that another tool writes, found {kind:?}");
         let says = self.status.is_some() || (self.reason.is_empty() && self.message.is_empty());
         ensure!(says, "condition {kind}: reason and message go with a status");
+        let stands = self.status.is_some() || self.cured_by.is_empty();
+        ensure!(stands, "condition {kind}: curedBy goes with a status");
+        let other = self.cured_by.iter().find(|by| !matches!(by, CuredBy::Reboot | CuredBy::HandOff));
+        if let Some(other) = other {
+            bail!(
+                "condition {kind}: curedBy: expected Reboot or HandOff, found {other:?}: no other step is about a condition"
+            );
+        }
         Ok(())
     }
 }

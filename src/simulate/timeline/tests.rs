@@ -21,6 +21,12 @@ fn what_cannot_be_is_refused_by_name() {
         ("{at: 1m, nodes: [w-1], pods: {name: web}}", "", "expected namespace/name, found \"web\""),
         ("{at: 1m, nodes: [w-1], pods: {name: a/web, count: 501}}", "", "expected at most 500"),
         ("{at: 1m, nodes: [w-1], condition: {type: A, reason: B}}", "", "go with a status"),
+        ("{at: 1m, nodes: [w-1], condition: {type: A, curedBy: [Reboot]}}", "", "curedBy goes with a status"),
+        (
+            "{at: 1m, nodes: [w-1], condition: {type: A, status: 'True', curedBy: [Cont]}}",
+            "",
+            "curedBy: expected Reboot or HandOff, found Cont",
+        ),
         ("{at: 1m, nodes: [w-1], condition: {type: A, status: Maybe}}", "", "Maybe"),
         ("{at: 1m, nodes: [w-1], fault: {type: HungContainer, pod: a}}", "", "expected namespace/name, found \"a\""),
         ("{at: 1m, nodes: [w-1], fault: {type: DiskFull, pod: a/b}}", "", "pod: a DiskFull is about none"),

@@ -102,7 +102,7 @@ impl WorldNode {
         self.boots.count += 1;
         self.claimed.clear();
         self.report.agent = None;
-        self.sick.retain(|sick| !sick.cures.contains(&Cure::Reboot));
+        self.end_all(Cure::Reboot);
         self.view.ready = Tri::True;
         if std::mem::take(&mut self.boots.is_cordoned) {
             self.view.unschedulable = false;
