@@ -138,6 +138,7 @@ fn asks_any_of(statuses: &[Tri], steps: &[nrh::core::policy::Step]) -> Rule {
     Rule { conditions: statuses.iter().map(one).collect(), ..rule("r", &[], steps) }
 }
 
+/// Told in medik8s/node-healthcheck-operator #274, aws/eks-node-monitoring-agent #39.
 #[test]
 fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     let mut patient = asks_any_of(&[Tri::False, Tri::Unknown], &[step(Action::Cordon(None)), notify()]);
