@@ -377,6 +377,12 @@ impl Episode {
         };
     }
 
+    /// Whether it is healed and only [watched](super::plan::HoldReason::NodeFlaps) since its node flaps, as it is recorded: nothing
+    /// of what it owes has been begun to be put back, and what somebody takes off meanwhile is that person's no.
+    pub fn is_watched(&self) -> bool {
+        self.phase == Phase::Verifying && self.current_step().is_none()
+    }
+
     /// When something was last done in it.
     pub fn last_activity(&self) -> Timestamp {
         self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)

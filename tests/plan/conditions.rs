@@ -6,7 +6,7 @@ use nrh::core::episode::{HealState, Phase};
 use nrh::core::fault::FaultType;
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::plan::{Health, HoldReason};
-use nrh::core::policy::{Action, Amount, ApprovalMode, Policy, Rule};
+use nrh::core::policy::{Action, Amount, ApprovalMode, Mode, Policy, Rule, Step};
 use nrh::core::snapshot::Tri;
 use nrh_testbed::matrix::{Seen, Way};
 
@@ -186,6 +186,20 @@ fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
         world.tick(secs(50));
     }
     assert_eq!((ids.len(), world.did()), (2, vec![]));
+}
+
+#[test]
+fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
+    let steps = [step(Action::Cordon(None)), Step { approval: ApprovalMode::Manual, ..notify() }];
+    let mut world = world(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
+    write(&mut world, "n1", "True", "A");
+    world.run(secs(60));
+    let mut trial = policy("trial", &[asks_any_of(&[Tri::True, Tri::Unknown], &[notify()])]);
+    (trial.mode, trial.priority) = (Mode::DryRun, -1);
+    world.policies.push(trial);
+    world.run(secs(60));
+    let episode = world.episodes.values().find(|episode| episode.mode == Mode::Enforce).unwrap();
+    assert!(episode.faults.iter().all(|fault| fault.state != HealState::Healed), "it still stands: {episode:?}");
 }
 
 /// There and away in turn, so many seconds each; the turn in which a rule was due that asks for ten minutes.

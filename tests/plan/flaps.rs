@@ -7,6 +7,7 @@ use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Action, Keep, Policy, Step};
 use nrh::core::snapshot::Tri;
+use nrh::core::taint::TaintEffect;
 use nrh_testbed::matrix::{Seen, Way};
 use proptest::prelude::*;
 
@@ -114,7 +115,12 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
 
 /// A node that flaps, with an episode that has just healed its only fault under a cordon.
 fn healed_while_it_flaps() -> World {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
+    healed_while_it_flaps_under(step(Action::Cordon(None)))
+}
+
+/// The same under what this step does.
+fn healed_while_it_flaps_under(first: Step) -> World {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
     let rule = &mut world.policies[0].rules[0];
     (rule.hold_for, rule.faults) = (secs(200), [FaultType::HungContainer].into());
@@ -189,7 +195,59 @@ fn whoever_stops_the_episode_or_opens_the_node_ends_the_wait() {
     let mut world = healed_while_it_flaps();
     world.node("n1").view.unschedulable = false;
     wait(&mut world, 30);
-    assert!(world.only_episode().phase.is_final() && !is_cordoned(&world), "{:?}", world.only_episode());
+    assert_eq!(
+        (world.only_episode().phase, is_cordoned(&world)),
+        (Phase::Cancelled, false),
+        "{:?}",
+        world.only_episode()
+    );
+}
+
+/// While the episode is only watched nothing that it owes has been begun to be put back: what is off the node, a person has taken
+/// off, and that is heard before the fault that comes back is dealt with.
+#[test]
+fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
+    let opened: fn(&mut World) = |world| world.node("n1").view.unschedulable = false;
+    let cleaned: fn(&mut World) = |world| {
+        let view = &mut world.node("n1").view;
+        (view.unschedulable, view.cordoned_by) = (false, None);
+    };
+    for (change, is_back) in [(opened, false), (opened, true), (cleaned, false), (cleaned, true)] {
+        let mut world = healed_while_it_flaps();
+        // The cache is not behind any more.
+        wait(&mut world, 120);
+        let before = world.did().len();
+        change(&mut world);
+        if is_back {
+            world.infect("n1", hung("log"), Cure::Cont);
+        }
+        wait(&mut world, 120);
+        let episode = world.only_episode();
+        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
+        assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+        let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| *did != "uncordon").collect();
+        assert!(acts.is_empty() && !is_cordoned(&world), "{acts:?}");
+    }
+}
+
+#[test]
+fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_episode_before_anything_else_is_done() {
+    for is_mark_left in [true, false] {
+        let mut world = healed_while_it_flaps_under(step(Action::Taint(TaintEffect::PreferNoSchedule)));
+        wait(&mut world, 120);
+        assert_eq!((world.only_episode().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
+        let view = &mut world.node("n1").view;
+        view.taints.clear();
+        if !is_mark_left {
+            view.tainted_by = None;
+        }
+        world.infect("n1", hung("log"), Cure::Cont);
+        wait(&mut world, 60);
+        let episode = world.only_episode();
+        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
+        let acts: Vec<&str> = world.did()[2..].iter().copied().filter(|did| *did != "untaint").collect();
+        assert!(acts.is_empty(), "{acts:?}");
+    }
 }
 
 #[test]

@@ -21,6 +21,16 @@ const POLICIES: usize = 256;
 /// One policy, asked for by one at a time.
 type Slot = Arc<tokio::sync::Mutex<Option<(Instant, RemediationPolicy)>>>;
 
+/// A policy as it stands.
+#[derive(Debug)]
+pub struct Read {
+    /// The policy.
+    pub policy: RemediationPolicy,
+    /// Whether it was read for this very question. An answer to an earlier one is no news for the cache: what the watch has shown since,
+    /// a deletion perhaps, is newer.
+    pub is_new: bool,
+}
+
 /// Answers of the last moment.
 #[derive(Debug, Default)]
 pub struct Lately {
@@ -34,7 +44,7 @@ impl Lately {
     ///
     /// # Errors
     /// No answer within the deadline of a call, the time in which another one was waited for included.
-    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<RemediationPolicy>, CallError> {
+    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read>, CallError> {
         let what = || format!("reading RemediationPolicy {name}");
         timeout(DEADLINE, self.ask(calls, name, what))
             .await
@@ -46,18 +56,19 @@ impl Lately {
         calls: &Calls,
         name: &str,
         what: impl FnOnce() -> String + Send,
-    ) -> Result<Option<RemediationPolicy>, CallError> {
-        let slot = self.slot(name);
+    ) -> Result<Option<Read>, CallError> {
+        let (slot, mine) = (self.slot(name), Instant::now());
         let mut known = slot.lock().await;
         let now = Instant::now();
-        if let Some((_, policy)) = known.as_ref().filter(|(asked, _)| is_fresh(*asked, now)) {
-            return Ok(Some(policy.clone()));
+        // One that was asked for after us is as live as our own, however long its answer took.
+        if let Some((_, policy)) = known.as_ref().filter(|(asked, _)| *asked >= mine || is_fresh(*asked, now)) {
+            return Ok(Some(Read { policy: policy.clone(), is_new: false }));
         }
         *known = None;
         let api = calls.read::<RemediationPolicy>();
         let found = bounded_opt(what, api.get(name)).await?;
         *known = found.clone().map(|policy| (now, policy));
-        Ok(found)
+        Ok(found.map(|policy| Read { policy, is_new: true }))
     }
 
     /// What a write of ours that was sent then was answered with.

@@ -42,6 +42,8 @@ struct Read {
     node: Option<Node>,
     report: Option<NodeRuntimeHealth>,
     policy: Option<RemediationPolicy>,
+    /// Whether that policy was read for this look alone.
+    is_policy_new: bool,
     episode: Option<NodeRemediation>,
     /// The pod of the fault, where a policy asks for labels or owners.
     pod: Option<LivePod>,
@@ -114,7 +116,9 @@ impl Applier {
         };
         let ((node, report, policy, episode), pod) = futures::try_join!(all, self.read_pod(pod))?;
         let others = self.cache.lock().snapshot.policies.clone();
-        Ok(Read { node, report, policy, episode, pod, others })
+        let is_policy_new = policy.as_ref().is_some_and(|read| read.is_new);
+        let policy = policy.map(|read| read.policy);
+        Ok(Read { node, report, policy, is_policy_new, episode, pod, others })
     }
 
     fn fold_in(&self, read: &Read) {
@@ -125,7 +129,7 @@ impl Applier {
         if let Some(report) = read.report.clone() {
             report.fold(&mut state, now);
         }
-        if let Some(policy) = read.policy.clone() {
+        if let Some(policy) = read.policy.clone().filter(|_| read.is_policy_new) {
             DeserializeGuard(Ok(policy)).fold(&mut state, now);
         }
         if let Some(episode) = read.episode.clone() {
@@ -311,6 +315,7 @@ mod tests {
             node: serde_json::from_value(part("node")).unwrap(),
             report: serde_json::from_value(part("report")).unwrap(),
             policy: serde_json::from_value(part("policy")).unwrap(),
+            is_policy_new: true,
             episode: serde_json::from_value(part("episode")).unwrap(),
             pod: serde_json::from_value::<Option<Pod>>(part("pod"))
                 .unwrap()

@@ -37,6 +37,10 @@ pub(super) fn take(
     if quiet::is_awaited(ctx, facts, &mut turn, wake) {
         return turn;
     }
+    if turn.episode.is_watched() {
+        // From here on what it owes is put back, which the record has to say before that is begun.
+        turn.episode.set_phase();
+    }
     if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
         turn.effect = Some(undo);
         wake.at(ctx.settings.retry);

@@ -50,7 +50,11 @@ pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &EpisodeFault) -> bool {
         Standing::As(now) if now.status != was.status => !askings(rules(), kind).iter().any(|asking| {
             asking.iter().any(|asked| asked.status == was.status) && asking.iter().any(|asked| asked.is_met_by(now))
         }),
-        Standing::As(now) => asked(facts.policies.iter().copied())
-            .any(|asked| asked.kind == *kind && asked.status == now.status && !asked.is_met_by(now)),
+        Standing::As(now) => {
+            let of_type = || asked(facts.policies.iter().copied()).filter(|asked| asked.kind == *kind);
+            // As long as anybody asks for it as it stands, it is there, whatever another rule thinks of its reason.
+            let is_met = of_type().any(|asked| asked.is_met_by(now));
+            !is_met && of_type().any(|asked| asked.status == now.status)
+        }
     }
 }

@@ -53,7 +53,9 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> O
     let unheard = step.reserved_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
     let report = facts.report.filter(|_| facts.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
-    let agent = report.and_then(|report| report.agent.as_ref()).filter(|agent| agent.operation_id == step.operation_id);
+    // What the agent has said stands, also when its probe has ended with the machine that goes down.
+    let said = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.agent.as_ref());
+    let agent = said.filter(|agent| agent.operation_id == step.operation_id);
     let is_told = step.reason.is_some_and(tells) || agent.is_some_and(|agent| tells(agent.reason));
     // The same boot, by a look that is later than anything that could have been begun.
     let is_same = heartbeat.is_some_and(|heartbeat| {

@@ -16,6 +16,8 @@ use crate::core::policy::Action;
 
 /// Longest wait, in times of the quiet that is asked for.
 const LONGEST: u32 = 3;
+/// Longest wait where that is more than the quiet itself: the episode holds a slot, and other faults of the node wait.
+const HOUR: Duration = Duration::from_hours(1);
 
 /// Time without a change that is asked for: a node that flaps changes more often than that. A policy may ask for more.
 fn quiet(ctx: Ctx<'_>, episode: &Episode) -> Duration {
@@ -27,7 +29,7 @@ fn quiet(ctx: Ctx<'_>, episode: &Episode) -> Duration {
 
 /// Until when it is waited at the latest: counted from what was done last, so that no change of the node puts it off.
 fn until(episode: &Episode, quiet: Duration) -> Option<Timestamp> {
-    episode.last_activity().checked_add(quiet * LONGEST).ok()
+    episode.last_activity().checked_add((quiet * LONGEST).min(quiet.max(HOUR))).ok()
 }
 
 /// Whether all faults of the episode are gone and nothing but its undo is left to do.
