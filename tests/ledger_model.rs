@@ -11,7 +11,7 @@
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ fn slot(node: usize, place: Place) -> Option<(String, Slot)> {
         Place::New => now() - LAG / 2,
         Place::Old => now() - LAG,
     };
-    Some((name(node), Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at }))
+    Some((name(node), Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at, kinds: None }))
 }
 
 fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
@@ -253,14 +253,15 @@ impl Bed {
         let ceiling = u32::try_from(self.nodes).unwrap();
         let mut slots = Slots::reconcile(Some(&stored), &episodes, ceiling, now(), LAG);
         let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
-        let taken = |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now() };
+        let taken =
+            |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now(), kinds: None };
         let mut order: Vec<usize> = (0..self.nodes).collect();
         order.sort_by_key(|node| first & (1 << node) == 0);
         let mut chains = vec![Vec::new(); self.nodes];
         let unpaid: Vec<usize> = slots.unpaid().iter().map(|name| index(name)).collect();
         for node in order.iter().copied().filter(|node| unpaid.contains(node)) {
             if !self.rules.unpaid || slots.refuse(POLICY, bounds).is_none() {
-                slots.take(&name(node), taken(node), BTreeSet::new(), Mode::Enforce);
+                slots.take(&name(node), taken(node), Mode::Enforce);
             } else {
                 chains[node] = vec![Call::Close(Standing::Reserved)];
             }
@@ -278,7 +279,7 @@ impl Bed {
                         && slots.unseen_episode(&format!("n{node}"), &name).is_none()
                         && (slots.has(&name) || slots.refuse(POLICY, bounds).is_none()) =>
                 {
-                    slots.take(&name, taken(node), BTreeSet::new(), Mode::Enforce);
+                    slots.take(&name, taken(node), Mode::Enforce);
                     chains[node] = vec![Call::Open, Call::Act, Call::Record];
                 }
                 _ => {}

@@ -140,7 +140,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let slot = Slot { node: "w1".into(), policy: "p".into(), taken_at: "2025-01-01T00:00:00Z".parse().unwrap() };
+        let slot = Slot {
+            node: "w1".into(),
+            policy: "p".into(),
+            taken_at: "2025-01-01T00:00:00Z".parse().unwrap(),
+            kinds: Some([crate::core::fault::FaultType::KubeletDown].into()),
+        };
         let ledger = Ledger { slots: BTreeMap::from([("w1-abc".to_owned(), slot)]) };
         assert_eq!(read(&write(&ledger).unwrap()), Some(ledger));
     }

@@ -20,8 +20,8 @@ pub type Kinds = BTreeSet<FaultType>;
 pub struct Slots {
     stored: Option<Ledger>,
     taken: BTreeMap<String, Slot>,
-    simulated: Vec<(Slot, Kinds)>,
-    /// The kinds of fault of the episodes that hold a slot. One that nobody can see (yet) has none here: it may be for any.
+    simulated: Vec<Slot>,
+    /// The kinds of fault of the episodes that hold a slot, by the ledger and by the episode. One that is not here may be for any.
     kinds: BTreeMap<String, Kinds>,
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
@@ -55,6 +55,7 @@ impl Slots {
         for (name, slot) in stored.iter().flat_map(|ledger| &ledger.slots) {
             if !episodes.contains_key(name) && since(now, slot.taken_at) < lag {
                 waiting.insert(name.clone());
+                kinds.extend(slot.kinds.clone().map(|of_slot| (name.clone(), of_slot)));
                 slots.insert(name.clone(), slot.clone());
             }
         }
@@ -70,9 +71,11 @@ impl Slots {
                     continue;
                 }
                 let taken_at = slot.map_or(episode.opened_at, |slot| slot.taken_at);
-                let slot = Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at };
-                slots.insert(name.clone(), slot);
-                kinds.insert(name.clone(), episode.kinds());
+                let noted = slot.map_or_else(|| Some(episode.kinds()), |slot| slot.kinds.clone());
+                let both = noted.iter().flatten().copied().chain(episode.kinds()).collect();
+                kinds.insert(name.clone(), both);
+                let (node, policy) = (episode.node.clone(), episode.policy.clone());
+                slots.insert(name.clone(), Slot { node, policy, taken_at, kinds: noted });
             }
         }
         unpaid.sort_unstable();
@@ -117,7 +120,7 @@ impl Slots {
     /// Notes that a simulated episode would hold a slot now.
     pub fn simulate(&mut self, episode: &Episode) {
         let (node, policy) = (episode.node.clone(), episode.policy.clone());
-        self.simulated.push((Slot { node, policy, taken_at: episode.opened_at }, episode.kinds()));
+        self.simulated.push(Slot { node, policy, taken_at: episode.opened_at, kinds: Some(episode.kinds()) });
     }
 
     /// Episodes of this policy in flight; a dry run counts what it simulates.
@@ -127,7 +130,7 @@ impl Slots {
 
     /// Nodes on which episodes of this policy are in flight; a dry run counts what it simulates.
     pub fn nodes_in_flight<'s>(&'s self, policy: &'s str, mode: Mode) -> impl Iterator<Item = &'s str> {
-        let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun).map(|(slot, _)| slot);
+        let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun);
         self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
     }
 
@@ -138,16 +141,24 @@ impl Slots {
         let taken = self.taken.iter().filter(|(name, slot)| {
             is_other(slot) && self.kinds.get(*name).is_none_or(|kinds| !kinds.is_disjoint(faults))
         });
-        let simulated = self
-            .simulated
-            .iter()
-            .filter(|(slot, kinds)| mode == Mode::DryRun && is_other(slot) && !kinds.is_disjoint(faults));
+        let simulated = self.simulated.iter().filter(|slot| {
+            let is_such = slot.kinds.as_ref().is_none_or(|kinds| !kinds.is_disjoint(faults));
+            mode == Mode::DryRun && is_other(slot) && is_such
+        });
         u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
     }
 
-    /// A fault of this kind has joined an episode.
-    pub fn joins(&mut self, episode: &str, kind: FaultType) {
-        self.kinds.entry(episode.to_owned()).or_default().insert(kind);
+    /// Whether the stored slot of that episode is noted to be for this kind of fault, too: then every leader counts it.
+    pub fn is_noted(&self, episode: &str, kind: FaultType) -> bool {
+        let slot = self.stored.as_ref().and_then(|ledger| ledger.slots.get(episode));
+        slot.and_then(|slot| slot.kinds.as_ref()).is_some_and(|kinds| kinds.contains(&kind))
+    }
+
+    /// Notes in the slot of that episode that it is for a fault of this kind, too.
+    pub fn note(&mut self, episode: &str, kind: FaultType) {
+        let (Some(slot), Some(kinds)) = (self.taken.get_mut(episode), self.kinds.get_mut(episode)) else { return };
+        kinds.insert(kind);
+        slot.kinds = Some(kinds.clone());
     }
 
     fn all(&self, mode: Mode) -> usize {
@@ -180,14 +191,14 @@ impl Slots {
 
     /// Takes a slot for a new episode. Ask [`Self::refuse`] first. A slot that was taken before an episode that
     /// could not be created is taken anew: for how long it may go unseen counts from now.
-    pub fn take(&mut self, episode: &str, slot: Slot, kinds: Kinds, mode: Mode) {
+    pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
                 self.waiting.remove(episode);
-                self.kinds.insert(episode.to_owned(), kinds);
+                self.kinds.extend(slot.kinds.clone().map(|kinds| (episode.to_owned(), kinds)));
                 self.taken.insert(episode.to_owned(), slot);
             }
-            Mode::DryRun => self.simulated.push((slot, kinds)),
+            Mode::DryRun => self.simulated.push(slot),
         }
     }
 

@@ -263,6 +263,10 @@ pub struct Slot {
     /// When it was taken: the slot of an episode that nobody can see is kept for a while, since a cache may
     /// be behind.
     pub taken_at: Timestamp,
+    /// The kinds of fault that it was taken for, and those that have joined since where a policy limits them: noted before they are
+    /// dealt with, so that the next leader counts them. Absent = any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinds: Option<BTreeSet<FaultType>>,
 }
 
 /// Everything a decision is made from.

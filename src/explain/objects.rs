@@ -306,8 +306,12 @@ impl Objects {
             }
             let episode = convert::episode(object);
             if episode.is_open() {
-                let slot =
-                    Slot { node: episode.node.clone(), policy: episode.policy.clone(), taken_at: episode.opened_at };
+                let slot = Slot {
+                    node: episode.node.clone(),
+                    policy: episode.policy.clone(),
+                    taken_at: episode.opened_at,
+                    kinds: None,
+                };
                 ledger.slots.insert(episode.name.clone(), slot);
             }
             snapshot.episodes.insert(episode.name.clone(), episode);

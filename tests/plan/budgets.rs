@@ -193,6 +193,30 @@ fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_episode_but_the_other_faults_
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "each has its turn: {:?}", world.did());
 }
 
+/// The next leader may not see that a fault has joined: it knows by the slot.
+#[test]
+fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_not_before() {
+    let mut world = with_orphans(1);
+    ["a1", "a2", "a3"].into_iter().for_each(|node| world.node(node).sick.clear());
+    ["a1", "a2", "a3"].into_iter().for_each(|node| world.node(node).send());
+    world.pass();
+    world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
+    let kinds = |world: &World| world.only_episode().kinds();
+    let noted = |world: &World| world.ledger.as_ref().unwrap().slots.values().next().unwrap().kinds.clone().unwrap();
+    let held = world.pass().held;
+    assert!(held.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{held:#?}");
+    assert_eq!((kinds(&world).len(), noted(&world).len()), (1, 2));
+    // Whoever leads now, and sees the episode as it is: the one place is taken.
+    let mut snapshot = world.snapshot();
+    let mut other = world.clone();
+    other.infect("a1", fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
+    snapshot.reports.clone_from(&other.snapshot().reports);
+    let plan = plan(&snapshot, &world.settings);
+    assert!(plan.held.iter().any(|h| h.node == "a1" && h.reason == HoldReason::FaultLimit), "{:#?}", plan.held);
+    world.pass();
+    assert_eq!(kinds(&world).len(), 2);
+}
+
 #[test]
 fn an_episode_that_nobody_can_see_may_be_for_any_kind() {
     let mut world = with_orphans(1);

@@ -108,12 +108,10 @@ fn somebody_elses_mark_is_left_alone() {
     world.pass();
     world.node("n1").view.cordoned_by = Some("another-episode".into());
     let mut snapshot = world.snapshot();
-    snapshot
-        .ledger
-        .as_mut()
-        .unwrap()
-        .slots
-        .insert("another-episode".into(), Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now });
+    snapshot.ledger.as_mut().unwrap().slots.insert(
+        "another-episode".into(),
+        Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now, kinds: None },
+    );
     snapshot.policies.clear();
     let plan = plan(&snapshot, &world.settings);
     assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);

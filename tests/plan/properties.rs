@@ -1000,7 +1000,8 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
         8 => snapshot.episodes.values_mut().for_each(|e| e.faults.iter_mut().for_each(|f| f.rung = u32::MAX)),
         9 => snapshot.policies.iter_mut().for_each(|p| p.rules.iter_mut().for_each(|r| r.steps.clear())),
         10 => {
-            let slot = Slot { node: text.to_owned(), policy: "p".to_owned(), taken_at: jiff::Timestamp::MAX };
+            let slot =
+                Slot { node: text.to_owned(), policy: "p".to_owned(), taken_at: jiff::Timestamp::MAX, kinds: None };
             snapshot.ledger.get_or_insert_default().slots.insert(text.to_owned(), slot);
         }
         11 => snapshot.nodes.values_mut().for_each(|n| n.cordoned_by = Some(text.to_owned())),

@@ -4,6 +4,7 @@
 use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
+use super::scope::Scope;
 use super::turn::Turn;
 use super::{
     Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, quiet, readiness,
@@ -113,7 +114,7 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
 
 /// Confirmed faults of the node that are not in the episode yet, or have come back.
 fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, slots: &mut Slots, wake: &mut Wake) {
-    let full = |kind: FaultType, slots: &Slots| ctx.scopes.get(policy.name.as_str())?.full(kind, facts.name, slots);
+    let scope = ctx.scopes.get(policy.name.as_str());
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
         match turn.episode.fault(id).map(|fault| fault.state) {
@@ -151,8 +152,10 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
             Ok(rule) => {
                 let kind = seen.fault.kind;
-                if let Some((reason, message)) = full(kind, slots).filter(|_| !turn.episode.kinds().contains(&kind)) {
-                    turn.hold(id, Hold::new(reason, &message), wake);
+                if let Some(scope) = scope.filter(|scope| scope.limits(kind) && !turn.episode.kinds().contains(&kind))
+                    && let Some(hold) = limited(ctx, facts, scope, turn, kind, slots)
+                {
+                    turn.hold(id, hold, wake);
                     continue;
                 }
                 if let Some(fault) = turn.episode.fault_mut(id) {
@@ -160,7 +163,6 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
                     fault.clean_since = None;
                 } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
                     turn.episode.faults.push(readiness::standing(ctx, seen, rule));
-                    slots.joins(&turn.episode.name, kind);
                 } else {
                     let message =
                         format!("episode {} holds as many faults as it may; the next one takes it", turn.episode.name);
@@ -173,6 +175,28 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             }
         }
     }
+}
+
+/// Why a fault of a kind with a limit of its own does not join the episode now, if so: enough others are dealt with, or its kind is
+/// not noted in the stored slot yet, by which the next leader counts.
+fn limited(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    scope: &Scope<'_>,
+    turn: &Turn,
+    kind: FaultType,
+    slots: &mut Slots,
+) -> Option<Hold> {
+    if let Some((reason, message)) = scope.full(kind, facts.name, slots) {
+        return Some(Hold::new(reason, &message));
+    }
+    if slots.is_noted(&turn.episode.name, kind) {
+        return None;
+    }
+    slots.note(&turn.episode.name, kind);
+    let message =
+        format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
+    Some(Hold::new(HoldReason::FaultLimit, &message).until(ctx.settings.retry))
 }
 
 fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {

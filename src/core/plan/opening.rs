@@ -271,8 +271,13 @@ fn begin<'a>(
         let message = format!("no step can be taken on node {} now", facts.name);
         return Err(Hold::new(HoldReason::CannotAct, &message));
     }
-    let slot = Slot { node: facts.name.to_owned(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
-    slots.take(&turn.episode.name, slot, turn.episode.kinds(), policy.mode);
+    let slot = Slot {
+        node: facts.name.to_owned(),
+        policy: policy.name.clone(),
+        taken_at: ctx.snapshot.now,
+        kinds: Some(turn.episode.kinds()),
+    };
+    slots.take(&turn.episode.name, slot, policy.mode);
     match policy.mode {
         Mode::Enforce => turn.episode.set_phase(),
         Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),

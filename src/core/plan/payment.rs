@@ -56,7 +56,8 @@ pub(super) fn settle<'a>(
         match room(ctx, nodes, slots, episode) {
             None => {
                 let (node, policy) = (episode.node.clone(), episode.policy.clone());
-                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now }, episode.kinds(), Mode::Enforce);
+                let kinds = Some(episode.kinds());
+                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
             }
             Some(why) => {
                 payments.insert(name, Payment::Refused(why));

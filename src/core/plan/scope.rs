@@ -163,6 +163,11 @@ impl<'a> Scope<'a> {
         None
     }
 
+    /// Whether a fault of this kind has a limit of its own.
+    pub fn limits(&self, kind: FaultType) -> bool {
+        self.policy.limits.per_fault.iter().any(|limit| limit.faults.contains(&kind))
+    }
+
     /// That many of its nodes have the same fault, if so.
     fn storm(&self) -> Option<(HoldReason, String)> {
         let told = self.weather.told(self.policy)?;

@@ -170,8 +170,13 @@ fn start<'a>(
     let said = format!("started {}; {}", wish.wish.told(), turn.episode.message);
     turn.episode.say(&said);
     turn.episode.set_phase();
-    let slot = Slot { node: wish.node.clone(), policy: policy.name.clone(), taken_at: ctx.snapshot.now };
-    slots.take(&wish.name, slot, turn.episode.kinds(), Mode::Enforce);
+    let slot = Slot {
+        node: wish.node.clone(),
+        policy: policy.name.clone(),
+        taken_at: ctx.snapshot.now,
+        kinds: Some(turn.episode.kinds()),
+    };
+    slots.take(&wish.name, slot, Mode::Enforce);
     Ok(turn)
 }
 
