@@ -195,12 +195,14 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
         said(OutcomeReason::AlreadyClaimed, OutcomeState::Refused),
     );
     for answer in [theirs, lost] {
+        let reason = answer.reason;
         world.node("n1").report.agent = Some(answer);
         world.tick(secs(5));
         world.pass();
         let record = record(&world);
-        assert_eq!((record.state, record.message.as_str()), (StepState::Started, record.message.as_str()));
-        assert!(record.reason.is_some());
+        // The second says nothing that is not known, and is kept for what it says all the same.
+        assert_eq!((record.state, record.reason), (StepState::Started, Some(reason)));
+        assert_eq!(record.message, format!("{reason:?} is said"));
     }
     // It was rebooted for the other's file.
     world.node("n1").boots.away = Some(3);
@@ -294,4 +296,51 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
     world.run(secs(120));
     assert!(!is_marked(&world));
     assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+/// Passes for so many seconds, also when nothing is left to do.
+fn pass_for(world: &mut World, seconds: u64) {
+    for _ in 0..seconds / 5 {
+        world.pass();
+        world.tick(secs(5));
+    }
+}
+
+#[test]
+fn a_mark_whose_order_is_gone_is_not_awaited() {
+    // Gone with the node's object, which was made anew.
+    let mut vanished = marked(&[mark_for_reboot(), notify()]);
+    vanished.node("n1").report.order = None;
+    // Taken back while the answer was on its way.
+    let mut late = sick(&[mark_for_reboot(), notify()]);
+    late.pass();
+    let order = late.node("n1").report.order.take().unwrap();
+    late.node("n1").report.agent = Some(Outcome {
+        operation_id: order.operation_id,
+        state: OutcomeState::Done,
+        reason: OutcomeReason::Acted,
+        message: "it was there".into(),
+        at: late.now,
+    });
+    for mut world in [vanished, late] {
+        world.tick(secs(5));
+        world.pass();
+        assert_eq!((record(&world).state, is_marked(&world)), (StepState::Started, false), "a cache may be behind");
+        let lag = world.settings.cache_lag.as_secs();
+        pass_for(&mut world, lag + 20);
+        let ended = record(&world);
+        assert_eq!(ended.state, StepState::Cancelled);
+        assert!(ended.message.starts_with("its order does not stand any more"), "{}", ended.message);
+        assert!(world.did().contains(&"notify"), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn a_timeout_that_was_raised_since_does_not_outlast_the_mark() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.policies[0].rules[0].steps[0].timeout = secs(86_400);
+    world.run(secs(3660));
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
 }

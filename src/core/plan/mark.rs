@@ -14,6 +14,7 @@ use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
 use super::{Ctx, Wake, attempt, ending, reboot};
 use crate::core::episode::{StepRecord, StepState, since};
+use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{ActionType, Policy, Step};
 use crate::core::reboot::MarkOrder;
 
@@ -25,6 +26,13 @@ pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
     let with = record.mark_for_reboot.as_ref()?;
     let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(LONGEST);
     Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, LONGEST) })
+}
+
+/// Whether the node has said that it carries a mark, of ours or of somebody else.
+pub(super) const fn is_carried(step: &StepRecord) -> bool {
+    use OutcomeReason as R;
+    matches!(step.action, ActionType::MarkForReboot)
+        && matches!(step.reason, Some(R::Acted | R::AlreadyMarked | R::AlreadyClaimed))
 }
 
 /// Whether an order is taken back that no agent has answered in the time in which it may be begun: it must not be begun much later.
@@ -64,17 +72,33 @@ pub(super) fn wait(
         let why = "the node did not say in time whether it carries the mark";
         return attempt::end(turn, StepState::TimedOut, why, now);
     }
-    if age >= step.timeout {
+    let order = facts.report.filter(|_| facts.owns_report()).map(|report| report.order.as_ref());
+    let order = order.map(|order| order.filter(|order| order.operation_id == record.operation_id));
+    // Taken back while the answer was on its way, or gone with the node's object: an awaited boot would never come.
+    if order == Some(None) && record.reason.is_some() && age > ctx.settings.cache_lag {
+        let why = "its order does not stand any more, so the node has removed what mark of ours it carried";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    // The mark ends by what its order says, whatever the policy has been changed to since.
+    let timeout = order.flatten().and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
+    if age >= timeout {
         let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
-        let (name, timeout) = (facts.name, step.timeout.as_secs());
+        let (name, timeout) = (facts.name, timeout.as_secs());
         let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
         return attempt::end(turn, StepState::TimedOut, &why, now);
     }
     if record.reason.is_none() {
         wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), waited);
         wake.at(ctx.settings.answer_within.saturating_sub(waited));
+    } else {
+        wake.when_past(ctx.settings.cache_lag, age);
     }
-    wake.at(step.timeout.saturating_sub(age));
+    wake.at(timeout.saturating_sub(age));
+}
+
+/// For how long the node keeps the mark of this order by itself.
+fn stands_for(order: &Order) -> Option<Duration> {
+    Some(Duration::from_secs(order.mark.as_ref()?.stands_for_seconds.into()))
 }
 
 /// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
