@@ -6,7 +6,7 @@ use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, Operation};
 use nrh::core::policy::{Action, ActionType, ApprovalMode, Step};
 use nrh::core::reboot::MarkForReboot;
-use nrh::core::snapshot::Tri;
+use nrh::core::snapshot::{SHUTTING_DOWN, Tri};
 use nrh::simulate::world::Kured;
 
 use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, step};
@@ -306,6 +306,16 @@ fn pass_for(world: &mut World, seconds: u64) {
     }
 }
 
+/// It goes down and comes back, by whatever hand.
+fn boot(world: &mut World) {
+    let before = world.nodes["n1"].boots.count;
+    world.node("n1").boots.away = Some(3);
+    for _ in 0..6 {
+        world.tick(secs(5));
+    }
+    assert_eq!(world.nodes["n1"].boots.count, before + 1);
+}
+
 #[test]
 fn a_mark_whose_order_is_gone_is_not_awaited() {
     // Gone with the node's object, which was made anew.
@@ -343,4 +353,41 @@ fn a_timeout_that_was_raised_since_does_not_outlast_the_mark() {
     let failed = record(&world);
     assert_eq!(failed.state, StepState::TimedOut);
     assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+}
+
+#[test]
+fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").sick.clear();
+    world.run(secs(60));
+    assert_eq!((record(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    let mut unbooted = world.clone();
+    boot(&mut world);
+    for world in [&mut world, &mut unbooted] {
+        world.tick(secs(7200));
+        world.infect("n1", silent(), Cure::Nothing);
+    }
+    assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert!(plan.held[0].message.contains("which did not help"), "{}", plan.held[0].message);
+    world.tick(secs(86_400));
+    assert_eq!(acts(&world.plan()).len(), 1);
+}
+
+#[test]
+fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
+    let vetoes: Vec<String> = SHUTTING_DOWN.iter().map(|&veto| veto.to_owned()).collect();
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").view.vetoes.clone_from(&vetoes);
+    pass_for(&mut world, 300);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started, "{:?}", record(&world));
+    let mut vetoed = world.clone();
+    vetoed.node("n1").view.vetoes.push("label".into());
+    pass_for(&mut vetoed, 20);
+    assert_eq!((record(&vetoed).state, is_marked(&vetoed)), (StepState::Cancelled, false));
+    boot(&mut world);
+    world.node("n1").view.vetoes.clear();
+    world.run(secs(120));
+    assert_eq!(record(&world).state, StepState::Succeeded);
 }

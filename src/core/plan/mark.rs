@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Wake, attempt, ending, reboot};
+use super::{Ctx, Wake, attempt, ending, readiness, reboot};
 use crate::core::episode::{StepRecord, StepState, since};
 use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{ActionType, Policy, Step};
 use crate::core::reboot::MarkOrder;
+use crate::core::snapshot::SHUTTING_DOWN;
 
 /// Longest time that a mark stands, in seconds: the longest that a step may take.
 const LONGEST: u32 = 86_400;
@@ -52,7 +53,7 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+    if let Some(why) = must_stop(ctx, facts, turn, record) {
         return ending::cancel(ctx, &mut turn.episode, &why);
     }
     let Some(step) = attempt::step_of(policy, &turn.episode, record) else {
@@ -99,6 +100,13 @@ pub(super) fn wait(
 /// For how long the node keeps the mark of this order by itself.
 fn stands_for(order: &Order) -> Option<Duration> {
     Some(Duration::from_secs(order.mark.as_ref()?.stands_for_seconds.into()))
+}
+
+/// Why the whole episode ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
+/// nobody, and leave the boot to no step.
+fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord) -> Option<String> {
+    let passed: &[&str] = if is_carried(record) { &SHUTTING_DOWN } else { &[] };
+    readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.episode))
 }
 
 /// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
