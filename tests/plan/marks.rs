@@ -298,6 +298,18 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
     assert_eq!(world.only_episode().phase, Phase::Cancelled);
 }
 
+/// The same as `marked` with a cordon of ours before it.
+fn cordoned_and_marked() -> World {
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(is_marked(&world) && world.nodes["n1"].view.unschedulable);
+    world
+}
+
 /// Passes for so many seconds, also when nothing is left to do.
 fn pass_for(world: &mut World, seconds: u64) {
     for _ in 0..seconds / 5 {
@@ -390,4 +402,23 @@ fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
     world.node("n1").view.vetoes.clear();
     world.run(secs(120));
     assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+#[test]
+fn a_node_is_not_opened_under_the_drain_of_who_has_found_the_mark() {
+    type End = fn(&mut World);
+    let ends: [End; 2] = [|w| w.node("n1").sick.clear(), |w| w.policies.clear()];
+    for end in ends {
+        let mut world = cordoned_and_marked();
+        end(&mut world);
+        pass_for(&mut world, 2300);
+        assert!(world.nodes["n1"].view.unschedulable && !is_marked(&world));
+        assert_eq!(record(&world).state, StepState::Cancelled);
+        let mut booted = world.clone();
+        boot(&mut booted);
+        pass_for(&mut booted, 60);
+        assert!(!booted.nodes["n1"].view.unschedulable);
+        pass_for(&mut world, 300);
+        assert!(!world.nodes["n1"].view.unschedulable, "the wait has an end");
+    }
 }
