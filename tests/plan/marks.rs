@@ -7,6 +7,7 @@ use nrh::core::plan::{Effect, HoldReason, Operation};
 use nrh::core::policy::{Action, ActionType, ApprovalMode, Step};
 use nrh::core::reboot::MarkForReboot;
 use nrh::core::snapshot::{SHUTTING_DOWN, Tri};
+use nrh::core::window::{Window, WindowType};
 use nrh::simulate::world::Kured;
 
 use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, step};
@@ -296,6 +297,71 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
     world.run(secs(120));
     assert!(!is_marked(&world));
     assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+#[test]
+fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
+    let mut down = marked(&[mark_for_reboot(), notify()]);
+    let kubelet = fault(FaultType::KubeletDown, "kubelet");
+    down.infect("n1", Fault { for_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
+    let mut unknown = marked(&[mark_for_reboot(), notify()]);
+    unknown.node("n1").view.ready = Tri::Unknown;
+    unknown.node("n1").view.ready_since = Some(unknown.now);
+    for world in [&mut down, &mut unknown] {
+        pass_for(world, 60);
+        assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
+    }
+    down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
+    down.infect("n1", Fault { for_seconds: 300, ..kubelet }, Cure::Nothing);
+    for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
+        pass_for(&mut world, 300);
+        let ended = record(&world);
+        assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{said}: {ended:?}");
+        assert!(ended.message.contains(said), "{}", ended.message);
+    }
+}
+
+#[test]
+fn a_mark_does_not_outlast_the_window_in_which_it_was_made() {
+    // These worlds begin at one o'clock.
+    let actions = [ActionType::MarkForReboot].into_iter().collect();
+    let deny = Window::new(WindowType::Deny, "0 2 * * *", secs(3600), "UTC", actions).unwrap();
+    let mut world = marked(&[Step { timeout: secs(14_400), ..mark_for_reboot() }, notify()]);
+    world.policies[0].windows = vec![deny];
+    pass_for(&mut world, 3000);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started);
+    let mut begun = world.clone();
+    begun.node("n1").view.vetoes = vec![SHUTTING_DOWN[0].to_owned()];
+    pass_for(&mut world, 700);
+    let ended = record(&world);
+    assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{ended:?}");
+    assert!(ended.message.starts_with("the mark was taken back, since nobody"), "{}", ended.message);
+    pass_for(&mut begun, 700);
+    assert_eq!(
+        record(&begun).state,
+        StepState::Started,
+        "its drain has begun, and its boot is to be known for what it is"
+    );
+}
+
+#[test]
+fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").probe_runs = false;
+    pass_for(&mut world, 1800);
+    world.policies[0].suspend = true;
+    pass_for(&mut world, 10);
+    let ended = record(&world);
+    assert_eq!(ended.state, StepState::Cancelled);
+    assert!(ended.message.contains("remove /run/reboot-required by hand"), "{}", ended.message);
+}
+
+#[test]
+fn the_mark_of_an_episode_that_is_deleted_goes() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    pass_for(&mut world, 30);
+    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none());
 }
 
 /// The same as `marked` with a cordon of ours before it.

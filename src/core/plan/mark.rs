@@ -10,17 +10,25 @@
 
 use std::time::Duration;
 
-use super::evidence::{Cure, NodeFacts};
+use super::evidence::{Cure, NodeFacts, Probe};
 use super::turn::Turn;
 use super::{Ctx, Wake, attempt, ending, readiness, reboot};
 use crate::core::episode::{StepRecord, StepState, since};
+use crate::core::fault::{FaultState, FaultType};
 use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{ActionType, Policy, Step};
 use crate::core::reboot::MarkOrder;
-use crate::core::snapshot::SHUTTING_DOWN;
+use crate::core::snapshot::{SHUTTING_DOWN, Tri};
+use crate::core::window;
 
 /// Longest time that a mark stands, in seconds: the longest that a step may take.
 const LONGEST: u32 = 86_400;
+
+/// How long a node may look as if nobody could drain it before its mark is taken back: a machine that goes down looks like that, too.
+const GRACE: Duration = Duration::from_mins(5);
+
+/// How often a mark is asked about: no event tells that a window ends.
+const RHYTHM: Duration = Duration::from_mins(1);
 
 /// What the node's agent is told of the mark, where the step makes one.
 pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
@@ -54,14 +62,22 @@ pub(super) fn wait(
 ) {
     let now = ctx.snapshot.now;
     if let Some(why) = must_stop(ctx, facts, turn, record) {
-        return ending::cancel(ctx, &mut turn.episode, &why);
+        return ending::cancel(ctx, &mut turn.episode, &told(facts, record, &why));
     }
     let Some(step) = attempt::step_of(policy, &turn.episode, record) else {
-        return attempt::end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
+        return attempt::end(
+            turn,
+            StepState::Cancelled,
+            &told(facts, record, "the policy does not name this step any more"),
+            now,
+        );
     };
     if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
-        let why = "its approval was taken back, or the policy asks for one now";
-        return attempt::end(turn, StepState::Cancelled, why, now);
+        let why = told(facts, record, "its approval was taken back, or the policy asks for one now");
+        return attempt::end(turn, StepState::Cancelled, &why, now);
+    }
+    if let Some(why) = cannot_be(facts, record, now).or_else(|| is_shut(facts, policy, record, now)) {
+        return attempt::end(turn, StepState::Cancelled, &why, now);
     }
     let begun = record.started_at.unwrap_or(record.reserved_at);
     if is_gone(ctx, facts, turn, record, begun) {
@@ -86,7 +102,7 @@ pub(super) fn wait(
         let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
         let (name, timeout) = (facts.name, timeout.as_secs());
         let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
-        return attempt::end(turn, StepState::TimedOut, &why, now);
+        return attempt::end(turn, StepState::TimedOut, &told(facts, record, &why), now);
     }
     if record.reason.is_none() {
         wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), waited);
@@ -94,7 +110,51 @@ pub(super) fn wait(
     } else {
         wake.when_past(ctx.settings.cache_lag, age);
     }
-    wake.at(timeout.saturating_sub(age));
+    wake.at(timeout.saturating_sub(age).min(RHYTHM));
+}
+
+/// Why the mark came to its end, and what is left to do where the node may still carry it, and nobody is there to remove it.
+fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
+    let path = record.mark_for_reboot.as_ref().map(|with| with.path.as_str()).unwrap_or_default();
+    let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyMarked);
+    if facts.probe == Probe::Reporting || !is_ours {
+        return why.to_owned();
+    }
+    format!("{why}; its probe does not report: if none comes back, the file may still be there: remove {path} by hand")
+}
+
+/// Why nobody can drain the node for its mark, if so. Only by the word of the boot that was to end: silence may be the boot itself.
+fn cannot_be(facts: &NodeFacts<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
+    let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
+    if boot != record.boot_id.as_deref() {
+        return None;
+    }
+    let is_down = |seen: &super::evidence::Seen<'_>| {
+        let fault = seen.fault.as_ref();
+        fault.kind == FaultType::KubeletDown && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
+    };
+    let view = facts.view?;
+    let what = if facts.seen.iter().any(is_down) {
+        "its kubelet is down"
+    } else if view.ready == Tri::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
+        "whether it is Ready is Unknown"
+    } else {
+        return None;
+    };
+    let name = facts.name;
+    Some(format!("nobody can drain node {name}, since {what}: the mark makes room for what helps against that"))
+}
+
+/// Why this is no hour for a reboot, if so: nothing has begun but a note. Who is at it already is not stopped by that, nor is a machine
+/// that is away.
+fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
+    if facts.probe != Probe::Reporting || is_begun {
+        return None;
+    }
+    let shut = window::shut(&policy.windows, record.action, now)?;
+    Some(format!("the mark was taken back, since nobody has rebooted the node until then: {}", shut.message))
 }
 
 /// For how long the node keeps the mark of this order by itself.
