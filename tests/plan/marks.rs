@@ -460,10 +460,10 @@ fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
     world.node("n1").view.vetoes.clone_from(&vetoes);
     pass_for(&mut world, 300);
     assert!(is_marked(&world) && record(&world).state == StepState::Started, "{:?}", record(&world));
-    let mut vetoed = world.clone();
-    vetoed.node("n1").view.vetoes.push("label".into());
-    pass_for(&mut vetoed, 20);
-    assert_eq!((record(&vetoed).state, is_marked(&vetoed)), (StepState::Cancelled, false));
+    let mut other = world.clone();
+    other.node("n1").view.vetoes.push("label".into());
+    pass_for(&mut other, 20);
+    assert_eq!((record(&other).state, is_marked(&other)), (StepState::Cancelled, false));
     boot(&mut world);
     world.node("n1").view.vetoes.clear();
     world.run(secs(120));
