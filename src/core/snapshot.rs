@@ -22,6 +22,9 @@ use super::wish::OpenWish;
 
 pub use super::tri::Tri;
 
+/// Vetoes (`NodeView::vetoes`) that say that the node is being emptied, or goes down: the conditions of KEP-5683 for that.
+pub const SHUTTING_DOWN: [&str; 2] = ["condition DrainInProgress", "condition GracefulNodeShutdownInProgress"];
+
 /// A Node as far as a decision needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {

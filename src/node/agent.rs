@@ -16,11 +16,13 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::core::order::{Order, Outcome, OutcomeReason};
+use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
+use crate::core::reboot::sentinel_name;
 use crate::core::thresholds::Thresholds;
 use crate::node::cri::endpoint::{DOCKER, Endpoint};
 use crate::node::proc;
 use crate::node::proc::role::{CNI_FOLDERS, Prover};
+use crate::node::sentinel::{Folder, Found};
 
 mod act;
 pub(in crate::node) mod admission;
@@ -186,7 +188,7 @@ impl Agent {
         let task = admission::task(order, &self.node)?;
         self.in_its_boot(&task)?;
         self.claims.prepare().map_err(no_state)?;
-        if let Some(outcome) = self.known(order)? {
+        if let Some(outcome) = self.known(order, &task).await? {
             return Ok(outcome);
         }
         self.admit(order).await?;
@@ -198,16 +200,16 @@ impl Agent {
         });
         let allowed = match looked {
             Ok(allowed) => allowed,
-            Err(refusal) => return self.refuse(order, refusal),
+            Err(refusal) => return self.refuse(order, &task, refusal).await,
         };
         // A process that was held up has its answers all the same: they are of then, not of now.
         if began.elapsed() > self.looker.bounds.look {
             let seconds = self.looker.bounds.look.as_secs();
             let refusal = Refusal::cannot_look(format!("this process was held up: its look is older than {seconds}s"));
-            return self.refuse(order, refusal);
+            return self.refuse(order, &task, refusal).await;
         }
         if !self.claims.claim(order, None).map_err(no_state)? {
-            return self.claimed_by_another(order);
+            return self.claimed_by_another(order, &task).await;
         }
         let outcome = act::act(order, allowed, &self.looker.bounds).await;
         if let Err(error) = self.claims.conclude(order, &outcome) {
@@ -249,27 +251,44 @@ impl Agent {
     }
 
     /// What is known of the operation already, if anything.
-    fn known(&self, order: &Order) -> Result<Option<Outcome>, Refusal> {
+    async fn known(&self, order: &Order, task: &Task) -> Result<Option<Outcome>, Refusal> {
         let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyClaimed, message));
         match self.claims.known(order).map_err(no_state)? {
             Known::Free => Ok(None),
             Known::Ended(outcome) => Ok(Some(outcome)),
+            Known::Open if matches!(task, Task::Mark { .. }) => self.left(order).await.map(Some),
             Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
             Known::OtherOrder => claimed("another order with this operationID was carried out"),
         }
     }
 
-    fn claimed_by_another(&self, order: &Order) -> Result<Outcome, Refusal> {
+    /// What a claim that nobody has concluded has left of a mark: the file itself tells, which a boot awaited for hours does not.
+    async fn left(&self, order: &Order) -> Result<Outcome, Refusal> {
+        let path = order.mark.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
+        let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
+        let look = move || Folder::open(&host)?.look(&name);
+        let found = self.looker.reader.run(self.looker.bounds.processes, look).await?;
+        let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
+        Ok(if is_ours {
+            let said = format!("{path} asks for a reboot, until this order is withdrawn");
+            verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+        } else {
+            let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
+            verdict::outcome(order, OutcomeState::Failed, OutcomeReason::CallFailed, &said)
+        })
+    }
+
+    async fn claimed_by_another(&self, order: &Order, task: &Task) -> Result<Outcome, Refusal> {
         let gone = || Refusal::new(OutcomeReason::AlreadyClaimed, "the operation was claimed by another lane");
-        self.known(order)?.ok_or_else(gone)
+        self.known(order, task).await?.ok_or_else(gone)
     }
 
     /// Ends the operation by a refusal, so that no other lane acts on it later.
-    fn refuse(&self, order: &Order, refusal: Refusal) -> Result<Outcome, Refusal> {
+    async fn refuse(&self, order: &Order, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
         let outcome = refusal.outcome(order);
         match self.claims.claim(order, Some(outcome.clone())) {
             Ok(true) => Ok(outcome),
-            Ok(false) => self.claimed_by_another(order),
+            Ok(false) => self.claimed_by_another(order, task).await,
             Err(error) => {
                 tracing::warn!(operation = order.operation_id, %error, "cannot store a refusal");
                 Ok(outcome)

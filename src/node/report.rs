@@ -165,6 +165,14 @@ impl Reporter {
                 });
             }
             Err(error) => {
+                // Where there is no object there is no order either: what stood there was deleted with it.
+                if matches!(error, CallError::Missing) {
+                    self.feedback.send_if_modified(|known| {
+                        let differs = !known.is_known || known.order.is_some();
+                        (known.is_known, known.order) = (true, None);
+                        differs
+                    });
+                }
                 course.failures = course.failures.saturating_add(1);
                 course.wait = now.checked_add(pace::wait(course.failures, pace::chance()));
                 self.delivery.send_modify(|delivery| {

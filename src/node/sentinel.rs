@@ -137,16 +137,25 @@ pub(in crate::node) struct Folder {
 }
 
 impl Folder {
-    /// The `/run` below this root, where it is one that may be used.
-    pub(in crate::node) fn open(root: &Path) -> Result<Self, SentinelError> {
-        let path = root.join(FOLDER);
-        let shown = path.display();
+    /// The same folder to take away from, whoever may write it and wherever it is kept: what was put there while it was fit for that
+    /// goes by its own content.
+    pub(in crate::node) fn open_to_remove(root: &Path) -> Result<Self, SentinelError> {
+        let shown = root.join(FOLDER);
+        let shown = shown.display();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = rustix::fs::open(root, flags, Mode::empty()).map_err(failed(format!("open {}", root.display())))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&above, FOLDER, flags, Mode::empty())
             .map_err(failed(format!("open {shown} as a folder that is no link")))?;
-        let stat = rustix::fs::fstat(&dir).map_err(failed(format!("look at {shown}")))?;
+        Ok(Self { dir })
+    }
+
+    /// The `/run` below this root, where it is one that may be used.
+    pub(in crate::node) fn open(root: &Path) -> Result<Self, SentinelError> {
+        let folder = Self::open_to_remove(root)?;
+        let (dir, shown) = (&folder.dir, root.join(FOLDER));
+        let shown = shown.display();
+        let stat = rustix::fs::fstat(dir).map_err(failed(format!("look at {shown}")))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
         if stat.st_uid != rustix::process::geteuid().as_raw() || mode.intersects(Mode::WGRP | Mode::WOTH) {
             let (owner, bits) = (stat.st_uid, stat.st_mode & 0o7777);
@@ -154,13 +163,13 @@ impl Folder {
                 "{shown}: expected a folder that only its owner, this process, can write, found owner {owner} and mode {bits:o}"
             )));
         }
-        let kind = rustix::fs::fstatfs(&dir).map_err(failed(format!("look at the file system of {shown}")))?;
+        let kind = rustix::fs::fstatfs(dir).map_err(failed(format!("look at the file system of {shown}")))?;
         if !u64::try_from(kind.f_type).is_ok_and(|kind| IN_MEMORY.contains(&kind)) {
             return Err(SentinelError::Unfit(format!(
                 "{shown} is not in memory (tmpfs): what a boot does not take away would have the node rebooted over and over"
             )));
         }
-        Ok(Self { dir })
+        Ok(folder)
     }
 
     /// What is in the place of this name.
@@ -252,21 +261,20 @@ impl Folder {
         Ok(true)
     }
 
-    /// Marks of this node that are ours, whoever has made them: another process of ours, or one that has died since.
-    fn ours(&self, node: &str) -> Result<Vec<(String, Mark)>, SentinelError> {
+    /// Marks that are ours, whoever has made them: another process of ours, or one that has died since.
+    fn ours(&self) -> Result<Vec<(String, Mark)>, SentinelError> {
         let reading = || "read the names in /run".to_owned();
         let mut found = Vec::new();
-        let names = Dir::read_from(&self.dir).map_err(failed(reading()))?.take(MAX_NAMES);
-        for entry in names {
+        // Names of others, however many, hide none of ours.
+        let fits = |name: &str| sentinel_name(&format!("/{FOLDER}/{name}")).is_some();
+        let names = Dir::read_from(&self.dir).map_err(failed(reading()))?;
+        let names =
+            names.filter(|entry| entry.as_ref().map_or(true, |entry| entry.file_name().to_str().is_ok_and(fits)));
+        for entry in names.take(MAX_NAMES) {
             let entry = entry.map_err(failed(reading()))?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            if sentinel_name(&format!("/{FOLDER}/{name}")).is_none() {
-                continue;
-            }
             // What cannot be looked at, or is something else, is not ours.
-            if let Ok(Found::Ours(mark)) = self.look(name)
-                && mark.node == node
-            {
+            if let Ok(Found::Ours(mark)) = self.look(name) {
                 found.push((name.to_owned(), mark));
             }
             if found.len() >= MAX_MARKS {
@@ -277,7 +285,9 @@ impl Folder {
     }
 }
 
-/// Removes the marks of this node that are not wanted any more. Each that was removed, with its operation and the reason.
+/// Removes the marks that are not wanted any more. Each that was removed, with its operation and the reason.
+///
+/// One that cannot be removed keeps none of the others: the first such error is what comes back then.
 pub(in crate::node) fn tend(
     folder: &Folder,
     node: &str,
@@ -285,15 +295,21 @@ pub(in crate::node) fn tend(
     boot: &str,
     uptime: Duration,
 ) -> Result<Vec<(String, &'static str)>, SentinelError> {
-    let mut removed = Vec::new();
-    for (name, mark) in folder.ours(node)? {
-        if let Some(why) = mark.is_over(order, boot, uptime)
-            && folder.withdraw(&name, &mark)?
-        {
-            removed.push((mark.operation_id, why));
+    let (mut removed, mut failure) = (Vec::new(), None);
+    for (name, mark) in folder.ours()? {
+        // The order of one node says nothing about the mark of another that shares the machine; boot and time do.
+        let order = order.filter(|_| mark.node == node);
+        let Some(why) = mark.is_over(order, boot, uptime) else { continue };
+        match folder.withdraw(&name, &mark) {
+            Ok(true) => {
+                tracing::info!(operation = mark.operation_id, why, "the mark for a reboot was removed");
+                removed.push((mark.operation_id, why));
+            }
+            Ok(false) => {}
+            Err(error) => failure = failure.or(Some(error)),
         }
     }
-    Ok(removed)
+    failure.map_or(Ok(removed), Err)
 }
 
 /// Whose it is, as far as the file tells.

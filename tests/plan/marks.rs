@@ -6,7 +6,8 @@ use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, Operation};
 use nrh::core::policy::{Action, ActionType, ApprovalMode, Step};
 use nrh::core::reboot::MarkForReboot;
-use nrh::core::snapshot::Tri;
+use nrh::core::snapshot::{SHUTTING_DOWN, Tri};
+use nrh::core::window::{Window, WindowType};
 use nrh::simulate::world::Kured;
 
 use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, step};
@@ -195,12 +196,14 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
         said(OutcomeReason::AlreadyClaimed, OutcomeState::Refused),
     );
     for answer in [theirs, lost] {
+        let reason = answer.reason;
         world.node("n1").report.agent = Some(answer);
         world.tick(secs(5));
         world.pass();
         let record = record(&world);
-        assert_eq!((record.state, record.message.as_str()), (StepState::Started, record.message.as_str()));
-        assert!(record.reason.is_some());
+        // The second says nothing that is not known, and is kept for what it says all the same.
+        assert_eq!((record.state, record.reason), (StepState::Started, Some(reason)));
+        assert_eq!(record.message, format!("{reason:?} is said"));
     }
     // It was rebooted for the other's file.
     world.node("n1").boots.away = Some(3);
@@ -294,4 +297,194 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
     world.run(secs(120));
     assert!(!is_marked(&world));
     assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+#[test]
+fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
+    let mut down = marked(&[mark_for_reboot(), notify()]);
+    let kubelet = fault(FaultType::KubeletDown, "kubelet");
+    down.infect("n1", Fault { for_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
+    let mut unknown = marked(&[mark_for_reboot(), notify()]);
+    unknown.node("n1").view.ready = Tri::Unknown;
+    unknown.node("n1").view.ready_since = Some(unknown.now);
+    for world in [&mut down, &mut unknown] {
+        pass_for(world, 60);
+        assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
+    }
+    down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
+    down.infect("n1", Fault { for_seconds: 300, ..kubelet }, Cure::Nothing);
+    for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
+        pass_for(&mut world, 300);
+        let ended = record(&world);
+        assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{said}: {ended:?}");
+        assert!(ended.message.contains(said), "{}", ended.message);
+    }
+}
+
+#[test]
+fn a_mark_does_not_outlast_the_window_in_which_it_was_made() {
+    // These worlds begin at one o'clock.
+    let actions = [ActionType::MarkForReboot].into_iter().collect();
+    let deny = Window::new(WindowType::Deny, "0 2 * * *", secs(3600), "UTC", actions).unwrap();
+    let mut world = marked(&[Step { timeout: secs(14_400), ..mark_for_reboot() }, notify()]);
+    world.policies[0].windows = vec![deny];
+    pass_for(&mut world, 3000);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started);
+    let mut begun = world.clone();
+    begun.node("n1").view.vetoes = vec![SHUTTING_DOWN[0].to_owned()];
+    pass_for(&mut world, 700);
+    let ended = record(&world);
+    assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{ended:?}");
+    assert!(ended.message.starts_with("the mark was taken back, since nobody"), "{}", ended.message);
+    pass_for(&mut begun, 700);
+    assert_eq!(
+        record(&begun).state,
+        StepState::Started,
+        "its drain has begun, and its boot is to be known for what it is"
+    );
+}
+
+#[test]
+fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").probe_runs = false;
+    pass_for(&mut world, 1800);
+    world.policies[0].suspend = true;
+    pass_for(&mut world, 10);
+    let ended = record(&world);
+    assert_eq!(ended.state, StepState::Cancelled);
+    assert!(ended.message.contains("remove /run/reboot-required by hand"), "{}", ended.message);
+}
+
+#[test]
+fn the_mark_of_an_episode_that_is_deleted_goes() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    pass_for(&mut world, 30);
+    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none());
+}
+
+/// The same as `marked` with a cordon of ours before it.
+fn cordoned_and_marked() -> World {
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(is_marked(&world) && world.nodes["n1"].view.unschedulable);
+    world
+}
+
+/// Passes for so many seconds, also when nothing is left to do.
+fn pass_for(world: &mut World, seconds: u64) {
+    for _ in 0..seconds / 5 {
+        world.pass();
+        world.tick(secs(5));
+    }
+}
+
+/// It goes down and comes back, by whatever hand.
+fn boot(world: &mut World) {
+    let before = world.nodes["n1"].boots.count;
+    world.node("n1").boots.away = Some(3);
+    for _ in 0..6 {
+        world.tick(secs(5));
+    }
+    assert_eq!(world.nodes["n1"].boots.count, before + 1);
+}
+
+#[test]
+fn a_mark_whose_order_is_gone_is_not_awaited() {
+    // Gone with the node's object, which was made anew.
+    let mut vanished = marked(&[mark_for_reboot(), notify()]);
+    vanished.node("n1").report.order = None;
+    // Taken back while the answer was on its way.
+    let mut late = sick(&[mark_for_reboot(), notify()]);
+    late.pass();
+    let order = late.node("n1").report.order.take().unwrap();
+    late.node("n1").report.agent = Some(Outcome {
+        operation_id: order.operation_id,
+        state: OutcomeState::Done,
+        reason: OutcomeReason::Acted,
+        message: "it was there".into(),
+        at: late.now,
+    });
+    for mut world in [vanished, late] {
+        world.tick(secs(5));
+        world.pass();
+        assert_eq!((record(&world).state, is_marked(&world)), (StepState::Started, false), "a cache may be behind");
+        let lag = world.settings.cache_lag.as_secs();
+        pass_for(&mut world, lag + 20);
+        let ended = record(&world);
+        assert_eq!(ended.state, StepState::Cancelled);
+        assert!(ended.message.starts_with("its order does not stand any more"), "{}", ended.message);
+        assert!(world.did().contains(&"notify"), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn a_timeout_that_was_raised_since_does_not_outlast_the_mark() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.policies[0].rules[0].steps[0].timeout = secs(86_400);
+    world.run(secs(3660));
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+}
+
+#[test]
+fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").sick.clear();
+    world.run(secs(60));
+    assert_eq!((record(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    let mut unbooted = world.clone();
+    boot(&mut world);
+    for world in [&mut world, &mut unbooted] {
+        world.tick(secs(7200));
+        world.infect("n1", silent(), Cure::Nothing);
+    }
+    assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert!(plan.held[0].message.contains("which did not help"), "{}", plan.held[0].message);
+    world.tick(secs(86_400));
+    assert_eq!(acts(&world.plan()).len(), 1);
+}
+
+#[test]
+fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
+    let vetoes: Vec<String> = SHUTTING_DOWN.iter().map(|&veto| veto.to_owned()).collect();
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").view.vetoes.clone_from(&vetoes);
+    pass_for(&mut world, 300);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started, "{:?}", record(&world));
+    let mut other = world.clone();
+    other.node("n1").view.vetoes.push("label".into());
+    pass_for(&mut other, 20);
+    assert_eq!((record(&other).state, is_marked(&other)), (StepState::Cancelled, false));
+    boot(&mut world);
+    world.node("n1").view.vetoes.clear();
+    world.run(secs(120));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+#[test]
+fn a_node_is_not_opened_under_the_drain_of_who_has_found_the_mark() {
+    type End = fn(&mut World);
+    let ends: [End; 2] = [|w| w.node("n1").sick.clear(), |w| w.policies.clear()];
+    for end in ends {
+        let mut world = cordoned_and_marked();
+        end(&mut world);
+        pass_for(&mut world, 2300);
+        assert!(world.nodes["n1"].view.unschedulable && !is_marked(&world));
+        assert_eq!(record(&world).state, StepState::Cancelled);
+        let mut booted = world.clone();
+        boot(&mut booted);
+        pass_for(&mut booted, 60);
+        assert!(!booted.nodes["n1"].view.unschedulable);
+        pass_for(&mut world, 300);
+        assert!(!world.nodes["n1"].view.unschedulable, "the wait has an end");
+    }
 }

@@ -114,6 +114,7 @@ fn mark(node: &Node, annotation: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::snapshot::SHUTTING_DOWN;
     use serde_json::json;
 
     fn node(value: serde_json::Value) -> Node {
@@ -179,5 +180,8 @@ mod tests {
         );
         assert_eq!((seen.unschedulable, seen.cordoned_by.as_deref()), (true, Some("e1")));
         assert_eq!(seen.ready, Tri::Unknown);
+        let down = view(&node(json!({"metadata": {"name": "w1"}, "status": {"conditions": [
+            {"type": "DrainInProgress", "status": "True"}, {"type": "GracefulNodeShutdownInProgress", "status": "True"}]}})));
+        assert_eq!(down.vetoes, SHUTTING_DOWN);
     }
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, ending};
+use super::{Ctx, Hold, HoldReason, Wake, attempt, ending, mark};
 use crate::core::episode::{Episode, StepRecord, StepState, clock, since};
 use crate::core::order::OutcomeReason;
 use crate::core::policy::{ActionType, Step};
@@ -20,14 +20,17 @@ const LONGEST: Duration = Duration::from_mins(40);
 
 /// Whether the node was told: an answer that says so, or that another start of the same order has claimed it.
 const fn tells(reason: OutcomeReason) -> bool {
-    matches!(reason, OutcomeReason::Acted | OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted)
+    use OutcomeReason as R;
+    matches!(reason, R::Acted | R::AlreadyMarked | R::AlreadyClaimed | R::AlreadyRebooted)
 }
 
-/// The reboot of an episode of which nobody knows what has come.
+/// The reboot of an episode of which nobody knows what has come. A mark that is over counts, too: whom it has set to work, its
+/// withdrawal does not stop, and he may be emptying the node just now.
 fn unsettled(episode: &Episode) -> Option<&StepRecord> {
     let is_it = |step: &&StepRecord| {
         let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);
-        step.action == ActionType::Reboot && is_over && step.acted_at.is_none() && step.boot_id.is_some()
+        let is_reboot = step.action == ActionType::Reboot || (mark::is_carried(step) && step.started_at.is_some());
+        is_reboot && is_over && step.acted_at.is_none() && step.boot_id.is_some()
     };
     episode.steps.iter().rev().find(is_it)
 }
@@ -69,7 +72,9 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> O
     if step.started_at.is_none() && !is_told {
         return still(unheard);
     }
-    still(step.started_at.unwrap_or(step.reserved_at).checked_add(LONGEST).ok()?)
+    // A mark may have been found at its very end.
+    let found = step.finished_at.filter(|_| step.action == ActionType::MarkForReboot).or(step.started_at);
+    still(found.unwrap_or(step.reserved_at).checked_add(LONGEST).ok()?)
 }
 
 /// Until when the cordon of an episode with nothing else left to do stays for that reason.
@@ -82,9 +87,10 @@ pub(super) fn keeps_closed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episod
 
 /// That the cordon stays, in one sentence.
 pub(super) fn told(episode: &Episode, until: Timestamp) -> String {
+    let is_mark = unsettled(episode).is_some_and(|step| step.action == ActionType::MarkForReboot);
+    let how = if is_mark { "marked for a reboot" } else { "ordered to reboot" };
     format!(
-        "node {} was ordered to reboot and may still go down: the cordon of episode {} stays until its boot id tells, until {} at \
-         the latest",
+        "node {} was {how} and may still go down: the cordon of episode {} stays until its boot id tells, until {} at the latest",
         episode.node,
         episode.name,
         clock(until)

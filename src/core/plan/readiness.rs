@@ -14,6 +14,11 @@ const MAX_RECURRENCES: usize = 3;
 
 /// Why the node as a whole is to be left alone, if so.
 pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
+    leave_alone_but(facts, &[])
+}
+
+/// The same, where these vetoes do not count.
+pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;
     if view.deleting {
         return Some(format!("node {} is being deleted", facts.name));
@@ -21,7 +26,7 @@ pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
     if let Some(why) = suspended(facts) {
         return Some(why);
     }
-    let first = view.vetoes.iter().min()?;
+    let first = view.vetoes.iter().filter(|veto| !passed.contains(&veto.as_str())).min()?;
     Some(format!("node {} asks to be left alone: {first}", facts.name))
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, ending};
+use super::{Ctx, Hold, HoldReason, Wake, attempt, ending, mark};
 use crate::core::episode::{Episode, StepRecord, StepState, clock, since};
 use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{Action, ActionType, Policy, Step};
@@ -63,10 +63,11 @@ pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -
     let last = facts.open.iter().chain(&facts.finished).flat_map(|episode| begun(episode));
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
-        let until = at.checked_add(apart(step)).unwrap_or(at);
+        let apart = apart(step, facts.view.and_then(|view| view.boot_id.as_deref()));
+        let until = at.checked_add(apart).unwrap_or(at);
         // Nobody came to it, as far as is known.
         let is_mark = step.action == ActionType::MarkForReboot && step.acted_at.is_none();
-        (until > now).then_some((until, at, apart(step), is_mark))
+        (until > now).then_some((until, at, apart, is_mark))
     };
     let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
     let what = if is_mark { "marked for a reboot until" } else { "rebooted, or told to, at" };
@@ -88,8 +89,12 @@ fn begun(episode: &Episode) -> impl Iterator<Item = &StepRecord> {
     episode.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
 }
 
-/// For how long the node is not rebooted again after this one.
-fn apart(step: &StepRecord) -> Duration {
+/// For how long a node that is in this boot now is not rebooted again after this one.
+fn apart(step: &StepRecord, booted: Option<&str>) -> Duration {
+    // Whom the mark has set to work, its withdrawal does not stop: a boot that came all the same has helped as little.
+    if step.state == StepState::Cancelled && mark::is_carried(step) && booted != step.boot_id.as_deref() {
+        return AFTER_ONE_IN_VAIN;
+    }
     let was_made = step.reason != Some(OutcomeReason::CallFailed);
     let is_in_vain = matches!(step.state, StepState::Failed | StepState::TimedOut) && was_made;
     if is_in_vain { AFTER_ONE_IN_VAIN } else { APART }

@@ -348,6 +348,14 @@ async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_
     assert_eq!(feedback.node_uid.as_deref(), Some("node-uid"));
     // The same again is no news.
     assert!(tokio::time::timeout(Duration::from_mins(1), bench.feedback.changed()).await.is_err());
+    // That nobody answers says nothing of it; that the object is gone says that the order is gone with it.
+    bench.api.mood(Mood::Answers(503));
+    seconds(60).await;
+    assert!(bench.feedback.borrow().order.is_some());
+    bench.api.mood(Mood::Answers(404));
+    seconds(60).await;
+    let feedback = bench.feedback.borrow().clone();
+    assert_eq!((feedback.is_known, feedback.order, feedback.node_uid.as_deref()), (true, None, Some("node-uid")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::node::agent::AgentSettings;
+use crate::node::agent::{AgentSettings, Reader};
 use crate::node::proc;
 use crate::node::report::client::Feedback;
 use crate::node::sentinel::{self, Folder, SentinelError, Standing};
@@ -18,6 +18,8 @@ const RHYTHM: Duration = Duration::from_secs(30);
 /// Tends them until the probe ends. To take back what is ours is no act: it is done also where acting is switched off.
 pub(super) async fn tend(settings: AgentSettings, mut feedback: watch::Receiver<Feedback>) {
     let mut is_told = false;
+    // Threads of its own: looks that the kernel does not answer keep no mark.
+    let reader = Reader::default();
     loop {
         let order = standing(&feedback.borrow_and_update());
         let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
@@ -25,19 +27,14 @@ pub(super) async fn tend(settings: AgentSettings, mut feedback: watch::Receiver<
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
             let (boot, uptime) =
                 moment().map_err(|error| SentinelError::Io { what: "read the clock".into(), error })?;
-            sentinel::tend(&Folder::open(&host)?, &node, order.as_ref(), &boot, uptime)
+            sentinel::tend(&Folder::open_to_remove(&host)?, &node, order.as_ref(), &boot, uptime)
         };
-        match settings.reader.run(settings.bounds.processes, work).await {
-            Ok(Ok(removed)) => {
-                is_told = false;
-                for (operation, why) in removed {
-                    tracing::info!(operation, why, "the mark for a reboot was removed");
-                }
-            }
-            // Where there is no such folder there can be no mark of ours either: it is told once, for whoever looks for one.
+        match reader.run(settings.bounds.processes, work).await {
+            Ok(Ok(_)) => is_told = false,
+            // Told once: it is tried again for as long as the probe runs.
             Ok(Err(error)) if !is_told => {
                 is_told = true;
-                tracing::debug!(%error, "cannot look for marks for a reboot");
+                tracing::warn!(%error, "cannot look for marks for a reboot, or remove one");
             }
             Ok(Err(_)) => {}
             Err(error) => tracing::debug!(%error, "cannot look for marks for a reboot"),

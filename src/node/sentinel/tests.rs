@@ -203,7 +203,8 @@ fn a_folder_that_vanishes_meanwhile_is_an_error_and_no_mark() {
     fs::remove_dir(host.0.path().join(FOLDER)).unwrap();
     let said = folder.place(NAME, &mark()).unwrap_err().to_string();
     assert!(said.contains("cannot make /run/reboot-required"), "{said}");
-    assert_eq!(tend(&folder, "n1", None, "boot", Duration::ZERO).unwrap_or_default(), []);
+    // Nothing is in a folder that is gone, which is no error.
+    assert_eq!(tend(&folder, "n1", None, "boot", Duration::ZERO).unwrap(), []);
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn a_file_system_that_takes_no_writes_is_told_as_such() {
 
 #[test]
 fn a_mark_stands_as_long_as_its_order_and_no_longer() {
-    let cases: [(Mark, Option<Standing>, Option<&str>); 8] = [
+    let cases: [(Mark, Option<Standing>, Option<&str>); 10] = [
         (mark(), Some(standing("op-1")), None),
         // The API server was not heard yet.
         (mark(), None, None),
@@ -234,6 +235,12 @@ fn a_mark_stands_as_long_as_its_order_and_no_longer() {
         (Mark { boot_id: "before".into(), ..mark() }, None, Some("the boot that it was to end has ended")),
         // Nodes that share a machine do not take each other's away.
         (Mark { node: "n2".into(), ..mark() }, Some(Standing::Nothing), None),
+        (Mark { node: "n2".into(), until: 999, ..mark() }, Some(Standing::Nothing), Some("its time is over")),
+        (
+            Mark { node: "n2".into(), boot_id: "before".into(), ..mark() },
+            Some(Standing::Nothing),
+            Some("the boot that it was to end has ended"),
+        ),
     ];
     for (mark, order, why) in cases {
         let host = Host::new();
@@ -245,4 +252,26 @@ fn a_mark_stands_as_long_as_its_order_and_no_longer() {
         assert!(host.path("nologin").exists());
         assert_eq!(tended(&host, order.as_ref()), [], "once");
     }
+}
+
+#[test]
+fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
+    let host = Host::new();
+    host.folder().place(NAME, &mark()).unwrap();
+    fs::set_permissions(host.path(""), fs::Permissions::from_mode(0o775)).unwrap();
+    assert!(host.refused().contains("only its owner"));
+    let folder = Folder::open_to_remove(host.0.path()).unwrap();
+    let removed = tend(&folder, "n1", Some(&Standing::Nothing), "boot", Duration::from_secs(1000)).unwrap();
+    assert_eq!(removed, [("op-1".to_owned(), "its order was withdrawn")]);
+    assert_eq!(host.names(), [] as [String; 0]);
+}
+
+#[test]
+fn names_of_others_hide_none_of_ours() {
+    let host = Host::new();
+    for number in 0..MAX_NAMES {
+        fs::write(host.path(&format!("other-{number}")), "").unwrap();
+    }
+    host.folder().place(NAME, &mark()).unwrap();
+    assert_eq!(tended(&host, Some(&Standing::Nothing)).len(), 1);
 }

@@ -8,6 +8,7 @@ use super::restart::Daemons;
 use super::*;
 use crate::core::reboot::{MarkOrder, SENTINEL, marking_helps};
 use crate::node::bus::fake::{Login, unit};
+use crate::node::sentinel::{Folder, Mark};
 
 /// A node whose `/run` is in memory.
 struct Marked {
@@ -147,11 +148,31 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
 }
 
 #[tokio::test]
-async fn who_has_died_right_after_the_claim_is_judged_by_the_boot() {
+async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     let node = Marked::new();
     let order = mark_for(FaultType::RuntimeUnreachable);
     let claims = super::super::claims::Claims::new(&node.daemons.node.stage.path("state"));
     claims.prepare().unwrap();
     assert!(claims.claim(&order, None).unwrap());
-    node.left_alone(&node.execute(&order).await, OutcomeReason::AlreadyClaimed, "has died");
+    let lost = node.execute(&order).await;
+    assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::CallFailed));
+    assert!(lost.message.contains("has left no /run/reboot-required"), "{}", lost.message);
+    assert!(!node.file().exists());
+    // Of another operation, or of somebody else.
+    fs::write(node.file(), "*** System restart required ***\n").unwrap();
+    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    fs::remove_file(node.file()).unwrap();
+    let mark = |operation: &str| Mark {
+        node: order.node.clone(),
+        operation_id: operation.to_owned(),
+        boot_id: "boot".to_owned(),
+        until: 1600,
+        made_at: jiff::Timestamp::now().as_second(),
+    };
+    let folder = Folder::open(node.host.path()).unwrap();
+    folder.place("reboot-required", &mark("other")).unwrap();
+    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    fs::remove_file(node.file()).unwrap();
+    folder.place("reboot-required", &mark(&order.operation_id)).unwrap();
+    done(&node.execute(&order).await);
 }
