@@ -197,8 +197,10 @@ fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_episode_but_the_other_faults_
 #[test]
 fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_not_before() {
     let mut world = with_orphans(1);
-    ["a1", "a2", "a3"].into_iter().for_each(|node| world.node(node).sick.clear());
-    ["a1", "a2", "a3"].into_iter().for_each(|node| world.node(node).send());
+    for node in ["a1", "a2", "a3"] {
+        world.node(node).sick.clear();
+        world.node(node).send();
+    }
     world.pass();
     world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
     let kinds = |world: &World| world.only_episode().kinds();
