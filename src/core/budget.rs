@@ -138,13 +138,10 @@ impl Slots {
     /// counts what it simulates.
     pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, node: &str) -> u32 {
         let is_other = |slot: &Slot| slot.policy == policy && slot.node != node;
-        let taken = self.taken.iter().filter(|(name, slot)| {
-            is_other(slot) && self.kinds.get(*name).is_none_or(|kinds| !kinds.is_disjoint(faults))
-        });
-        let simulated = self.simulated.iter().filter(|slot| {
-            let is_such = slot.kinds.as_ref().is_none_or(|kinds| !kinds.is_disjoint(faults));
-            mode == Mode::DryRun && is_other(slot) && is_such
-        });
+        let is_such = |kinds: Option<&Kinds>| kinds.is_none_or(|kinds| !kinds.is_disjoint(faults));
+        let taken = self.taken.iter().filter(|(name, slot)| is_other(slot) && is_such(self.kinds.get(*name)));
+        let counts = |slot: &&Slot| mode == Mode::DryRun && is_other(slot) && is_such(slot.kinds.as_ref());
+        let simulated = self.simulated.iter().filter(counts);
         u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
     }
 

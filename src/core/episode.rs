@@ -383,6 +383,11 @@ impl Episode {
         self.phase == Phase::Verifying && self.current_step().is_none()
     }
 
+    /// Whether what it has put on its node (cordon, taint) is still wanted there for its own sake: until then nobody of ours takes it back.
+    pub fn wants_its_marks(&self) -> bool {
+        self.has_work() || self.is_watched()
+    }
+
     /// When something was last done in it.
     pub fn last_activity(&self) -> Timestamp {
         self.steps.iter().filter_map(|step| step.finished_at.or(step.acted_at)).fold(self.opened_at, Timestamp::max)

@@ -20,7 +20,7 @@ pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterato
 }
 
 /// The same, rule by rule.
-fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [Asked]> {
+pub fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [Asked]> {
     policies.into_iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice())
 }
 

@@ -155,6 +155,13 @@ pub enum OutcomeReason {
     CallFailed,
 }
 
+impl OutcomeReason {
+    /// Whether it says that the node was told: it has acted, or another start of the same order has claimed it.
+    pub const fn is_told(self) -> bool {
+        matches!(self, Self::Acted | Self::AlreadyMarked | Self::AlreadyClaimed | Self::AlreadyRebooted)
+    }
+}
+
 /// The node's answer to an order: `status.agent`, and a Job's termination message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -34,6 +34,9 @@ pub const SENTINEL: &str = "/run/reboot-required";
 /// folder (`nologin`, `utmp`) mean something to others.
 pub const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
 
+/// Longest time that a mark stands, in seconds: the longest that a step may take.
+pub const MARK_STANDS: u32 = 86_400;
+
 /// Longest such path.
 pub const MAX_SENTINEL: usize = 69;
 
@@ -66,7 +69,7 @@ pub struct MarkOrder {
     #[schemars(length(max = 69), regex(pattern = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$"))]
     pub path: String,
     /// Seconds after which the node takes it away by itself, whoever may have forgotten it.
-    #[schemars(range(min = 1, max = 86400))]
+    #[schemars(range(min = 1, max = MARK_STANDS))]
     pub stands_for_seconds: u32,
 }
 

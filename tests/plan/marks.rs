@@ -1,7 +1,7 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
 use nrh::core::episode::{Approval, HealState, Phase, StepRecord, StepState};
-use nrh::core::fault::{Fault, FaultType, Severity};
+use nrh::core::fault::{Fault, FaultType};
 use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, Operation};
 use nrh::core::policy::{Action, ActionType, ApprovalMode, Step};
@@ -10,12 +10,8 @@ use nrh::core::snapshot::{SHUTTING_DOWN, Tri};
 use nrh::core::window::{Window, WindowType};
 use nrh::simulate::world::Kured;
 
-use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, step};
+use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, silent, step};
 use crate::world::{Chaos, Cure, World, acts, reasons};
-
-fn silent() -> Fault {
-    Fault { severity: Severity::Critical, ..fault(FaultType::RuntimeUnreachable, "it") }
-}
 
 fn sick(ladder: &[Step]) -> World {
     World::sick(silent(), Cure::Reboot, ladder)

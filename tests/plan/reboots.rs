@@ -2,14 +2,14 @@
 
 use nrh::core::drain::Drain;
 use nrh::core::episode::{ActResult, Approval, HealState, Phase, StepRecord, StepState, acted};
-use nrh::core::fault::{Fault, FaultType, Severity};
+use nrh::core::fault::{Fault, FaultType};
 use nrh::core::order::{NodeAction, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::plan::{Effect, HoldReason, Operation};
 use nrh::core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
 use nrh::core::reboot::Reboot;
 use nrh::core::snapshot::Tri;
 
-use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, step, workload};
+use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
 use crate::world::{Chaos, Cure, World, acts, reasons};
 
 fn cordon() -> Step {
@@ -18,10 +18,6 @@ fn cordon() -> Step {
 
 fn drained_first() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
-}
-
-fn silent() -> Fault {
-    Fault { severity: Severity::Critical, ..fault(FaultType::RuntimeUnreachable, "it") }
 }
 
 fn sick(ladder: &[Step]) -> World {

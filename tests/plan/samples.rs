@@ -27,6 +27,11 @@ pub fn pod(name: &str) -> PodRef {
     PodRef { namespace: "kube-system".into(), name: name.into(), uid: format!("uid-{name}") }
 }
 
+/// A runtime that answers nothing: what merits a reboot.
+pub fn silent() -> Fault {
+    Fault { severity: Severity::Critical, ..fault(FaultType::RuntimeUnreachable, "it") }
+}
+
 pub fn fault(kind: FaultType, key: &str) -> Fault {
     let subject_kind = match kind {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,

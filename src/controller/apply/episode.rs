@@ -17,7 +17,7 @@ use crate::api::{
 };
 use crate::controller::cache::fold::Folds;
 use crate::controller::calls::{CallError, bounded, bounded_opt};
-use crate::core::episode::{Episode, Phase, since};
+use crate::core::episode::{Episode, Phase, StepState, since};
 use crate::core::snapshot::{ReportView, Snapshot, Tri};
 use crate::core::text::{is_subdomain, short_name};
 use jiff::Timestamp;
@@ -121,7 +121,10 @@ impl Applier {
         let sent = Instant::now();
         match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
             Ok(written) => {
-                self.lately.wrote(sent, &written);
+                // An act follows at once, with its last look before it.
+                if episode.current_step().is_some_and(|step| step.state == StepState::Reserved) {
+                    self.lately.wrote(sent, &written);
+                }
                 written.fold(&mut self.cache.lock(), Instant::now());
                 if let Some(operation) = episode.awaiting().filter(|_| !has_asked) {
                     let how = episode.approve_command(operation);

@@ -7,7 +7,7 @@ use super::evidence::{NodeFacts, Seen};
 use crate::core::episode::EpisodeFault;
 use crate::core::fault::FaultType;
 use crate::core::foreign::{Noticed, Standing, askings, standing};
-use crate::core::notices::asked;
+use crate::core::notices::{asked, rules};
 use crate::core::policy::Rule;
 use crate::core::tri::Tri;
 
@@ -43,15 +43,15 @@ pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &EpisodeFault) -> bool {
     let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
         return false;
     };
-    let rules = || facts.policies.iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice());
+    let policies = || facts.policies.iter().copied();
     match standing(&view.conditions, kind) {
         Standing::Absent => true,
         Standing::Contradictory => false,
-        Standing::As(now) if now.status != was.status => !askings(rules(), kind).iter().any(|asking| {
+        Standing::As(now) if now.status != was.status => !askings(rules(policies()), kind).iter().any(|asking| {
             asking.iter().any(|asked| asked.status == was.status) && asking.iter().any(|asked| asked.is_met_by(now))
         }),
         Standing::As(now) => {
-            let of_type = || asked(facts.policies.iter().copied()).filter(|asked| asked.kind == *kind);
+            let of_type = || asked(policies()).filter(|asked| asked.kind == *kind);
             // As long as anybody asks for it as it stands, it is there, whatever another rule thinks of its reason.
             let is_met = of_type().any(|asked| asked.is_met_by(now));
             !is_met && of_type().any(|asked| asked.status == now.status)

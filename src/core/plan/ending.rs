@@ -50,7 +50,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
 pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
-    let is_wanted = episode.is_contained() || episode.has_work() || episode.is_watched();
+    let is_wanted = episode.is_contained() || episode.wants_its_marks();
     // It is about to be cordoned, anew after a remediator or the undo had opened it.
     let is_cordoning = episode.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     if !episode.undo.owes_cordon() || view.unschedulable || !is_wanted || is_cordoning {
@@ -73,8 +73,7 @@ pub(super) fn note_put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut E
 /// The same for the cordon alone.
 fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid) else { return true };
-    let is_wanted = episode.has_work() || episode.is_watched();
-    if !episode.undo.owes_cordon() || is_wanted || view.unschedulable || view.cordoned_by.is_some() {
+    if !episode.undo.owes_cordon() || episode.wants_its_marks() || view.unschedulable || view.cordoned_by.is_some() {
         return true;
     }
     let Some(acted_at) = episode.cordoned_at() else { return true };

@@ -140,10 +140,15 @@ impl<'a> NodeFacts<'a> {
     }
 }
 
-impl NodeFacts<'_> {
+impl<'a> NodeFacts<'a> {
     /// Whether the report is about this very node, however old it is.
     pub fn owns_report(&self) -> bool {
         matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
+    }
+
+    /// The report, where it is about this very node, however old it is.
+    pub fn own_report(&self) -> Option<&'a ReportView> {
+        self.report.filter(|_| self.owns_report())
     }
 
     /// What was really done on this very node in the name of that policy, as far as it is kept.
@@ -370,7 +375,7 @@ fn of_kubelet<'a>(
     now: Timestamp,
     settings: &PlanSettings,
 ) -> impl Iterator<Item = Seen<'a>> {
-    let process = facts.report.filter(|_| facts.owns_report()).map(|report| &report.kubelet);
+    let process = facts.own_report().map(|report| &report.kubelet);
     // Of a process that nobody looks at any more, nothing is known. One missed heartbeat makes nothing undone: the Node
     // is watched all the while.
     let looked_at = process.filter(|_| facts.probe != Probe::Silent);
@@ -404,13 +409,13 @@ fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
 
 /// When something about the node may change by the mere passing of time.
 fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
-    if let (true, Some(heartbeat)) = (facts.owns_report(), facts.report.and_then(|report| report.heartbeat.as_ref())) {
+    if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
         let (missed, silent) = bounds(heartbeat);
         wake.when_past(missed, heartbeat.arrived);
         wake.when_past(silent, heartbeat.arrived);
     }
     let t = &settings.thresholds;
-    if let (true, Some(process)) = (facts.owns_report(), facts.report.map(|report| &report.kubelet))
+    if let Some(process) = facts.own_report().map(|report| &report.kubelet)
         && let Some(seen) = process.unfinished
     {
         wake.when_past(t.start_blocked_age, process.age);

@@ -18,12 +18,6 @@ use crate::core::snapshot::Tri;
 /// (systemd.special(7)), and the order may be begun for some minutes before that.
 const LONGEST: Duration = Duration::from_mins(40);
 
-/// Whether the node was told: an answer that says so, or that another start of the same order has claimed it.
-const fn tells(reason: OutcomeReason) -> bool {
-    use OutcomeReason as R;
-    matches!(reason, R::Acted | R::AlreadyMarked | R::AlreadyClaimed | R::AlreadyRebooted)
-}
-
 /// The reboot of an episode of which nobody knows what has come. A mark that is over counts, too: whom it has set to work, its
 /// withdrawal does not stop, and he may be emptying the node just now.
 fn unsettled(episode: &Episode) -> Option<&StepRecord> {
@@ -57,9 +51,9 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> O
     let report = facts.report.filter(|_| facts.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // What the agent has said stands, also when its probe has ended with the machine that goes down.
-    let said = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.agent.as_ref());
+    let said = facts.own_report().and_then(|report| report.agent.as_ref());
     let agent = said.filter(|agent| agent.operation_id == step.operation_id);
-    let is_told = step.reason.is_some_and(tells) || agent.is_some_and(|agent| tells(agent.reason));
+    let is_told = step.reason.is_some_and(OutcomeReason::is_told) || agent.is_some_and(|agent| agent.reason.is_told());
     // The same boot, by a look that is later than anything that could have been begun.
     let is_same = heartbeat.is_some_and(|heartbeat| {
         let is_later = now.checked_sub(heartbeat.arrived).is_ok_and(|arrived| arrived > unheard);
@@ -102,6 +96,5 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, wake: &
     let Some(until) = keeps_closed(ctx, facts, &turn.episode).filter(|_| turn.effect.is_none()) else { return };
     wake.at(since(until, ctx.snapshot.now));
     let message = told(&turn.episode, until);
-    let (node, policy) = (turn.episode.node.clone(), turn.episode.policy.clone());
-    turn.held.push(Hold::new(HoldReason::StepUnderWay, &message).about(node, None, Some(&policy), wake));
+    turn.hold_node(Hold::new(HoldReason::StepUnderWay, &message), wake);
 }

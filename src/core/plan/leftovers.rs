@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, mark, reboot};
+use super::{Ctx, Effect, reboot};
 use crate::core::budget::Slots;
 use crate::core::episode::{Episode, Lane, StepRecord, StepState, episode_of, since};
 
@@ -38,10 +38,7 @@ pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Episode]) -> 
     let order = facts.report?.order.as_ref()?;
     let is_awaited = |episode: &Episode, step: &StepRecord| match step.state {
         // While ours is awaited the cache may show an older one: to take that back would take ours.
-        StepState::Started => {
-            let is_unheard = step.operation_id == order.operation_id && mark::is_unheard(ctx, step, order.ttl_seconds);
-            step.lane == Lane::Agent && !is_unheard && !reboot::is_over(ctx, facts, episode, step, order)
-        }
+        StepState::Started => step.lane == Lane::Agent && !reboot::is_over(ctx, facts, episode, step, order),
         // Not given yet as far as anybody knows, and given again after: an older one makes room.
         StepState::Reserved => step.lane == Lane::Agent && step.operation_id == order.operation_id,
         _ => false,

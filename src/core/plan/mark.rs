@@ -17,12 +17,9 @@ use crate::core::episode::{StepRecord, StepState, since};
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::order::{Order, OutcomeReason};
 use crate::core::policy::{ActionType, Policy, Step};
-use crate::core::reboot::MarkOrder;
+use crate::core::reboot::{MARK_STANDS, MarkOrder};
 use crate::core::snapshot::{SHUTTING_DOWN, Tri};
 use crate::core::window;
-
-/// Longest time that a mark stands, in seconds: the longest that a step may take.
-const LONGEST: u32 = 86_400;
 
 /// How long a node may look as if nobody could drain it before its mark is taken back: a machine that goes down looks like that, too.
 const GRACE: Duration = Duration::from_mins(5);
@@ -33,8 +30,8 @@ const RHYTHM: Duration = Duration::from_mins(1);
 /// What the node's agent is told of the mark, where the step makes one.
 pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
     let with = record.mark_for_reboot.as_ref()?;
-    let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(LONGEST);
-    Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, LONGEST) })
+    let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(MARK_STANDS);
+    Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, MARK_STANDS) })
 }
 
 /// Whether the node has said that it carries a mark, of ours or of somebody else.
@@ -42,13 +39,6 @@ pub(super) const fn is_carried(step: &StepRecord) -> bool {
     use OutcomeReason as R;
     matches!(step.action, ActionType::MarkForReboot)
         && matches!(step.reason, Some(R::Acted | R::AlreadyMarked | R::AlreadyClaimed))
-}
-
-/// Whether an order is taken back that no agent has answered in the time in which it may be begun: it must not be begun much later.
-pub(super) fn is_unheard(ctx: Ctx<'_>, step: &StepRecord, ttl_seconds: u32) -> bool {
-    step.action == ActionType::MarkForReboot
-        && step.reason.is_none()
-        && since(ctx.snapshot.now, step.reserved_at) > Duration::from_secs(ttl_seconds.into())
 }
 
 /// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
@@ -89,7 +79,7 @@ pub(super) fn wait(
         let why = "the node did not say in time whether it carries the mark";
         return attempt::end(turn, StepState::TimedOut, why, now);
     }
-    let order = facts.report.filter(|_| facts.owns_report()).map(|report| report.order.as_ref());
+    let order = facts.own_report().map(|report| report.order.as_ref());
     let order = order.map(|order| order.filter(|order| order.operation_id == record.operation_id));
     // Taken back while the answer was on its way, or gone with the node's object: an awaited boot would never come.
     if order == Some(None) && record.reason.is_some() && age > ctx.settings.cache_lag {
@@ -99,8 +89,7 @@ pub(super) fn wait(
     // The mark ends by what its order says, whatever the policy has been changed to since.
     let timeout = order.flatten().and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
     if age >= timeout {
-        let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
-        let (name, timeout) = (facts.name, timeout.as_secs());
+        let (name, said, timeout) = (facts.name, reboot::said(record), timeout.as_secs());
         let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
         return attempt::end(turn, StepState::TimedOut, &told(facts, record, &why), now);
     }

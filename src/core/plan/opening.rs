@@ -150,25 +150,17 @@ fn passing<'a>(
     slots: &Slots,
 ) -> Result<(), Hold> {
     let used = slots.in_flight(&policy.name, policy.mode);
-    let mut held = None;
-    ready.retain(|(seen, rule)| match scope.and_then(|scope| scope.storms.get(&seen.fault.kind)) {
-        Some(Storm::Passing(most)) if rule.acts() && used >= *most => {
-            held.get_or_insert((seen.fault.kind, *most));
-            false
-        }
-        _ => true,
-    });
-    match held.filter(|_| ready.is_empty()) {
-        None => Ok(()),
-        Some((kind, most)) => {
+    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)? {
+        Storm::Passing(most) if rule.acts() && used >= *most => {
             let message = format!(
-                "many nodes of policy {} have {kind}: so few are healed at a time ({most} now), and twice as many when that \
+                "many nodes of policy {} have {}: so few are healed at a time ({most} now), and twice as many when that \
                  has helped (limits.storm)",
-                policy.name
+                policy.name, seen.fault.kind
             );
-            Err(Hold::new(HoldReason::Storm, &message))
+            Some(Hold::new(HoldReason::Storm, &message))
         }
-    }
+        _ => None,
+    })
 }
 
 /// Leaves those faults of whose kinds no further one may be dealt with now; or says why, when that leaves none.
@@ -178,18 +170,26 @@ fn within_kinds<'a>(
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Hold> {
-    let mut held = None;
-    ready.retain(|(seen, _)| match scope.and_then(|scope| scope.full(seen.fault.kind, facts.name, slots)) {
+    retain(ready, |seen, _| {
+        let (reason, message) = scope?.full(seen.fault.kind, facts.name, slots)?;
+        Some(Hold::new(reason, &message))
+    })
+}
+
+/// Leaves what nothing speaks against. Where that is nothing: what speaks against the first.
+fn retain<'a>(
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    against: impl Fn(&Seen<'a>, &Rule) -> Option<Hold>,
+) -> Result<(), Hold> {
+    let mut first = None;
+    ready.retain(|(seen, rule)| match against(seen, rule) {
         Some(why) => {
-            held.get_or_insert(why);
+            first.get_or_insert(why);
             false
         }
         None => true,
     });
-    match held.filter(|_| ready.is_empty()) {
-        None => Ok(()),
-        Some((reason, message)) => Err(Hold::new(reason, &message)),
-    }
+    first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
 /// A simulated episode takes a virtual slot for as long as its step would take.

@@ -71,7 +71,6 @@ pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, w
     );
     turn.episode.phase = Phase::Verifying;
     turn.episode.say(&message);
-    let (node, policy) = (turn.episode.node.clone(), turn.episode.policy.clone());
-    turn.held.push(Hold::new(HoldReason::NodeFlaps, &message).about(node, None, Some(&policy), wake));
+    turn.hold_node(Hold::new(HoldReason::NodeFlaps, &message), wake);
     true
 }

@@ -41,7 +41,7 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
     if !is_boot_id(shown) {
         return Err(unknown(format!("its Node shows {shown:?} where a boot id is expected")));
     }
-    let told = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.heartbeat.as_ref());
+    let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
     match told.map(|heartbeat| heartbeat.boot_id.as_str()) {
         Some(told) if told == shown => Ok(shown),
         Some(told) => Err(unknown(format!("its Node shows boot id {shown}, its probe tells {told:?}"))),
@@ -168,19 +168,22 @@ pub(super) fn is_under_way(episode: &Episode) -> bool {
     episode.current_step().is_some_and(is_it)
 }
 
+/// What the node has said last of this attempt.
+pub(super) fn said(record: &StepRecord) -> &str {
+    if record.message.is_empty() { "the node gave no answer" } else { &record.message }
+}
+
 /// Whether an answer says more than is known. What was told to reboot is told: an agent that has lost its memory meanwhile, and
 /// refuses the same order, does not take that back. Of any other step: yes.
 pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
-    use OutcomeReason as R;
-    let tells = |reason| matches!(reason, R::Acted | R::AlreadyMarked | R::AlreadyClaimed | R::AlreadyRebooted);
-    !step.action.boots() || tells(answer) || !step.reason.is_some_and(tells)
+    !step.action.boots() || answer.is_told() || !step.reason.is_some_and(OutcomeReason::is_told)
 }
 
 /// Notes what shows that the attempt was begun, or done: the order that stands in the node's object, and another boot id.
 pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
-    let ordered = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.order.as_ref());
+    let ordered = facts.own_report().and_then(|report| report.order.as_ref());
     let Some(step) = episode.current_step_mut().filter(|step| step.action.boots()) else { return };
     let is_begun = matches!(step.state, StepState::Reserved | StepState::Started);
     if step.state == StepState::Reserved && ordered.is_some_and(|order| order.operation_id == step.operation_id) {
@@ -197,8 +200,8 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
     }
 }
 
-/// Whether an order that stands is taken back although the new boot is still awaited: it was answered, the time in which it may be
-/// begun is over, or somebody has said no since. A probe that could not read it until then must not act on it later; one that has
+/// Whether an order that stands is taken back although the new boot is still awaited: the time in which it may be begun is over, or,
+/// where it is for a reboot and not for a mark, it was answered, or somebody has said no since. A probe that could not read it until then must not act on it later; one that has
 /// acted, and could not say so, is told of by its next boot id.
 pub(super) fn is_over(
     ctx: Ctx<'_>,
@@ -207,10 +210,16 @@ pub(super) fn is_over(
     step: &StepRecord,
     order: &Order,
 ) -> bool {
-    if step.action != ActionType::Reboot || step.operation_id != order.operation_id {
+    if step.operation_id != order.operation_id {
         return false;
     }
     let is_late = since(ctx.snapshot.now, step.reserved_at) > Duration::from_secs(order.ttl_seconds.into());
+    match step.action {
+        ActionType::Reboot => {}
+        // An order that was answered stands for as long as the mark.
+        ActionType::MarkForReboot => return step.reason.is_none() && is_late,
+        _ => return false,
+    }
     let named = ending::policy_of(ctx, episode).and_then(|policy| attempt::step_of(policy, episode, step));
     let is_agreed =
         named.is_some_and(|named| !named.needs_approval() || episode.approved(&step.operation_id).is_some());
@@ -233,12 +242,11 @@ pub(super) fn wait(
         wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), since(now, record.reserved_at));
         return wake.at(timeout.saturating_sub(age));
     }
-    let said = if record.message.is_empty() { "the node gave no answer" } else { &record.message };
-    let told = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.heartbeat.as_ref());
+    let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
     let told = told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
     // It is back, and its kubelet is not: that is another matter for whoever looks after it.
     let back = told.map_or_else(String::new, |told| format!("; its probe tells boot id {told:?}, its Node does not"));
-    let why = format!("node {} has not booted anew within {}s: {said}{back}", facts.name, timeout.as_secs());
+    let why = format!("node {} has not booted anew within {}s: {}{back}", facts.name, timeout.as_secs(), said(record));
     attempt::end(turn, StepState::TimedOut, &why, now);
 }
 

@@ -49,7 +49,7 @@ pub(super) fn move_on(
 /// The node's answer, from either lane: the best one counts.
 fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'a Outcome> {
     let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
-    let agent = facts.report.filter(|_| facts.owns_report()).and_then(|report| report.agent.as_ref());
+    let agent = facts.own_report().and_then(|report| report.agent.as_ref());
     let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
         (OutcomeState::Done, _) => 0,
         (OutcomeState::Running, _) => 1,

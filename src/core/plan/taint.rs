@@ -40,8 +40,7 @@ fn is_on(view: &NodeView, episode: &Episode) -> bool {
 pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be taken back anyway: by us, perhaps, and only the record of it is missing.
-    let is_wanted = episode.has_work() || episode.is_watched();
-    if !episode.undo.owes_taint() || is_on(view, episode) || !is_wanted {
+    if !episode.undo.owes_taint() || is_on(view, episode) || !episode.wants_its_marks() {
         return false;
     }
     let Some(acted_at) = episode.tainted_at() else { return false };
@@ -57,8 +56,7 @@ pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode
 pub(super) fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid) else { return true };
     let is_marked = view.tainted_by.as_ref().is_some_and(|mark| mark.episode == episode.name);
-    let is_wanted = episode.has_work() || episode.is_watched();
-    if !episode.undo.owes_taint() || is_wanted || is_marked || is_on(view, episode) {
+    if !episode.undo.owes_taint() || episode.wants_its_marks() || is_marked || is_on(view, episode) {
         return true;
     }
     let Some(acted_at) = episode.tainted_at() else { return true };

@@ -21,6 +21,13 @@ impl Turn {
         Self { episode, effect: None, held: Vec::new(), look: false }
     }
 
+    /// A no that is about the node as a whole.
+    pub fn hold_node(&mut self, hold: Hold, wake: &mut Wake) {
+        let (node, policy) = (self.episode.node.clone(), self.episode.policy.clone());
+        self.held.push(hold.about(node, None, Some(&policy), wake));
+    }
+
+    /// A no about one of its faults.
     pub fn hold(&mut self, fault_id: &str, hold: Hold, wake: &mut Wake) {
         self.look |= hold.reason == HoldReason::StaleEvidence;
         let (node, policy) = (self.episode.node.clone(), self.episode.policy.clone());

@@ -130,7 +130,7 @@ fn mark(order: &Order) -> Result<Task, Refusal> {
     if reboot::sentinel_name(&mark.path).is_none() {
         return Err(malformed("mark.path is not a file directly in /run with reboot in its name"));
     }
-    if !(1..=86_400).contains(&mark.stands_for_seconds) {
+    if !(1..=reboot::MARK_STANDS).contains(&mark.stands_for_seconds) {
         return Err(malformed("mark.standsForSeconds is not within 1 to 86400"));
     }
     Ok(Task::Mark { boot_id, process, mark })

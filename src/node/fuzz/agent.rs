@@ -8,7 +8,7 @@ use crate::api::duration::HumanDuration;
 use crate::core::diagnose::Findings;
 use crate::core::fault::MAX_FAULTS;
 use crate::core::order::{NodeAction, Order, is_service};
-use crate::core::reboot::{is_boot_id, sentinel_name};
+use crate::core::reboot::{MARK_STANDS, is_boot_id, sentinel_name};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
 use crate::core::{fault, tracker};
@@ -53,7 +53,7 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::Mark { boot_id, process, mark } => {
             assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
             assert!(sentinel_name(&mark.path).is_some_and(|name| !name.contains('/')), "{:?}", mark.path);
-            assert!((1..=86_400).contains(&mark.stands_for_seconds));
+            assert!((1..=MARK_STANDS).contains(&mark.stands_for_seconds));
         }
         Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
     }
