@@ -205,6 +205,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         boot_id: None,
         rung: 0,
         lane: Lane::Job,
+        lane_reason: String::new(),
         target: Target::default(),
         state: if acted { StepState::Verifying } else { StepState::Reserved },
         reason: None,

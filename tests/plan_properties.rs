@@ -40,6 +40,8 @@ mod properties;
 mod reboots;
 #[path = "plan/refusals.rs"]
 mod refusals;
+#[path = "plan/relapses.rs"]
+mod relapses;
 #[path = "plan/restarts.rs"]
 mod restarts;
 #[path = "plan/samples.rs"]

@@ -122,6 +122,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         mode: spec.mode,
         suspend: spec.suspend,
         pause_requests: spec.pause_requests.clone(),
+        is_broken: false,
         windows,
         rules,
         limits,

@@ -65,6 +65,9 @@ const SUSPECT_NODES: usize = 16;
 pub struct PolicyRow {
     /// The policy, or its errors.
     pub read: Result<Policy, Vec<String>>,
+    /// What it said before, where it has become unreadable under us: a slip of an editor must not end what runs, nor give its faults to
+    /// another policy.
+    pub kept: Option<Policy>,
     /// What the controller lacks to do what it asks for.
     pub lacks: Lacks,
     /// Generation of its spec.
@@ -76,6 +79,11 @@ pub struct PolicyRow {
 }
 
 impl PolicyRow {
+    /// The policy that decisions go by.
+    pub fn usable(&self) -> Option<&Policy> {
+        self.read.as_ref().ok().or(self.kept.as_ref())
+    }
+
     /// The policy, or everything that keeps it, or steps of it, from being used.
     pub fn valid(&self) -> Result<&Policy, &[String]> {
         match &self.read {
@@ -245,7 +253,7 @@ impl State {
 
     /// The templates that policies name.
     pub fn templates(&self) -> BTreeSet<TemplateRef> {
-        self.policies.values().filter_map(|row| row.read.as_ref().ok()).flat_map(templates).collect()
+        self.policies.values().filter_map(PolicyRow::usable).flat_map(templates).collect()
     }
 
     /// Takes over what is lacking to use a template; whether that is news.
@@ -260,7 +268,7 @@ impl State {
 
     /// Whether a policy drains nodes.
     pub fn drains(&self) -> bool {
-        self.policies.values().filter_map(|row| row.read.as_ref().ok()).any(drains)
+        self.policies.values().filter_map(PolicyRow::usable).any(drains)
     }
 
     /// Takes over whether the controller may evict pods; whether that is news.
@@ -279,14 +287,16 @@ impl State {
         self.rights.retain(|template, _| named.contains(template));
         for row in self.policies.values_mut() {
             let asked: BTreeSet<TemplateRef> =
-                row.read.as_ref().map(|policy| templates(policy).collect()).unwrap_or_default();
-            let evict = row.read.as_ref().is_ok_and(drains) && self.may_evict == Tri::False;
+                row.usable().map(|policy| templates(policy).collect()).unwrap_or_default();
+            let evict = row.usable().is_some_and(drains) && self.may_evict == Tri::False;
             let evict = evict.then(evictions::lacking);
             row.lacks =
                 asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
         }
         // A policy that lacks a right is not taken away: what it has begun, and its other steps, go on.
-        self.snapshot.policies = self.policies.values().filter_map(|row| row.read.as_ref().ok()).cloned().collect();
+        self.snapshot.policies = self.policies.values().filter_map(PolicyRow::usable).cloned().collect();
+        let unusable = self.policies.iter().filter(|(_, row)| row.usable().is_none());
+        self.snapshot.unusable_policies = unusable.map(|(name, _)| name.clone()).collect();
         let is_proven = |template: &TemplateRef| self.rights.get(template).is_some_and(Vec::is_empty);
         let is_known = |template: &&TemplateRef| self.rights.contains_key(*template);
         let unproven: BTreeSet<TemplateRef> = named.into_iter().filter(|template| !is_proven(template)).collect();

@@ -401,6 +401,7 @@ mod tests {
     fn an_invalid_policy_names_all_its_errors() {
         let row = PolicyRow {
             read: Err(vec!["first".into(), "second".into()]),
+            kept: None,
             lacks: Vec::new(),
             generation: 4,
             status: RemediationPolicyStatus::default(),

@@ -329,6 +329,9 @@ pub struct Policy {
     pub suspend: bool,
     /// Reasons to start nothing new; what runs is finished.
     pub pause_requests: Vec<String>,
+    /// Whether its object cannot be used as it stands, and this is what it said before. Until it is mended its faults are still its own
+    /// and what is open stays open, but no step is begun.
+    pub is_broken: bool,
     /// When steps may be taken.
     pub windows: Vec<Window>,
     /// What to do about what.

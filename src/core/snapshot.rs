@@ -44,6 +44,8 @@ pub struct NodeView {
     pub kubelet_version: Option<String>,
     /// The container runtime with its version, such as `containerd://1.7.24`.
     pub runtime_version: Option<String>,
+    /// The image of its operating system, such as `Ubuntu 24.04.2 LTS`.
+    pub os_image: Option<String>,
     /// Identity of the boot that the kubelet has told last.
     pub boot_id: Option<String>,
     /// `spec.unschedulable`.
@@ -283,6 +285,8 @@ pub struct Snapshot {
     pub reports: BTreeMap<String, ReportView>,
     /// All valid policies.
     pub policies: Vec<Policy>,
+    /// Names of those of which nothing is known but that they are there: they cannot be used, and were not read before they were so.
+    pub unusable_policies: BTreeSet<String>,
     /// All episodes, by name, the finished ones too.
     pub episodes: BTreeMap<String, Episode>,
     /// Starts by hand that have not begun, by name: they are no episodes yet, hold no slot and have no node.

@@ -206,6 +206,9 @@ fn episodes(out: &mut String, node: &str, snapshot: &Snapshot) {
                 "    {} {:?} by {:?}: {:?} {}",
                 step.reserved_at, step.action, step.lane, step.state, step.message
             );
+            if !step.lane_reason.is_empty() {
+                let _ = writeln!(out, "      lane {}", step.lane_reason);
+            }
         }
     }
 }

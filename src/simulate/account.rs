@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::timeline::Offset;
 use super::world::{World, WorldNode};
-use crate::core::episode::{Phase, StepRecord, StepState};
+use crate::core::episode::{Lane, Phase, StepRecord, StepState};
 use crate::core::plan::{HoldReason, Plan};
 use crate::core::policy::{ActionType, Mode};
 use crate::core::text::bounded;
@@ -148,7 +148,10 @@ impl Account {
                     let fault = episode.fault(&step.fault_id);
                     let about =
                         fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-                    let sentence = format!("{}, by {:?}{about}", step.phrase(), step.lane);
+                    // That a Job does it needs no reason.
+                    let why = if step.lane == Lane::Agent { &step.lane_reason } else { "" };
+                    let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
+                    let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.lane);
                     fresh.push((&episode.node, &episode.policy, taken(step.action), sentence));
                 }
                 if before != Some(&step.state) {

@@ -409,6 +409,7 @@ fn fresh(name: &str, like: &Nodes) -> WorldNode {
     node.view.labels.extend(like.labels.clone());
     node.view.kubelet_version.clone_from(&like.kubelet_version);
     node.view.runtime_version.clone_from(&like.runtime_version);
+    node.view.os_image.clone_from(&like.os_image);
     node
 }
 

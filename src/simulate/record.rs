@@ -91,6 +91,7 @@ fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
             labels,
             kubelet_version: view.kubelet_version.clone(),
             runtime_version: view.runtime_version.clone(),
+            os_image: view.os_image.clone(),
         }
     };
     snapshot.nodes.iter().map(node).collect()

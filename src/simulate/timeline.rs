@@ -90,6 +90,9 @@ pub struct Nodes {
     /// Container runtime with its version, as a Node tells it: `containerd://1.7.24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_version: Option<String>,
+    /// Image of the operating system, as a Node tells it: `Ubuntu 24.04.2 LTS`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_image: Option<String>,
 }
 
 /// Time since the beginning.

@@ -195,6 +195,7 @@ impl World {
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             policies: self.policies.clone(),
+            unusable_policies: BTreeSet::new(),
             episodes: self.episodes.clone(),
             wishes: self.wishes.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),

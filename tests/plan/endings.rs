@@ -202,3 +202,69 @@ fn an_episode_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_n
     let written = written.unwrap();
     assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
 }
+
+/// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
+#[test]
+fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut lower = world.policies[0].clone();
+    (lower.name, lower.priority) = ("lower".into(), -1);
+    world.policies.push(lower);
+    world.pass();
+    world.pass();
+    world.policies[0].is_broken = true;
+    for _ in 0..100 {
+        let plan = world.pass();
+        world.tick(secs(10));
+        assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    }
+    let episode = world.only_episode();
+    assert!(episode.is_open() && episode.policy == "p", "{}", episode.message);
+    assert_eq!(episode.steps.len(), 2, "the step under way came to its end, and none after it: {:?}", episode.steps);
+    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    // A second node: its fault is still this policy's, which begins nothing.
+    world.nodes.insert("n2".into(), nrh::simulate::world::WorldNode::new("n2"));
+    world.infect("n2", hung("log"), Cure::Cont);
+    assert_eq!(acts(&world.pass()), []);
+    world.policies[0].is_broken = false;
+    world.run(secs(600));
+    let of = |node: &str| world.episodes.values().find(|episode| episode.node == node).map(|episode| episode.phase);
+    assert_eq!((of("n1"), of("n2")), (Some(Phase::Failed), Some(Phase::Succeeded)));
+}
+
+/// A new leader that cannot read the policy does not know what it says: the same, but for what the policy would own.
+#[test]
+fn a_policy_that_a_new_leader_cannot_use_ends_nothing_either() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    world.pass();
+    world.pass();
+    let mut snapshot = world.snapshot();
+    snapshot.policies.clear();
+    snapshot.unusable_policies.insert("p".into());
+    let held = plan(&snapshot, &world.settings);
+    assert_eq!(held.effects, []);
+    assert_eq!(reasons(&held), [HoldReason::Paused]);
+    snapshot.unusable_policies.clear();
+    let ended = plan(&snapshot, &world.settings);
+    assert!(
+        ended.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(e) if e.phase == Phase::Cancelled))
+    );
+}
+
+/// What joins an open episode is new as well.
+#[test]
+fn nothing_joins_an_open_episode_of_a_paused_policy() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
+    world.pass();
+    world.policies[0].pause_requests.push("roll-out".into());
+    world.infect("n1", hung("other"), Cure::Cont);
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(world.only_episode().faults.len(), 1);
+    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    world.policies[0].pause_requests.clear();
+    world.pass();
+    assert_eq!(world.only_episode().faults.len(), 2);
+}

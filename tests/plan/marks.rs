@@ -106,7 +106,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
             },
             "does not name this step",
         ),
-        ("the policy is gone", |w| w.policies.clear(), "is gone or not valid any more"),
+        ("the policy is gone", |w| w.policies.clear(), "policy p is gone"),
         ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node was booted anew"),
     ];
     for (name, no, said) in cases {

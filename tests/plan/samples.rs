@@ -241,6 +241,7 @@ pub fn policy(name: &str, rules: &[Rule]) -> Policy {
         mode: Mode::Enforce,
         suspend: false,
         pause_requests: Vec::new(),
+        is_broken: false,
         windows: Vec::new(),
         rules: rules.to_vec(),
         limits: Limits {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use nrh::core::episode::Phase;
 use nrh::core::fault::{Fault, FaultType};
 use nrh::core::plan::{HoldReason, Plan};
-use nrh::core::policy::{Amount, Mode, StormLimit};
+use nrh::core::policy::{Amount, ApprovalMode, Mode, Step, StormLimit};
+use nrh::core::snapshot::NodeView;
 
 use proptest::prelude::*;
 
-use crate::samples::{cont, fault, hung, notify, policy, rule};
+use crate::samples::{cont, fault, hung, notify, plugin, policy, rule};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 fn names(count: usize) -> Vec<String> {
@@ -188,6 +189,80 @@ fn a_kubelet_version_that_the_sick_have_in_common_is_named() {
     world.nodes.values_mut().for_each(|node| node.view.kubelet_version = Some("v1.36.2".to_owned()));
     let (_, told) = blocked(&world.pass());
     assert!(!told.contains("v1.36.2"), "what all have says nothing: {told}");
+}
+
+/// Gives the first nodes something that the others have not.
+fn mark_out(world: &mut World, first: usize, mark: fn(&mut NodeView, bool)) {
+    for (place, node) in world.nodes.values_mut().enumerate() {
+        mark(&mut node.view, place < first);
+    }
+}
+
+/// Few nodes are a storm, too, where they have in common what most have not: that is the likely cause.
+#[test]
+fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
+    type Mark = (&'static str, fn(&mut NodeView, bool));
+    let marks: [Mark; 4] = [
+        ("kubelet new", |view, is| view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned())),
+        ("runtime new", |view, is| view.runtime_version = Some(if is { "new" } else { "old" }.to_owned())),
+        ("image new", |view, is| view.os_image = Some(if is { "new" } else { "old" }.to_owned())),
+        ("pool new", |view, is| {
+            let pool = if is { "new" } else { "old" }.to_owned();
+            view.labels.insert("karpenter.sh/nodepool".to_owned(), pool);
+        }),
+    ];
+    for (what, mark) in marks {
+        let mut world = fleet(40);
+        mark_out(&mut world, 8, mark);
+        infect(&mut world, 0..5, Cure::Cont, hung);
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{what}: {:?}", acts(&plan));
+        let (reason, told) = blocked(&plan);
+        assert_eq!(reason, HoldReason::Storm);
+        assert!(told.ends_with(&format!("; 5 of the 5 have {what}, which 8 of all nodes have")), "{told}");
+        // No more come: it is healed one at a time, as after any storm.
+        pass(&mut world, secs(600));
+        assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1, "{what}");
+    }
+}
+
+#[test]
+fn a_few_sick_nodes_like_all_others_are_no_storm() {
+    // Fewer than five, in common with most, in common with too few of the sick, or nobody wants storms.
+    let few = |sick: usize, marked: usize, nodes: Option<u32>| {
+        let mut world = fleet(40);
+        if let Some(nodes) = nodes {
+            world.policies[0].limits.storm.nodes = Amount::Count(nodes);
+        }
+        mark_out(&mut world, marked, |view, is| {
+            view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned());
+        });
+        infect(&mut world, 0..sick, Cure::Cont, hung);
+        acts(&world.pass()).len()
+    };
+    assert_eq!(few(4, 8, None), 4);
+    assert_eq!(few(5, 21, None), 5);
+    assert_eq!(few(5, 4, None), 5);
+    assert_eq!(few(5, 8, Some(100_000)), 5);
+    assert_eq!(few(5, 8, None), 0);
+}
+
+/// An episode of another kind, however long it waits, is none of those that are healed after a storm.
+#[test]
+fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
+    let mut world = fleet(40);
+    world.policies[0].rules.push(rule(
+        "ask",
+        &[FaultType::NetworkPluginHung],
+        &[Step { approval: ApprovalMode::Manual, ..cont() }],
+    ));
+    world.infect("n39", plugin(), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    infect(&mut world, 0..12, Cure::Cont, hung);
+    pass(&mut world, secs(600));
+    let begun = world.episodes.values().filter(|episode| episode.phase != Phase::AwaitingApproval);
+    assert_eq!(begun.count(), 1, "{:?}", world.episodes);
 }
 
 proptest! {

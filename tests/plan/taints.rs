@@ -124,7 +124,7 @@ fn it_comes_off_however_the_episode_ends() {
             Phase::Cancelled,
             "the episode was deleted",
         ),
-        ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone or not valid any more"),
+        ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone"),
         ("policy suspended", |w| w.policies[0].suspend = true, Phase::Cancelled, "policy p is suspended"),
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, Phase::Cancelled, "policy p is a dry run now"),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), Phase::Cancelled, "has no rule r any more"),

@@ -16,6 +16,7 @@ use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
 use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::node_conditions;
 use crate::core::kubelet::unfinished;
+use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::{NodeView, ReportView};
 
 /// Whether the decider has to look again.
@@ -197,6 +198,18 @@ impl Folds for DeserializeGuard<NodeRuntimeHealth> {
     }
 }
 
+/// What a policy that cannot be used any more has said before. That it is to do nothing counts at once, wherever that can be read.
+fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) -> Option<Policy> {
+    let last = row.filter(|row| row.uid == uid)?.usable()?;
+    let spec = object.map(|object| &object.spec);
+    Some(Policy {
+        is_broken: true,
+        suspend: last.suspend || spec.is_some_and(|spec| spec.suspend),
+        mode: spec.map_or(last.mode, |spec| if spec.mode == Mode::Enforce { last.mode } else { spec.mode }),
+        ..last.clone()
+    })
+}
+
 impl Folds for DeserializeGuard<RemediationPolicy> {
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.policies
@@ -212,9 +225,11 @@ impl Folds for DeserializeGuard<RemediationPolicy> {
                 (Err(vec![crate::core::text::bounded(&bad.error, 512)]), old)
             }
         };
-        let old = state.policies.insert(key.to_owned(), PolicyRow { read, lacks: Vec::new(), generation, status, uid });
-        let new = state.policies.get(key).map(|row| &row.read);
-        let matters = old.as_ref().map(|row| &row.read) != new;
+        let kept = read.is_err().then(|| kept(state.policies.get(key), self.0.as_ref().ok(), &uid)).flatten();
+        let row = PolicyRow { read, kept, lacks: Vec::new(), generation, status, uid };
+        let old = state.policies.insert(key.to_owned(), row);
+        let new = state.policies.get(key).map(|row| (&row.read, &row.kept));
+        let matters = old.as_ref().map(|row| (&row.read, &row.kept)) != new;
         if matters {
             state.list_policies(now);
         } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {

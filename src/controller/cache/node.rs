@@ -53,6 +53,7 @@ pub fn view(node: &Node) -> NodeView {
         status_at: of_kubelet.map(|time| time.0).max(),
         kubelet_version: info.and_then(|info| version(&info.kubelet_version, 64)),
         runtime_version: info.and_then(|info| version(&info.container_runtime_version, 96)),
+        os_image: info.and_then(|info| version(&info.os_image, 96)),
         boot_id: info.map(|info| info.boot_id.clone()).filter(|id| is_boot_id(id)),
         unschedulable: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
         cordoned_by: cordoned_by(node),

@@ -98,6 +98,10 @@ pub struct StepRecord {
     pub rung: u32,
     /// Where it is carried out: Api (by the controller), Job (on the node) or Agent (by the node's probe).
     pub lane: Lane,
+    /// By what evidence that was chosen, and whether it was changed since, where there is a choice.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 256))]
+    pub lane_reason: String,
     /// What it touches.
     #[serde(default)]
     pub target: Target,

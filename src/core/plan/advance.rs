@@ -4,11 +4,11 @@
 use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
-use super::scope::Scope;
+use super::scope::{self, Scope};
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, quiet, readiness,
-    reboot, refused, steps, taint,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, lanes, quiet,
+    readiness, reboot, refused, steps, taint,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
@@ -32,7 +32,15 @@ pub(super) fn take(
             (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
             (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
             (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
-            (None, _, _) => {}
+            (None, _, Some(_)) => {}
+            (None, _, None) => {
+                mark_healed(ctx, facts, &mut turn.episode);
+                let why = format!(
+                    "policy {} is not valid (its condition Valid says why): what it has begun stays as it is",
+                    episode.policy
+                );
+                hold_open(&mut turn, &why, wake);
+            }
         }
     }
     if quiet::is_awaited(ctx, facts, &mut turn, wake) {
@@ -79,7 +87,10 @@ fn go_on(
             wake.at(ctx.settings.retry);
         }
         if turn.effect.is_none() {
-            next_step(ctx, facts, policy, turn, payment, wake);
+            match scope::broken(policy) {
+                Some(why) => hold_open(turn, &why, wake),
+                None => next_step(ctx, facts, policy, turn, payment, wake),
+            }
         }
     } else {
         let held = turn.held.len();
@@ -146,7 +157,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
             continue;
         }
-        match readiness::judge(ctx, facts, policy, seen) {
+        match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(scope, rule)) {
             Err(hold) => turn.hold(id, hold, wake),
             // A node that boots shows much that goes by itself.
             Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
@@ -177,6 +188,12 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
     }
 }
 
+/// What joins an open episode is as new as what would open one: where nothing new may be begun, it waits.
+fn not_blocked<'p>(scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Hold> {
+    let blocked = scope.and_then(Scope::blocked);
+    blocked.map_or(Ok(rule), |(reason, message)| Err(Hold::new(reason, &message)))
+}
+
 /// Why a fault of a kind with a limit of its own does not join the episode now, if so: enough others are dealt with, or its kind is
 /// not noted in the stored slot yet, by which the next leader counts.
 fn limited(
@@ -197,6 +214,14 @@ fn limited(
     let message =
         format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
     Some(Hold::new(HoldReason::FaultLimit, &message).until(ctx.settings.retry))
+}
+
+/// Nothing is begun for any of its faults, for this reason.
+fn hold_open(turn: &mut Turn, why: &str, wake: &mut Wake) {
+    let open = turn.episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+    for id in open.map(|fault| fault.id.clone()).collect::<Vec<_>>() {
+        turn.hold(&id, Hold::new(HoldReason::Paused, why), wake);
+    }
 }
 
 fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
@@ -439,6 +464,7 @@ fn reserve(
     wake: &mut Wake,
 ) {
     let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
+    lanes::note(facts, &mut record);
     record.target = seen.fault.target.clone();
     let policy = ending::policy_of(ctx, &turn.episode);
     let agreed = policy.and_then(|policy| turn.episode.wished_by(standing, record.action, policy));
@@ -475,7 +501,8 @@ fn give_way(
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    let waiting = turn.episode.current_step().filter(|_| turn.episode.unanswered().is_some());
+    let may = turn.episode.unanswered().is_some() && !policy.is_broken;
+    let waiting = turn.episode.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
     let mut other = Turn::new(turn.episode.clone());
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);

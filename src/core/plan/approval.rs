@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Seen};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt};
+use super::{Ctx, Hold, HoldReason, Wake, attempt, lanes};
 use crate::core::episode::{EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::policy::{Policy, Step};
 
@@ -102,6 +102,7 @@ pub(super) fn wait(
             (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
             // What could start pods when it was asked need not be able to now.
             current.lane = lane;
+            lanes::note(facts, current);
             let record = current.clone();
             turn.effect = attempt::act(ctx, facts, &turn.episode, &record, fault, step);
             wake.at(ctx.settings.retry);

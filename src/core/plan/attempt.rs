@@ -24,6 +24,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         boot_id: reboot::boot(ctx, episode, &step.action),
         rung: standing.rung,
         lane,
+        lane_reason: String::new(),
         target: crate::core::fault::Target::default(),
         state: StepState::Reserved,
         reason: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{PlanSettings, Wake, conditions};
+use super::{PlanSettings, Wake, conditions, relapse};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::core::flap::{FlapView, QUIET};
@@ -72,6 +72,8 @@ pub(super) struct NodeFacts<'a> {
     pub open: Vec<&'a Episode>,
     /// Finished episodes, oldest first.
     pub finished: Vec<&'a Episode>,
+    /// Of those, what ended on this very node within the memory of failures.
+    pub recent: Vec<&'a Episode>,
 }
 
 /// Whether a fault of an episode is gone.
@@ -263,7 +265,10 @@ pub(super) fn gather<'a>(
             pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
             let mut here = episodes.remove(name).unwrap_or_default();
             here.sort_by(|a, b| a.opened_at.cmp(&b.opened_at).then_with(|| a.name.cmp(&b.name)));
-            let (open, finished) = here.into_iter().partition(|episode| episode.is_open());
+            let (open, finished): (Vec<&Episode>, Vec<&Episode>) =
+                here.into_iter().partition(|episode| episode.is_open());
+            let uid = view.map(|view| view.uid.as_str());
+            let recent = relapse::recent(&finished, uid, snapshot.now, settings.failed_memory);
             let probe = Probe::of(view, report);
             let mut facts = NodeFacts {
                 name,
@@ -286,6 +291,7 @@ pub(super) fn gather<'a>(
                 }),
                 open,
                 finished,
+                recent,
             };
             facts.seen = seen(&facts, snapshot.now, settings);
             plan_wake(&facts, settings, wake);

@@ -25,6 +25,8 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
         by_policy.entry((&episode.policy, never_began(episode))).or_default().push(episode);
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
+    // What a policy wants kept that cannot be read is not known.
+    by_policy.retain(|(policy, _), _| !ctx.snapshot.unusable_policies.contains(*policy));
     for ((policy, never_began), mut finished) in by_policy {
         let known = ctx.policies.get(policy);
         let mut history = known.map_or(ctx.settings.history, |policy| policy.history);

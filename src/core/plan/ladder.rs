@@ -6,17 +6,16 @@ use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{
-    Ctx, Hold, HoldReason, Operation, drain, hand_off, mark, protect, readiness, reboot, refused, restart, taint,
+    Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, mark, protect, readiness, reboot, refused, relapse,
+    restart, taint,
 };
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
 use crate::core::hand_off as remediator;
-use crate::core::kubelet;
 use crate::core::narrow::Meant;
 use crate::core::order::{NodeAction, Order, Restart, Signal};
 use crate::core::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
 use crate::core::reboot as of_reboot;
-use crate::core::snapshot::Tri;
 use crate::core::window;
 
 /// How often a step is tried again for nothing when only its target had changed.
@@ -95,6 +94,36 @@ pub(super) fn climb<'r>(
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
+    // Who starts a step by hand knows what has been done.
+    let by_hand = episode.is_some_and(|episode| episode.wish.is_some());
+    let relapse = if by_hand { Relapse::Ignored } else { Relapse::Counts };
+    climb_after(relapse, standing, rule, episode, facts, fault, notes)
+}
+
+/// Whether what has healed a fault that came back is an attempt that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relapse {
+    Counts,
+    Ignored,
+}
+
+/// The same, by what counts of the fault's past.
+pub(super) fn climb_after<'r>(
+    relapse: Relapse,
+    standing: &mut EpisodeFault,
+    rule: &'r Rule,
+    episode: Option<&Episode>,
+    facts: &NodeFacts<'_>,
+    fault: Option<&Fault>,
+    notes: &mut Vec<String>,
+) -> Option<&'r Step> {
+    let spent = |standing: &EpisodeFault, step: &Step| match relapse {
+        Relapse::Counts => {
+            let fault = fault?;
+            relapse::is_spent(facts, standing, rule, step, |action| applies(action, fault, facts).is_ok())
+        }
+        Relapse::Ignored => None,
+    };
     loop {
         let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
         if is_used_up(standing, step, episode) {
@@ -114,6 +143,11 @@ pub(super) fn climb<'r>(
             }
             continue;
         }
+        if let Some(why) = spent(standing, step) {
+            notes.push(left_out(standing, rule, step, &why));
+            standing.rung += 1;
+            continue;
+        }
         let useful = fault.map_or(Ok(()), |fault| {
             applies(&step.action, fault, facts)?;
             restart::has_waited(&step.action, fault, facts, rule)?;
@@ -124,17 +158,17 @@ pub(super) fn climb<'r>(
         match useful {
             Ok(()) => return Some(step),
             Err(why) => {
-                let number = standing.rung + 1;
-                notes.push(format!(
-                    "step {number} {} of rule {} left out for {}: {why}",
-                    step.action.kind().as_str(),
-                    rule.name,
-                    standing.kind
-                ));
+                notes.push(left_out(standing, rule, step, why));
                 standing.rung += 1;
             }
         }
     }
+}
+
+/// That the step of this rung is not for the fault.
+fn left_out(standing: &EpisodeFault, rule: &Rule, step: &Step, why: &str) -> String {
+    let (number, action) = (standing.rung + 1, step.action.kind().as_str());
+    format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, standing.kind)
 }
 
 fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
@@ -243,11 +277,11 @@ pub(super) fn may_take(
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
             protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
-            Ok(lane(facts))
+            Ok(lanes::choose(facts).0)
         }
         Action::CleanupOrphans => {
             named_target(facts, &seen.fault)?;
-            Ok(lane(facts))
+            Ok(lanes::choose(facts).0)
         }
         // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
         // runtime takes down with it.
@@ -370,17 +404,6 @@ fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
         F::RuntimeUnreachable | F::RuntimeListHung | F::KubeletDown => Ok(()),
         _ => named_target(facts, fault),
     }
-}
-
-/// A Job where the kubelet can start one, else the probe itself. While its start is blocked it starts none, although the
-/// node may be Ready: already a kubelet that has written nothing since it began, for however short a time, is no good
-/// choice. Nor is one whose runtime does not answer.
-fn lane(facts: &NodeFacts<'_>) -> Lane {
-    let Some((view, report)) = facts.view.zip(facts.report) else { return Lane::Agent };
-    let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == Tri::True);
-    let unfinished = kubelet::unfinished(view, &report.kubelet).is_some();
-    let has_runtime = facts.seen.iter().all(|seen| seen.fault.kind != FaultType::RuntimeUnreachable);
-    if works && view.ready == Tri::True && !unfinished && has_runtime { Lane::Job } else { Lane::Agent }
 }
 
 /// Whether the step has to wait after its last attempt.

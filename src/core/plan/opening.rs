@@ -9,7 +9,7 @@ use super::scope::Scope;
 use super::storm::Storm;
 use super::turn::Turn;
 use super::{Ctx, Held, Hold, HoldReason, Wake, advance, readiness};
-use crate::core::budget::{Bounds, Slots};
+use crate::core::budget::{Bounds, Kinds, Slots};
 use crate::core::episode::{Episode, HealState, MAX_EPISODE_FAULTS, Phase, StepState, Undo, episode_name, since};
 use crate::core::fault::{FaultState, Severity};
 use crate::core::policy::{Mode, Policy, Rule};
@@ -144,14 +144,16 @@ fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) 
 
 /// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.
 fn passing<'a>(
+    facts: &NodeFacts<'_>,
     policy: &Policy,
     ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Hold> {
-    let used = slots.in_flight(&policy.name, policy.mode);
+    // Episodes of other kinds prove nothing about this one, however long they wait.
+    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), facts.name);
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)? {
-        Storm::Passing(most) if rule.acts() && used >= *most => {
+        Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= *most => {
             let message = format!(
                 "many nodes of policy {} have {}: so few are healed at a time ({most} now), and twice as many when that \
                  has helped (limits.storm)",
@@ -237,7 +239,7 @@ fn begin<'a>(
     let (facts, policy) = (candidate.facts, candidate.policy);
     let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
-    passing(policy, &mut ready, scope, slots)?;
+    passing(facts, policy, &mut ready, scope, slots)?;
     within_kinds(facts, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
         ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());

@@ -3,7 +3,7 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::Look;
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder};
+use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
 use crate::core::narrow::{Lack, why_none};
@@ -64,6 +64,9 @@ pub(super) fn judge<'p>(
     }
     if policy.suspend {
         return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
+    }
+    if let Some(why) = scope::broken(policy) {
+        return Err(Hold::new(HoldReason::Paused, &why));
     }
     let rule = match facts.rule_of(policy, fault) {
         Found::Rule(rule) => rule,

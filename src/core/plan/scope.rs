@@ -97,6 +97,9 @@ impl<'a> Scope<'a> {
         if self.policy.suspend {
             return Some((HoldReason::Suspended, format!("policy {name} is suspended")));
         }
+        if let Some(why) = broken(self.policy) {
+            return Some((HoldReason::Paused, why));
+        }
         if let Some(request) = self.policy.pause_requests.iter().min() {
             return Some((HoldReason::Paused, format!("policy {name} is paused: {request}")));
         }
@@ -193,6 +196,17 @@ impl<'a> Scope<'a> {
             overlaps: self.overlaps.iter().map(|name| (*name).to_owned()).collect(),
         }
     }
+}
+
+/// That a policy cannot be used as it stands, and is only kept in mind.
+pub(super) fn broken(policy: &Policy) -> Option<String> {
+    let name = &policy.name;
+    policy.is_broken.then(|| {
+        format!(
+            "policy {name} is not valid since it was changed (its condition Valid says why): what it has begun stays as it is, and \
+             nothing new starts, until it is mended"
+        )
+    })
 }
 
 /// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that

@@ -3,7 +3,7 @@
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, drain, hand_off, mark, reboot};
+use super::{Ctx, Wake, approval, attempt, drain, hand_off, lanes, mark, reboot};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
@@ -189,7 +189,7 @@ fn switch_lane(
     wake: &mut Wake,
 ) {
     let Some(current) = turn.episode.current_step_mut() else { return };
-    current.lane = Lane::Agent;
+    lanes::note_switch(current, ctx.settings.job_start);
     // That it was begun once stays in the record: the Job may still be on its way.
     current.state = StepState::Reserved;
     current.message =

@@ -1,5 +1,7 @@
 //! Many nodes with the same new fault at once: one cause, or one detector that errs, is more likely than many sick nodes.
 //! Nothing is begun for it until no more come; then one is healed, and when that has helped two, four, and so on.
+//!
+//! Fewer are enough where they have something in common that most nodes have not ([`shared`]): then that is the likely cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,6 +14,10 @@ use crate::core::fault::{Fault, FaultState, FaultType};
 use crate::core::policy::{Policy, Rule};
 use crate::core::snapshot::NodeView;
 
+mod shared;
+
+use shared::shared;
+
 /// Fewer nodes than this are no storm, whatever their share.
 pub(super) const LEAST: u32 = 5;
 /// How long what has helped, or has not, counts for how many may be healed at a time.
@@ -23,19 +29,25 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 struct Spread<'a> {
     /// Nodes on which it is confirmed.
-    sick: u32,
-    /// Of those, nodes on which it is new.
-    fresh: u32,
-    /// Nodes on which it began as lately and does not show any more.
+    sick: Vec<&'a NodeView>,
+    /// Nodes on which it is new, also those on which it does not show any more.
+    fresh: Vec<&'a NodeView>,
+    /// How many of the latter.
     gone: u32,
-    /// Of the sick ones, how many have which kubelet.
-    versions: BTreeMap<&'a str, u32>,
 }
 
 impl Spread<'_> {
-    const fn all_fresh(&self) -> u32 {
-        self.fresh.saturating_add(self.gone)
+    fn sick(&self) -> u32 {
+        count(&self.sick)
     }
+
+    fn fresh(&self) -> u32 {
+        count(&self.fresh)
+    }
+}
+
+fn count(nodes: &[&NodeView]) -> u32 {
+    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
 }
 
 /// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
@@ -50,9 +62,8 @@ fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<Fa
 #[derive(Clone, Debug, Default)]
 pub(super) struct Weather<'a> {
     spreads: BTreeMap<FaultType, Spread<'a>>,
-    /// Selected nodes, and how many of them have which kubelet.
-    selected: u32,
-    versions: BTreeMap<&'a str, u32>,
+    /// The selected nodes.
+    selected: Vec<&'a NodeView>,
 }
 
 /// How one kind of fault stands with a policy.
@@ -67,11 +78,7 @@ pub(super) enum Storm {
 impl<'a> Weather<'a> {
     /// Counts one selected node.
     pub fn count(&mut self, policy: &Policy, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
-        self.selected += 1;
-        let version = view.kubelet_version.as_deref();
-        if let Some(version) = version {
-            *self.versions.entry(version).or_default() += 1;
-        }
+        self.selected.push(view);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // People are told at any time: no storm holds a rule that does nothing else.
         let is_matched = |fault: &Fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| rule.acts());
@@ -82,23 +89,32 @@ impl<'a> Weather<'a> {
         }
         // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
         for kind in lately(policy, facts, now) {
-            match met.get_mut(&kind) {
-                Some(is_fresh) => *is_fresh = true,
-                None => self.spreads.entry(kind).or_default().gone += 1,
+            if let Some(is_fresh) = met.get_mut(&kind) {
+                *is_fresh = true;
+                continue;
             }
+            let spread = self.spreads.entry(kind).or_default();
+            spread.gone += 1;
+            spread.fresh.push(view);
         }
         for (kind, is_fresh) in met {
             let spread = self.spreads.entry(kind).or_default();
-            spread.sick += 1;
-            spread.fresh += u32::from(is_fresh);
-            if let Some(version) = version {
-                *spread.versions.entry(version).or_default() += 1;
+            spread.sick.push(view);
+            if is_fresh {
+                spread.fresh.push(view);
             }
         }
     }
 
     fn from(&self, policy: &Policy) -> u32 {
-        policy.limits.storm.nodes.of(self.selected).max(LEAST)
+        policy.limits.storm.nodes.of(count(&self.selected)).max(LEAST)
+    }
+
+    /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
+    /// one, nobody wants any.
+    fn are_many(&self, nodes: &[&NodeView], from: u32) -> bool {
+        let is_possible = from <= count(&self.selected);
+        count(nodes) >= from || (is_possible && count(nodes) >= LEAST && shared(nodes, &self.selected).is_some())
     }
 
     /// The kinds of fault that many of the nodes have.
@@ -110,11 +126,11 @@ impl<'a> Weather<'a> {
     ) -> BTreeMap<FaultType, Storm> {
         let from = self.from(policy);
         let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
-            if spread.all_fresh() >= from {
+            if self.are_many(&spread.fresh, from) {
                 return Some((*kind, Storm::Rising));
             }
             let most = || at_a_time(helped(policy, *kind, episodes, now));
-            (spread.sick >= from).then(|| (*kind, Storm::Passing(most())))
+            self.are_many(&spread.sick, from).then(|| (*kind, Storm::Passing(most())))
         };
         self.spreads.iter().filter_map(stand).collect()
     }
@@ -122,39 +138,27 @@ impl<'a> Weather<'a> {
     /// What is told of the policy: the widest storm, with what speaks for one cause.
     pub fn told(&self, policy: &Policy) -> Option<String> {
         let from = self.from(policy);
-        let is_one = |spread: &Spread<'_>| spread.sick.max(spread.all_fresh()) >= from;
+        let is_one = |spread: &Spread<'_>| self.are_many(&spread.fresh, from) || self.are_many(&spread.sick, from);
         let all = self.spreads.iter().filter(|(_, spread)| is_one(spread));
-        let (kind, spread) = all.max_by_key(|(kind, s)| (s.all_fresh(), s.sick, **kind))?;
+        let (kind, spread) = all.max_by_key(|(kind, s)| (s.fresh(), s.sick(), **kind))?;
         let within = policy.limits.storm.within.as_secs() / 60;
-        let what = if spread.all_fresh() >= from {
+        let (rises, selected) = (self.are_many(&spread.fresh, from), self.selected.len());
+        let what = if rises {
             let gone = match spread.gone {
                 0 => String::new(),
                 gone => format!(" ({gone} of them no more)"),
             };
             format!(
-                "{} of {} nodes have a new {kind} within {within} min{gone}, a storm begins with {from}: nothing is begun \
-                 for it until no more come",
-                spread.all_fresh(),
-                self.selected
+                "{} of {selected} nodes have a new {kind} within {within} min{gone}, a storm begins with {from}, or with {LEAST} that \
+                 have something in common: nothing is begun for it until no more come",
+                spread.fresh()
             )
         } else {
-            format!(
-                "{} of {} nodes have {kind}: few at a time are healed, as long as it helps",
-                spread.sick, self.selected
-            )
+            format!("{} of {selected} nodes have {kind}: few at a time are healed, as long as it helps", spread.sick())
         };
-        Some(what + &self.one_version(spread))
-    }
-
-    /// That nearly all of the sick have a kubelet that most nodes have not.
-    fn one_version(&self, spread: &Spread<'_>) -> String {
-        let most = spread.versions.iter().max_by_key(|(version, count)| (**count, **version));
-        let Some((version, sick)) = most else { return String::new() };
-        let all = self.versions.get(version).copied().unwrap_or_default();
-        if sick.saturating_mul(10) < spread.sick.saturating_mul(9) || all.saturating_mul(2) > self.selected {
-            return String::new();
-        }
-        format!("; {sick} of the {} have kubelet {version}, which {all} of all nodes have", spread.sick)
+        let of = if rises { &spread.fresh } else { &spread.sick };
+        let common = shared(of, &self.selected).map_or_else(String::new, |common| format!("; {common}"));
+        Some(what + &common)
     }
 }
 

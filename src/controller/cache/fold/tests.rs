@@ -207,3 +207,37 @@ fn nothing_is_kept_of_a_node_that_is_gone_whatever_its_probe_still_says() {
     NodeRuntimeHealth::forget("w1", &mut state);
     assert!(!format!("{:?}", state.flaps).contains("w1"));
 }
+
+/// A policy of one object's history: its spec at that version.
+fn policy_of(version: u64, uid: &str, spec: &Value) -> DeserializeGuard<RemediationPolicy> {
+    let object = serde_json::from_value(json!({
+        "apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+        "metadata": {"name": "p", "uid": uid, "resourceVersion": version.to_string(), "generation": version},
+        "spec": spec}));
+    DeserializeGuard(Ok(object.unwrap()))
+}
+
+#[test]
+fn what_a_policy_has_said_is_kept_when_it_becomes_unusable() {
+    let (mut state, now) = (state(), Instant::now());
+    let rules = json!([{"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [{"action": "Notify"}]}]);
+    let broken = json!({"rules": rules, "priority": 7, "windows": [
+        {"type": "Allow", "schedule": "61 22 * * *", "duration": "1h", "timeZone": "UTC"}]});
+    policy_of(1, "u1", &json!({"rules": rules, "priority": 3})).fold(&mut state, now);
+    assert_eq!(policy_of(2, "u1", &broken).fold(&mut state, now), News::Matters);
+    let [kept] = state.snapshot.policies.as_slice() else { panic!("{:?}", state.snapshot.policies) };
+    assert!(kept.is_broken && kept.priority == 3, "{kept:?}");
+    assert!(state.policies["p"].valid().is_err() && state.snapshot.unusable_policies.is_empty());
+    // Once more, and with a person's stop in it, which counts.
+    let mut stopped = broken.clone();
+    stopped["suspend"] = json!(true);
+    policy_of(3, "u1", &stopped).fold(&mut state, now);
+    assert!(state.snapshot.policies[0].suspend && state.snapshot.policies[0].is_broken);
+    policy_of(4, "u1", &json!({"rules": rules, "priority": 5})).fold(&mut state, now);
+    let mended = &state.snapshot.policies[0];
+    assert!(!mended.is_broken && !mended.suspend && mended.priority == 5);
+    // Another object of that name has said nothing yet.
+    policy_of(5, "u2", &broken).fold(&mut state, now);
+    assert!(state.snapshot.policies.is_empty());
+    assert!(state.snapshot.unusable_policies.contains("p"));
+}
