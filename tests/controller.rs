@@ -22,6 +22,8 @@ mod reboots;
 mod requests;
 #[path = "controller/taints.rs"]
 mod taints;
+#[path = "controller/unreadable.rs"]
+mod unreadable;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

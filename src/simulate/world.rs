@@ -196,6 +196,7 @@ impl World {
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             policies: self.policies.clone(),
             episodes: self.episodes.clone(),
+            unreadable: BTreeMap::new(),
             wishes: self.wishes.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
             flaps: flaps.told(self.elapsed(), self.now),
