@@ -241,6 +241,8 @@ pub struct JobView {
     pub operation_id: String,
     /// Whether its pod has started.
     pub started: bool,
+    /// Why the kubelet has refused its pod, of which no container was ever started, if it has.
+    pub rejected: Option<String>,
     /// Whether it is at an end.
     pub finished: bool,
     /// The termination message of its pod, read as an outcome.

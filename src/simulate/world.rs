@@ -419,7 +419,8 @@ impl World {
                 Some(self.remediators.make(node_now, node, id, with, now))
             }
             Operation::RunJob(order) => {
-                let job = JobView { operation_id: id.to_owned(), started: false, finished: false, outcome: None };
+                let operation_id = id.to_owned();
+                let job = JobView { operation_id, started: false, rejected: None, finished: false, outcome: None };
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
                 Some(ActResult::Started)
             }

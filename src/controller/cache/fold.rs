@@ -372,9 +372,9 @@ impl Folds for Pod {
         let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
         // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
-        let before = (row.pod_started, row.pod_finished);
+        let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
         job::note_pod(row, id, &self);
-        News::when(before != (row.pod_started, row.pod_finished))
+        News::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
     }
 
     fn forget(key: &str, state: &mut State) -> News {
