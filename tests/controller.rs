@@ -20,6 +20,8 @@ mod orders;
 mod reboots;
 #[path = "controller/requests.rs"]
 mod requests;
+#[path = "controller/retries.rs"]
+mod retries;
 #[path = "controller/taints.rs"]
 mod taints;
 #[path = "controller/unreadable.rs"]
