@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn so_many_deletions_are_remembered_and_no_more() {
         let mut versions = Versions::default();
-        for number in 0..DELETIONS as u64 + 1 {
+        for number in 0..=DELETIONS as u64 {
             versions.is_gone(&number.to_string(), 100 + number);
             versions.is_gone(&number.to_string(), 100 + number);
         }
