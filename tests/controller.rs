@@ -20,8 +20,12 @@ mod orders;
 mod reboots;
 #[path = "controller/requests.rs"]
 mod requests;
+#[path = "controller/retries.rs"]
+mod retries;
 #[path = "controller/taints.rs"]
 mod taints;
+#[path = "controller/unreadable.rs"]
+mod unreadable;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

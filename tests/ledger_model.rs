@@ -252,7 +252,7 @@ impl Bed {
         let stored = Ledger { slots: each().filter_map(|(node, seen)| slot(node, seen.place)).collect() };
         let episodes: BTreeMap<String, Episode> = each().filter_map(|(node, s)| episode(node, s.episode)).collect();
         let ceiling = u32::try_from(self.nodes).unwrap();
-        let mut slots = Slots::reconcile(Some(&stored), &episodes, ceiling, now(), LAG);
+        let mut slots = Slots::reconcile(Some(&stored), &episodes, &BTreeMap::new(), ceiling, now(), LAG);
         let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
         let taken =
             |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now(), kinds: None };

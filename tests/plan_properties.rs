@@ -54,6 +54,8 @@ mod taints;
 mod told;
 #[path = "plan/trials.rs"]
 mod trials;
+#[path = "plan/unreadable.rs"]
+mod unreadable;
 #[path = "plan/windows.rs"]
 mod windows;
 #[path = "plan/world.rs"]

@@ -5,6 +5,7 @@ mod drain;
 mod narrow;
 mod reboot;
 mod taint;
+mod unreadable;
 
 use std::collections::BTreeSet;
 
@@ -35,6 +36,7 @@ const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 pub use drain::drain;
 pub use reboot::{mark_for_reboot, reboot};
 pub use taint::taint;
+pub use unreadable::unreadable_episode;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::calls::{CallError, Calls};
 use super::clock::Clock;
 use super::events::Events;
 use super::leader::Leadership;
-use super::ledger::LedgerStore;
+use super::ledger::{LedgerStore, StoreError};
 use super::metrics::Metrics;
 use crate::core::plan::Effect;
 use crate::core::snapshot::Ledger;
@@ -32,6 +32,8 @@ mod wish;
 
 pub use lately::Lately;
 
+/// The chain of the ledger.
+const LEDGER: &str = "ledger";
 /// Most chains that run at the same time.
 const CHAINS: usize = 8;
 /// Wait after the first failure of a chain; doubled with each further one.
@@ -57,6 +59,11 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
+    /// For how long the API server asks not to be asked again.
+    fn retry_after(&self) -> Option<Duration> {
+        if let Self::Call(error) = self { error.retry_after() } else { None }
+    }
+
     fn line(&self) -> String {
         match self {
             Self::Call(error) => error.line(),
@@ -81,26 +88,49 @@ impl Applied {
     }
 }
 
-/// Chains that failed lately: how often in a row, and until when they wait.
+/// A chain that failed lately.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    /// How often in a row.
+    count: u32,
+    /// Until when it waits.
+    until: Instant,
+    /// Whether the API server has asked for that.
+    is_asked: bool,
+}
+
+/// Chains that failed lately.
 #[derive(Debug, Default)]
-pub struct Failures(BTreeMap<String, (u32, Instant)>);
+pub struct Failures(BTreeMap<String, Failure>);
 
 impl Failures {
     fn waits(&self, chain: &str, now: Instant) -> Option<Duration> {
-        let (_, until) = self.0.get(chain)?;
-        (*until > now).then(|| until.saturating_duration_since(now))
+        let until = self.0.get(chain)?.until;
+        (until > now).then(|| until.saturating_duration_since(now))
     }
 
-    fn note(&mut self, chain: &str, now: Instant) -> Duration {
-        let (count, until) = self.0.entry(chain.to_owned()).or_insert((0, now));
-        let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl((*count).min(16)).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
-        *count = count.saturating_add(1);
-        *until = now + wait;
+    /// For how long the API server asks not to be asked for the ledger again.
+    pub fn ledger_rests(&self, now: Instant) -> Option<Duration> {
+        self.waits(LEDGER, now).filter(|_| self.0.get(LEDGER).is_some_and(|failure| failure.is_asked))
+    }
+
+    /// Notes that the ledger was not stored.
+    pub fn note_ledger(&mut self, error: &StoreError) -> Duration {
+        self.note(LEDGER, Instant::now(), error.retry_after())
+    }
+
+    /// Notes a failure; the wait until the next try, which is `asked` for at least.
+    fn note(&mut self, chain: &str, now: Instant, asked: Option<Duration>) -> Duration {
+        let count = self.0.get(chain).map_or(0, |failure| failure.count);
+        let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl(count.min(16)).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
+        let wait = wait.max(asked.unwrap_or_default());
+        let failure = Failure { count: count.saturating_add(1), until: now + wait, is_asked: asked.is_some() };
+        self.0.insert(chain.to_owned(), failure);
         wait
     }
 
     fn forget_old(&mut self, now: Instant) {
-        self.0.retain(|_, (_, until)| now.saturating_duration_since(*until) < LONGEST_WAIT.saturating_mul(4));
+        self.0.retain(|_, failure| now.saturating_duration_since(failure.until) < LONGEST_WAIT.saturating_mul(4));
     }
 }
 
@@ -178,7 +208,7 @@ impl Applier {
                 }
                 Some(error) => {
                     tracing::warn!(chain = key, error = error.line(), "effect not carried out");
-                    Some(failures.note(&key, Instant::now()))
+                    Some(failures.note(&key, Instant::now(), error.retry_after()))
                 }
             };
             applied = applied.and(Applied { done, retry_in });
@@ -223,24 +253,23 @@ impl Applier {
     }
 
     async fn store(&self, ledger: &mut LedgerStore, slots: &Ledger, failures: &mut Failures, now: Instant) -> Applied {
-        const CHAIN: &str = "ledger";
-        if let Some(wait) = failures.waits(CHAIN, now) {
+        if let Some(wait) = failures.waits(LEDGER, now) {
             return Applied { done: 0, retry_in: Some(wait) };
         }
         let Some(term) = self.leadership.term(now) else { return Applied { done: 0, retry_in: Some(FIRST_WAIT) } };
         if !self.are_gone(slots).await {
-            return Applied { done: 0, retry_in: Some(failures.note(CHAIN, Instant::now())) };
+            return Applied { done: 0, retry_in: Some(failures.note(LEDGER, Instant::now(), None)) };
         }
         match ledger.store(&self.calls, slots, term.epoch).await {
             Ok(()) if self.leads() => {
-                failures.0.remove(CHAIN);
+                failures.0.remove(LEDGER);
                 self.cache.lock().snapshot.ledger = Some(slots.clone());
                 Applied { done: 1, retry_in: None }
             }
             Ok(()) => Applied { done: 0, retry_in: Some(FIRST_WAIT) },
             Err(error) => {
                 tracing::warn!(error = error.line(), "the ledger was not stored; nothing is opened in this pass");
-                Applied { done: 0, retry_in: Some(failures.note(CHAIN, Instant::now())) }
+                Applied { done: 0, retry_in: Some(failures.note_ledger(&error)) }
             }
         }
     }

@@ -12,6 +12,12 @@ use tokio::time::timeout;
 /// hung one ends before the next leader could want to start.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
+/// Least wait after an answer that we ask too much (429). Its header `Retry-After` says a second or more, but the client does not
+/// hand it on.
+const BUSY: Duration = Duration::from_secs(1);
+/// Longest wait that an answer is followed in: what holds may have changed after that.
+const LONGEST_ASKED: Duration = Duration::from_mins(1);
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -42,6 +48,17 @@ impl CallError {
             },
             Self::NoAnswer { .. } => None,
         }
+    }
+
+    /// For how long the API server asks not to be asked again: by its answer (`details.retryAfterSeconds`), and for a while in any
+    /// case where it says that it is asked too much.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Api { source, .. } = self else { return None };
+        let kube::Error::Api(status) = source.as_ref() else { return None };
+        let said = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let said = Some(Duration::from_secs(said.into())).filter(|said| !said.is_zero());
+        let least = (status.code == 429).then_some(BUSY);
+        said.max(least).map(|wait| wait.min(LONGEST_ASKED))
     }
 
     /// Whether there is no such object.

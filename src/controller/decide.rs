@@ -75,9 +75,13 @@ impl Decider {
         }
         // A new term knows nothing of what the one before has stored.
         let is_new = self.epoch != Some(term.epoch);
-        if is_new || self.ledger.is_doubtful() {
+        let rests = self.failures.ledger_rests(Instant::now());
+        if is_new || (self.ledger.is_doubtful() && rests.is_none()) {
             self.load_ledger(term.epoch, !is_new).await;
             self.epoch = Some(term.epoch);
+        } else if self.ledger.is_doubtful() {
+            // As long as it may not be asked for there is none to plan with.
+            self.applier.cache.lock().snapshot.ledger = None;
         }
         let known = !self.ledger.is_doubtful();
         let (effects, next) = self.decide(term.epoch, known);
@@ -105,6 +109,9 @@ impl Decider {
             && let Err(error) = self.ledger.store(calls, read, epoch).await
         {
             tracing::warn!(error = error.line(), "the ledger cannot be written; nothing is begun");
+            if error.retry_after().is_some() {
+                self.failures.note_ledger(&error);
+            }
             ledger = None;
         }
         self.applier.cache.lock().snapshot.ledger = ledger;

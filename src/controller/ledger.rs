@@ -6,6 +6,7 @@
 //! was sent by an older version is refused from then on.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -111,6 +112,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// For how long the API server asks not to be asked again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        if let Self::Call(error) = self { error.retry_after() } else { None }
+    }
+
     /// In one line.
     pub fn line(&self) -> String {
         match self {

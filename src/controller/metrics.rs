@@ -133,7 +133,13 @@ impl Metrics {
         }
         let bad_policies = state.policies.values().filter(|row| row.valid().is_err()).count();
         let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
-        for (kind, n) in [("RemediationPolicy", bad_policies), ("NodeRuntimeHealth", bad_reports)] {
+        let bad_episodes = state.snapshot.unreadable.len();
+        let bad = [
+            ("RemediationPolicy", bad_policies),
+            ("NodeRuntimeHealth", bad_reports),
+            ("NodeRemediation", bad_episodes),
+        ];
+        for (kind, n) in bad {
             self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));
         }
     }
@@ -172,6 +178,7 @@ mod tests {
             "nrh_faults{type=\"HungContainer\"} 0",
             "nrh_decision_duration_seconds_count 1",
             "nrh_unreadable_objects{of=\"RemediationPolicy\"} 0",
+            "nrh_unreadable_objects{of=\"NodeRemediation\"} 0",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

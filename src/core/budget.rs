@@ -10,7 +10,7 @@ use super::episode::{Episode, since};
 use super::fault::FaultType;
 use super::held::HoldReason;
 use super::policy::Mode;
-use super::snapshot::{Ledger, Slot};
+use super::snapshot::{Ledger, Slot, UnreadableEpisode};
 
 /// The kinds of fault that an episode deals with, healed ones too: they may come back while it runs.
 pub type Kinds = BTreeSet<FaultType>;
@@ -39,25 +39,35 @@ pub struct Bounds {
 
 impl Slots {
     /// Brings the stored ledger in step with the episodes: an open one that was acted on always has its slot; a slot whose
-    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache may be behind.
+    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache may be behind. A slot
+    /// whose episode is there and cannot be read is kept: nobody knows that it is over.
     ///
     /// An open episode that was not acted on and has no slot is one whose creation arrived late, when its slot had been given
     /// back: it is [unpaid](Self::unpaid). Where there is no ledger nobody knows that, and it is rebuilt with all of them.
     pub fn reconcile(
         stored: Option<&Ledger>,
         episodes: &BTreeMap<String, Episode>,
+        unreadable: &BTreeMap<String, UnreadableEpisode>,
         ceiling: u32,
         now: Timestamp,
         lag: Duration,
     ) -> Self {
         let mut slots = BTreeMap::new();
         let (mut waiting, mut unpaid, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
-        for (name, slot) in stored.iter().flat_map(|ledger| &ledger.slots) {
-            if !episodes.contains_key(name) && since(now, slot.taken_at) < lag {
-                waiting.insert(name.clone());
+        for (name, slot) in
+            stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !episodes.contains_key(*name))
+        {
+            let is_unreadable = unreadable.contains_key(name);
+            if is_unreadable || since(now, slot.taken_at) < lag {
+                if !is_unreadable {
+                    waiting.insert(name.clone());
+                }
                 kinds.extend(slot.kinds.clone().map(|of_slot| (name.clone(), of_slot)));
                 slots.insert(name.clone(), slot.clone());
             }
+        }
+        if stored.is_none() {
+            slots.extend(unreadable.iter().filter_map(|(name, episode)| Some((name.clone(), rebuilt(episode, now)?))));
         }
         for (name, episode) in episodes {
             if episode.mode == Mode::Enforce && episode.is_open() {
@@ -217,5 +227,56 @@ impl Slots {
             Some(stored) => (*stored != ledger).then_some(ledger),
             None => rebuild.then_some(ledger),
         }
+    }
+}
+
+/// The slot of an open episode that cannot be read, where the ledger is lost: for any kind of fault, since nobody knows which.
+fn rebuilt(episode: &UnreadableEpisode, now: Timestamp) -> Option<Slot> {
+    let node = episode.node.clone().filter(|_| episode.is_open)?;
+    let policy = episode.policy.clone().unwrap_or_default();
+    Some(Slot { node, policy, taken_at: episode.made_at.unwrap_or(now), kinds: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAG: Duration = Duration::from_mins(1);
+
+    fn unreadable(is_open: bool) -> BTreeMap<String, UnreadableEpisode> {
+        let (node, policy) = (Some("w1".to_owned()), Some("p".to_owned()));
+        BTreeMap::from([("w1-a".to_owned(), UnreadableEpisode { node, policy, is_open, ..Default::default() })])
+    }
+
+    fn slots(ledger: Option<&Ledger>, unreadable: &BTreeMap<String, UnreadableEpisode>) -> Slots {
+        let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
+        Slots::reconcile(ledger, &BTreeMap::new(), unreadable, 1, now, LAG)
+    }
+
+    fn ledger() -> Ledger {
+        let (node, policy) = ("w1".to_owned(), "p".to_owned());
+        let slot = Slot { node, policy, taken_at: Timestamp::UNIX_EPOCH, kinds: None };
+        Ledger { slots: BTreeMap::from([("w1-a".to_owned(), slot)]) }
+    }
+
+    #[test]
+    fn the_slot_of_an_episode_that_cannot_be_read_is_kept_for_as_long_as_that_is_there() {
+        let ledger = ledger();
+        let kept = slots(Some(&ledger), &unreadable(false));
+        assert_eq!((kept.to_store(true), kept.in_flight("p", Mode::Enforce)), (None, 1));
+        assert_eq!(kept.next_release(Timestamp::UNIX_EPOCH, LAG), None, "time does not end it");
+        let bounds = Bounds { in_flight: 5, mode: Mode::Enforce };
+        assert_eq!(kept.refuse("p", bounds).map(|(reason, _)| reason), Some(HoldReason::ClusterCeiling));
+        let gone = slots(Some(&ledger), &BTreeMap::new());
+        assert_eq!(gone.to_store(true), Some(Ledger::default()));
+    }
+
+    #[test]
+    fn a_lost_ledger_is_rebuilt_with_those_that_are_open_and_cannot_be_read() {
+        let rebuilt = slots(None, &unreadable(true)).to_store(true).unwrap();
+        assert_eq!(rebuilt.slots.values().map(|slot| slot.node.as_str()).collect::<Vec<_>>(), ["w1"]);
+        assert_eq!(slots(None, &unreadable(false)).to_store(true), Some(Ledger::default()));
+        let known = slots(Some(&Ledger::default()), &unreadable(true));
+        assert_eq!(known.to_store(true), None, "none is taken for it from a ledger that is there");
     }
 }

@@ -33,6 +33,7 @@ mod steps;
 mod storm;
 mod taint;
 mod turn;
+mod unreadable;
 mod wishes;
 
 use std::collections::BTreeMap;

@@ -243,6 +243,8 @@ pub struct JobView {
     pub operation_id: String,
     /// Whether its pod has started.
     pub started: bool,
+    /// Why the kubelet has refused its pod, of which no container was ever started, if it has.
+    pub rejected: Option<String>,
     /// Whether it is at an end.
     pub finished: bool,
     /// The termination message of its pod, read as an outcome.
@@ -274,6 +276,21 @@ pub struct Slot {
     pub kinds: Option<BTreeSet<FaultType>>,
 }
 
+/// An episode that is there and cannot be read, since a newer version has written it: what is known of it all the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnreadableEpisode {
+    /// Its node, as its label has it (shortened, where the name is too long for a label).
+    pub node: Option<String>,
+    /// Its policy, in the same way.
+    pub policy: Option<String>,
+    /// Whether it still has something to do or to put back: then it carries our finalizer.
+    pub is_open: bool,
+    /// When it was made.
+    pub made_at: Option<Timestamp>,
+    /// Why it cannot be read.
+    pub why: String,
+}
+
 /// Everything a decision is made from.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -289,6 +306,8 @@ pub struct Snapshot {
     pub unusable_policies: BTreeSet<String>,
     /// All episodes, by name, the finished ones too.
     pub episodes: BTreeMap<String, Episode>,
+    /// Episodes that cannot be read, by name: each keeps its slot, and its node to itself.
+    pub unreadable: BTreeMap<String, UnreadableEpisode>,
     /// Starts by hand that have not begun, by name: they are no episodes yet, hold no slot and have no node.
     pub wishes: BTreeMap<String, OpenWish>,
     /// Conditions that stand on nodes as some policy asks for them, by node; none for most.

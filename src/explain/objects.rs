@@ -22,7 +22,7 @@ use crate::core::foreign::Noticed;
 use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
-use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri};
+use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri, UnreadableEpisode};
 use crate::core::text::bounded;
 
 /// How long the API server may take for one answer.
@@ -45,6 +45,8 @@ pub(crate) struct Objects {
     unreadable: Vec<String>,
     /// Those of them that are reports, and why: their nodes are held, as by the controller.
     broken: Vec<(ObjectMeta, String)>,
+    /// Those of them that are episodes: their nodes are held, too.
+    lost: BTreeMap<String, UnreadableEpisode>,
 }
 
 /// The controller's own word on a node.
@@ -128,6 +130,9 @@ impl Objects {
         let name = metadata.name.as_deref().unwrap_or("without a name");
         let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
         self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
+        if kind == "NodeRemediation" {
+            self.lost.insert(name.to_owned(), convert::unreadable_episode(&metadata, error));
+        }
         if kind == "NodeRuntimeHealth" {
             self.broken.push((metadata, error.to_owned()));
         }
@@ -317,6 +322,7 @@ impl Objects {
             snapshot.episodes.insert(episode.name.clone(), episode);
         }
         snapshot.ledger = Some(ledger);
+        snapshot.unreadable = self.lost.clone();
         snapshot.noticed = self.noticed(&snapshot);
         snapshot.pods_seen = self.pods_seen(&snapshot.policies);
         (snapshot, invalid)

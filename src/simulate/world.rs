@@ -197,6 +197,7 @@ impl World {
             policies: self.policies.clone(),
             unusable_policies: BTreeSet::new(),
             episodes: self.episodes.clone(),
+            unreadable: BTreeMap::new(),
             wishes: self.wishes.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
             flaps: flaps.told(self.elapsed(), self.now),
@@ -419,7 +420,8 @@ impl World {
                 Some(self.remediators.make(node_now, node, id, with, now))
             }
             Operation::RunJob(order) => {
-                let job = JobView { operation_id: id.to_owned(), started: false, finished: false, outcome: None };
+                let operation_id = id.to_owned();
+                let job = JobView { operation_id, started: false, rejected: None, finished: false, outcome: None };
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
                 Some(ActResult::Started)
             }

@@ -1,9 +1,10 @@
 //! Orders to the probe: they stand in an object into which others write, too.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::fake_api::Fault;
@@ -48,5 +49,63 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     assert!(tries.iter().all(|at| at.duration_since(*first) < Duration::from_millis(100)), "{tries:?}");
     assert!(*looked.lock().unwrap() >= 3, "each time on what was read right before");
     sleep(Duration::from_secs(1)).await;
+    replica.crash().await;
+}
+
+/// Kubelets that shut their nodes down: they fail each of our pods before any of its containers.
+fn refuse_pods(world: &World) {
+    let world = world.clone();
+    tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            for mut job in world.api.list("jobs").into_iter().filter(|job| job["status"].is_null()) {
+                let id = job["metadata"]["name"].as_str().unwrap().to_owned();
+                let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true});
+                world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
+                        "ownerReferences": [owner]},
+                    "spec": {"nodeName": "w1", "containers": []},
+                    "status": {"phase": "Failed", "reason": "NodeShutdown",
+                        "message": "Pod was rejected: Pod was rejected as the node is shutting down."}}));
+                job["status"] = json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]});
+                world.api.put(job);
+            }
+        }
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anything_harsher() {
+    let world = World::new(1);
+    let mut steps = World::release();
+    steps[0]["attempts"] = json!(1);
+    let harsher =
+        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
+    steps.as_array_mut().unwrap().push(harsher);
+    world.policy("hung", "Enforce", &steps);
+    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
+    refuse_pods(&world);
+    let replica = world.controller("a");
+    world.probe("w1");
+    world.set_sick("w1", true);
+    let status = || world.status("w1");
+    world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
+    let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
+    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    assert!(asked.elapsed() < Duration::from_secs(10), "a refused pod is waited for no longer");
+    let operation = status()["order"]["operationId"].clone();
+    assert_eq!(job, operation, "the node claims it once");
+    let at = world.wall().to_string();
+    world.api.change("noderuntimehealths", "w1", |object| {
+        object["status"]["agent"] =
+            json!({"operationId": operation, "state": "Done", "reason": "Acted", "message": "released", "at": at});
+    });
+    world.set_sick("w1", false);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let steps = world.api.list("noderemediations")[0]["status"]["steps"].clone();
+    assert_eq!(
+        (steps.as_array().map(Vec::len), &steps[0]["lane"], &steps[0]["signal"]),
+        (Some(1), &json!("Agent"), &json!("Cont"))
+    );
     replica.crash().await;
 }

@@ -53,6 +53,8 @@ impl Call {
 pub enum Fault {
     /// Answered with this code, nothing is done.
     Code(u16),
+    /// Answered that too much is asked, with the wait in seconds that is asked for, nothing is done.
+    Busy(u32),
     /// Never answered, nothing is done.
     Stall,
     /// Done and answered after a while.

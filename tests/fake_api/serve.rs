@@ -55,6 +55,7 @@ impl FakeApi {
         };
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
+            Some(Fault::Busy(seconds)) => return busy(seconds),
             Some(Fault::Late(by)) => tokio::time::sleep(by).await,
             Some(Fault::Stall) => return std::future::pending().await,
             Some(Fault::DoneButSilent) => {
@@ -313,4 +314,13 @@ fn status(code: u16, reason: &str, message: &str) -> Response<Answer> {
         answer["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": message}]});
     }
     json_answer(code, &answer)
+}
+
+fn busy(seconds: u32) -> Response<Answer> {
+    json_answer(
+        429,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 429,
+            "message": "too many requests, please try again later", "reason": "TooManyRequests",
+            "details": {"retryAfterSeconds": seconds}}),
+    )
 }

@@ -26,6 +26,43 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
+/// A kubelet that shuts its node down, or has no room, fails the pod at once: nothing was touched, so nothing harsher follows on it.
+#[test]
+fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with_the_same_operation() {
+    let mut world = World::sick(plugin(), Cure::Cont, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    for (_, job) in world.jobs.values_mut() {
+        (job.rejected, job.finished) = (Some("NodeShutdown".to_owned()), true);
+    }
+    world.tick(secs(1));
+    world.pass();
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    let step = &world.only_episode().steps[0];
+    assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
+    world.run(secs(300));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps.len(), episode.steps[0].lane), (Phase::Succeeded, 1, Lane::Agent));
+    assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_began() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    for (_, job) in world.jobs.values_mut() {
+        (job.started, job.finished) = (true, true);
+    }
+    world.tick(secs(46));
+    world.node("n1").send();
+    world.pass();
+    let step = &world.only_episode().steps[0];
+    assert_eq!((step.state, step.lane), (StepState::Failed, Lane::Job));
+    assert_eq!(step.message, "the Job ended without a result");
+}
+
 #[test]
 fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
     let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::{Applier, ApplyError};
@@ -162,7 +163,8 @@ impl Applier {
         if !is_subdomain(name) {
             return true;
         }
-        let api = self.calls.read::<NodeRemediation>();
+        // One that this version cannot read is there, too.
+        let api = self.calls.read::<DeserializeGuard<NodeRemediation>>();
         match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
             Ok(Some(object)) => {
                 object.fold(&mut self.cache.lock(), Instant::now());

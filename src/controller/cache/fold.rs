@@ -259,6 +259,7 @@ impl Folds for NodeRemediation {
             conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
         };
         state.episodes.insert(key.to_owned(), row);
+        state.snapshot.unreadable.remove(key);
         if let Some(wish) = convert::wish(&self) {
             let was_episode = state.snapshot.episodes.remove(key).is_some();
             let old = state.snapshot.wishes.insert(key.to_owned(), wish);
@@ -273,7 +274,8 @@ impl Folds for NodeRemediation {
     fn forget(key: &str, state: &mut State) -> News {
         state.episodes.remove(key);
         let was_wish = state.snapshot.wishes.remove(key).is_some();
-        News::when(state.snapshot.episodes.remove(key).is_some() || was_wish)
+        let was_unreadable = state.snapshot.unreadable.remove(key).is_some();
+        News::when(state.snapshot.episodes.remove(key).is_some() || was_wish || was_unreadable)
     }
 }
 
@@ -286,13 +288,15 @@ impl Folds for DeserializeGuard<NodeRemediation> {
         match self.0 {
             Ok(object) => object.put(key, state, now),
             Err(bad) => {
-                // What we held of it stays: an episode that became unreadable must not free its node.
-                tracing::warn!(
-                    episode = key,
-                    error = bad.error,
-                    "NodeRemediation cannot be read; its last state is kept"
-                );
-                News::Nothing
+                // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
+                tracing::warn!(episode = key, error = bad.error, "NodeRemediation cannot be read; its node is held");
+                let read = convert::unreadable_episode(&bad.metadata, &bad.error);
+                if state.snapshot.unreadable.get(key) == Some(&read) {
+                    return News::Nothing;
+                }
+                NodeRemediation::forget(key, state);
+                state.snapshot.unreadable.insert(key.to_owned(), read);
+                News::Matters
             }
         }
     }
@@ -383,9 +387,9 @@ impl Folds for Pod {
         let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
         // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
-        let before = (row.pod_started, row.pod_finished);
+        let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
         job::note_pod(row, id, &self);
-        News::when(before != (row.pod_started, row.pod_finished))
+        News::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
     }
 
     fn forget(key: &str, state: &mut State) -> News {

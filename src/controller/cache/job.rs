@@ -10,12 +10,15 @@ use tokio::time::Instant;
 use crate::api::OPERATION_LABEL;
 use crate::core::order::Outcome;
 use crate::core::snapshot::JobView;
+use crate::core::text::bounded;
 
 /// For how long a finished Job is not shown as finished while its pod's last word has not arrived: the Job
 /// and the pod come by two watches.
 const LAST_WORD: Duration = Duration::from_secs(5);
 /// Longest termination message that is read. The kubelet keeps 4 KiB.
 const MAX_MESSAGE: usize = 4096;
+/// Longest reason that is kept of why a pod was refused: a word, such as `NodeShutdown`.
+const MAX_REASON: usize = 64;
 
 /// What is known of one operation's Job.
 #[expect(clippy::struct_excessive_bools, reason = "what two objects say, as they say it")]
@@ -29,6 +32,8 @@ pub struct JobRow {
     pub job_finished: Option<Instant>,
     /// Whether its pod has started.
     pub pod_started: bool,
+    /// Why the kubelet has refused its pod, if it has.
+    pub pod_rejected: Option<String>,
     /// Whether its pod's container has ended.
     pub pod_finished: bool,
     /// What it said.
@@ -40,7 +45,9 @@ impl JobRow {
     pub fn view(&self, id: &str, now: Instant) -> JobView {
         JobView {
             operation_id: id.to_owned(),
-            started: self.job_started || self.pod_started,
+            // That the Job has failed says as little of whether its pod has started as that it has ended.
+            started: self.pod_started || (self.job_started && self.pod_rejected.is_none()),
+            rejected: self.pod_rejected.clone().filter(|_| !self.pod_started),
             finished: self.pod_finished
                 || self.job_finished.is_some_and(|at| now.saturating_duration_since(at) >= LAST_WORD),
             outcome: self.outcome.clone(),
@@ -89,6 +96,7 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
     if !is_of_job(id, pod) {
         return;
     }
+    row.pod_rejected = rejected(pod);
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let Some(state) = statuses.first().and_then(|status| status.state.as_ref()) else { return };
     row.pod_started = state.running.is_some() || state.terminated.is_some();
@@ -96,6 +104,16 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
         row.pod_finished = true;
         row.outcome = ended.message.as_deref().and_then(|message| outcome(message, id));
     }
+}
+
+/// Why the kubelet has refused a pod at its admission, as one that shuts its node down does, or that has no room: then it says that the
+/// pod has failed, with its reason, and tells of no container. Of a pod that it has once taken it tells each container, also when it
+/// ends it; and who fails a pod in its place, such as the garbage collector of a lost node, gives no reason.
+fn rejected(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Failed"))?;
+    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let reason = status.reason.as_deref().filter(|reason| !reason.is_empty())?;
+    (containers.count() == 0).then(|| bounded(reason, MAX_REASON))
 }
 
 /// A termination message as the outcome of this operation; anything else is no outcome.
@@ -148,6 +166,36 @@ mod tests {
             let mut row = JobRow::default();
             note_pod(&mut row, id, &stranger);
             assert!(!row.pod_started && !row.pod_finished);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_the_kubelet_refused_is_told_from_one_whose_container_may_have_run() {
+        let failed: Job = serde_json::from_value(json!({"metadata": {"name": "op-1"},
+            "status": {"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}}))
+        .unwrap();
+        let view = |status: &serde_json::Value| {
+            let (mut row, mut pod) = (JobRow::default(), pod(&json!({})));
+            pod.status = serde_json::from_value(status.clone()).unwrap();
+            note_job(&mut row, &failed, Instant::now());
+            note_pod(&mut row, "op-1", &pod);
+            let view = row.view("op-1", Instant::now());
+            (view.started, view.rejected)
+        };
+        let refused = json!({"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was rejected: the node is shutting down"});
+        assert_eq!(view(&refused), (false, Some("NodeShutdown".to_owned())));
+        let container = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}});
+        let waits = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ContainerCreating"}}});
+        for unknown in [
+            json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [container]}),
+            json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [waits]}),
+            json!({"phase": "Failed"}),
+            json!({"phase": "Running", "reason": "NodeLost"}),
+            json!(null),
+        ] {
+            assert_eq!(view(&unknown), (true, None), "{unknown}");
         }
     }
 

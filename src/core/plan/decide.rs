@@ -9,7 +9,7 @@ use super::scope::Scope;
 use super::turn::Turn;
 use super::{
     Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment,
-    scope, taint, wishes,
+    scope, taint, unreadable, wishes,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
@@ -53,6 +53,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let mut slots = Slots::reconcile(
         snapshot.ledger.as_ref(),
         &snapshot.episodes,
+        &snapshot.unreadable,
         snapshot.ceiling,
         snapshot.now,
         settings.cache_lag,
@@ -83,6 +84,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let opened = opening::open(ctx, &nodes, &busy, &mut slots, &mut wake);
     let mut held = opened.held;
     held.extend(begun.held);
+    held.extend(unreadable::told(ctx, &nodes, &mut wake));
     for turn in begun.turns.into_iter().chain(opened.turns) {
         if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {
             turns.entry(name).or_default().push(turn);
@@ -132,12 +134,14 @@ fn leftovers<'a>(
 ) -> BTreeMap<&'a str, Vec<Effect>> {
     let after = turns.values().flatten().map(|turn| (turn.episode.name.as_str(), &turn.episode)).collect();
     let mut gone = leftovers::jobs(ctx, &after, slots);
+    // One that cannot be read may still want its marks there.
+    let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
     for facts in nodes.values() {
         let mine = turns.get(facts.name);
         let episodes: Vec<&Episode> = mine.into_iter().flatten().map(|turn| &turn.episode).collect();
         let order = leftovers::order(ctx, facts, &episodes);
-        let mark = ending::stray_mark(ctx, facts, |name| slots.holds(name));
-        let taint = taint::stray(ctx, facts, |name| slots.holds(name));
+        let mark = ending::stray_mark(ctx, facts, stands);
+        let taint = taint::stray(ctx, facts, stands);
         if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
             gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::unreadable::{Kept, Unreadable};
 use super::{PlanSettings, Wake, conditions, relapse};
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
@@ -74,6 +75,8 @@ pub(super) struct NodeFacts<'a> {
     pub finished: Vec<&'a Episode>,
     /// Of those, what ended on this very node within the memory of failures.
     pub recent: Vec<&'a Episode>,
+    /// An episode that has the node and cannot be read.
+    pub unreadable: Option<Unreadable<'a>>,
 }
 
 /// Whether a fault of an episode is gone.
@@ -252,6 +255,7 @@ pub(super) fn gather<'a>(
     for episode in snapshot.episodes.values() {
         episodes.entry(&episode.node).or_default().push(episode);
     }
+    let kept = Kept::of(snapshot);
     let live_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
     let names: BTreeSet<&str> =
         snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
@@ -292,6 +296,7 @@ pub(super) fn gather<'a>(
                 open,
                 finished,
                 recent,
+                unreadable: kept.on(name),
             };
             facts.seen = seen(&facts, snapshot.now, settings);
             plan_wake(&facts, settings, wake);

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{
     Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, mark, protect, readiness, reboot, refused, relapse,
-    restart, taint,
+    restart, taint, unreadable,
 };
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
@@ -256,6 +256,7 @@ pub(super) fn may_take(
     step: &Step,
     look: Look,
 ) -> Result<Lane, Hold> {
+    unreadable::may_begin(facts)?;
     // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
     in_window(ctx, policy, step)?;
     if step.disturbs() {

@@ -1,13 +1,15 @@
 //! By whom a step is carried out on the node, and by what evidence: a Job where the kubelet can start one, else the probe itself.
 
-use std::time::Duration;
-
 use super::evidence::NodeFacts;
 use crate::core::episode::{Lane, StepRecord};
 use crate::core::fault::FaultType;
 use crate::core::kubelet;
 use crate::core::policy::ActionType;
 use crate::core::snapshot::Tri;
+use crate::core::text::bounded;
+
+/// Longest reason, in bytes.
+const LONGEST: usize = 256;
 
 /// The lane of what a Job could do, and why. While its start is blocked a kubelet starts none, although the node may be Ready: already
 /// one that has written nothing since it began, for however short a time, is no good choice. Nor is one whose runtime does not answer.
@@ -38,9 +40,8 @@ pub(super) fn note(facts: &NodeFacts<'_>, record: &mut StepRecord) {
     };
 }
 
-/// Notes that the attempt goes on by the node's probe, since its Job has not started.
-pub(super) fn note_switch(record: &mut StepRecord, job_start: Duration) {
+/// Notes that the attempt goes on by the node's probe, and why it does so by no Job.
+pub(super) fn note_switch(record: &mut StepRecord, why: &str) {
     record.lane = Lane::Agent;
-    record.lane_reason =
-        format!("{}; then Agent: no Job had started within {}s", record.lane_reason, job_start.as_secs());
+    record.lane_reason = bounded(&format!("{}; then Agent: {why}", record.lane_reason), LONGEST);
 }

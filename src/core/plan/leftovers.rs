@@ -22,8 +22,9 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
                 let step = episode.steps.iter().find(|step| step.operation_id == *operation);
                 step.is_some_and(|step| step.state.is_final() || step.lane != Lane::Job)
             }
-            // An episode that does not show may only not show yet: with a slot, or while nobody knows the slots.
-            None => slots.is_known() && !slots.holds(name),
+            // An episode that does not show may only not show yet: with a slot, or while nobody knows the slots. One that cannot
+            // be read may wait for its Job.
+            None => slots.is_known() && !slots.holds(name) && !ctx.snapshot.unreadable.contains_key(name),
         };
         if is_over {
             let node = episode.map_or("", |episode| episode.node.as_str());

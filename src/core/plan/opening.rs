@@ -341,6 +341,7 @@ fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened
     let is_taken = |name: &String| {
         ctx.snapshot.episodes.contains_key(name)
             || ctx.snapshot.wishes.contains_key(name)
+            || ctx.snapshot.unreadable.contains_key(name)
             || opened.iter().any(|turn| turn.episode.name == *name)
     };
     while is_taken(&name) && ordinal < 9_999 {

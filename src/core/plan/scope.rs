@@ -217,6 +217,7 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != Tri::True)
         || facts.probe == Probe::Silent
         || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
+        || facts.unreadable.is_some()
         || facts.finished.iter().any(|episode| episode.is_contained())
         || facts.seen.iter().any(|seen| {
             seen.fault.state == FaultState::Confirmed

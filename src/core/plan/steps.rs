@@ -142,7 +142,7 @@ fn repeat(
     }
 }
 
-/// A started step: the answer is awaited; a Job that does not start makes room for the agent, once.
+/// A started step: the answer is awaited; a Job that does not start, or whose pod the kubelet refuses, makes room for the agent, once.
 fn wait(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
@@ -158,12 +158,22 @@ fn wait(
     let is_late = age >= settings.job_start;
     if record.lane == Lane::Job {
         wake.when_past(settings.job_start, age);
-        if is_late && job.is_some_and(|job| job.finished) {
-            return attempt::end(turn, StepState::Failed, "the Job ended without a result", now);
-        }
         let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
+        let refused = job.and_then(|job| job.rejected.as_ref());
+        let refused = refused.map(|why| format!("the kubelet refused the Job's pod ({why})"));
+        // No other pod is made for such a Job: there is nothing to wait for.
+        if let Some(why) = refused.as_deref().filter(|_| can_act) {
+            let record = switch_lane(turn, record, why);
+            return repeat(ctx, facts, policy, turn, &record, payment, wake);
+        }
+        if is_late && job.is_some_and(|job| job.finished) {
+            let why = refused.as_deref().unwrap_or("the Job ended without a result");
+            return attempt::end(turn, StepState::Failed, why, now);
+        }
         if is_late && can_act && !job.is_some_and(|job| job.started) {
-            return switch_lane(ctx, facts, policy, turn, record, payment, wake);
+            let why = format!("no Job started within {}s", settings.job_start.as_secs());
+            let record = switch_lane(turn, record, &why);
+            return repeat(ctx, facts, policy, turn, &record, payment, wake);
         }
     }
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
@@ -177,24 +187,15 @@ fn wait(
     wake.at(limit.saturating_sub(age));
 }
 
-/// The same operation by the other lane, after the same questions: the node claims it once, whichever comes
-/// first.
-fn switch_lane(
-    ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    policy: &Policy,
-    turn: &mut Turn,
-    record: &StepRecord,
-    payment: &Payment,
-    wake: &mut Wake,
-) {
-    let Some(current) = turn.episode.current_step_mut() else { return };
-    lanes::note_switch(current, ctx.settings.job_start);
-    // That it was begun once stays in the record: the Job may still be on its way.
-    current.state = StepState::Reserved;
-    current.message =
-        format!("no Job started within {}s, the probe is asked instead", ctx.settings.job_start.as_secs());
-    repeat(ctx, facts, policy, turn, &StepRecord { lane: Lane::Agent, ..record.clone() }, payment, wake);
+/// The same operation by the other lane, for which the same questions are asked: the node claims it once, whichever comes first.
+fn switch_lane(turn: &mut Turn, record: &StepRecord, why: &str) -> StepRecord {
+    if let Some(current) = turn.episode.current_step_mut() {
+        lanes::note_switch(current, why);
+        // That it was begun once stays in the record: the Job may still be on its way.
+        current.state = StepState::Reserved;
+        current.message = format!("{why}, the probe is asked instead");
+    }
+    StepRecord { lane: Lane::Agent, ..record.clone() }
 }
 
 /// A done step: the probe's clean look decides, for as long as the step asks.

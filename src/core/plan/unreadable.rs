@@ -1,0 +1,56 @@
+//! Episodes that are there and that this version cannot read, as after a newer one was taken back. Their steps may be under way and
+//! their marks on the node: so each keeps its slot, its Job, its marks and its node, and everything else goes on.
+
+use std::collections::BTreeMap;
+
+use super::evidence::NodeFacts;
+use super::{Ctx, Held, Hold, HoldReason, Wake};
+use crate::core::snapshot::{Snapshot, UnreadableEpisode};
+use crate::core::text::short_name;
+
+/// Longest value of a label: a node's name is known by its label, shortened where it is longer.
+const LABEL: usize = 63;
+
+/// Such an episode, with its name.
+pub(super) type Unreadable<'a> = (&'a str, &'a UnreadableEpisode);
+
+/// The nodes that such episodes have to themselves. One without a slot and without our finalizer has nothing left to do.
+pub(super) struct Kept<'a>(BTreeMap<String, Unreadable<'a>>);
+
+impl<'a> Kept<'a> {
+    /// By the slots, which name the nodes in full, and by what the episodes say.
+    pub fn of(snapshot: &'a Snapshot) -> Self {
+        let slot = |name: &String| snapshot.ledger.as_ref()?.slots.get(name).map(|slot| slot.node.clone());
+        let node = |name: &String, episode: &UnreadableEpisode| {
+            slot(name).or_else(|| episode.node.clone().filter(|_| episode.is_open))
+        };
+        let each = snapshot.unreadable.iter();
+        let known = each.filter_map(|(name, e)| Some((short_name(&node(name, e)?, LABEL), (name.as_str(), e))));
+        Self(known.collect())
+    }
+
+    /// The episode that has the node.
+    pub fn on(&self, node: &str) -> Option<Unreadable<'a>> {
+        if self.0.is_empty() { None } else { self.0.get(&short_name(node, LABEL)).copied() }
+    }
+}
+
+/// Whether anything may be begun on the node.
+pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Hold> {
+    let Some((name, episode)) = facts.unreadable else { return Ok(()) };
+    let message = format!(
+        "episode {name} has node {} and cannot be read by this version of the controller: nothing is begun there before a \
+         version runs that can read it, or a person has removed it ({})",
+        facts.name, episode.why
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// What is told of the nodes, whether or not there is a fault to heal.
+pub(super) fn told(ctx: Ctx<'_>, nodes: &BTreeMap<&str, NodeFacts<'_>>, wake: &mut Wake) -> Vec<Held> {
+    if ctx.snapshot.unreadable.is_empty() {
+        return Vec::new();
+    }
+    let hold = |facts: &NodeFacts<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
+    nodes.values().filter_map(hold).collect()
+}
