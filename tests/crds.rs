@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod windows;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -510,6 +512,9 @@ mod server {
         established(&bed);
         good_policies(&bed);
         bad_policies(&bed);
+        windows::schedules_like_the_parser(&bed);
+        windows::zones_like_the_parser(&bed);
+        windows::that_stand_are_let_be(&bed, &root().join("crds").display().to_string());
         hostile_reports(&bed);
         explained(&bed);
         immutable_episodes(&bed);

@@ -14,12 +14,14 @@ use serde::{Deserialize, Serialize};
 mod drain;
 mod limits;
 mod taint;
+mod window;
 
 pub use drain::Drain;
 pub use limits::{
     IntOrPercent, PolicyFaultLimit, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit,
 };
 pub use taint::Taint;
+pub use window::PolicyWindow;
 
 use super::duration::HumanDuration;
 use crate::core::fault::{FaultType, Severity};
@@ -28,7 +30,6 @@ use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 use crate::core::reboot::{MarkForReboot, Reboot};
 use crate::core::snapshot::Tri;
-use crate::core::window::WindowType;
 
 /// Which nodes, which faults, which steps, and how much at once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -82,6 +83,7 @@ pub struct RemediationPolicySpec {
     /// When steps may be taken. None = at any time. What is under way goes on, and so do verification, undo and cleanup.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new(window::ZONES_EXIST).optional_old_self(true).message("timeZone: expected the name of an IANA time zone, such as UTC or Europe/Berlin"))]
     pub windows: Vec<PolicyWindow>,
     /// What to do about what. The first rule that matches a fault applies. 1 to 16.
     #[schemars(length(min = 1, max = 16))]
@@ -92,34 +94,6 @@ pub struct RemediationPolicySpec {
     /// How long finished episodes are kept.
     #[serde(default)]
     pub history: PolicyHistory,
-}
-
-/// A span of time that comes again and again.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PolicyWindow {
-    /// Allow: steps are taken only while a window of this type is open; Deny: not while it is open, and this wins.
-    #[serde(rename = "type")]
-    pub kind: WindowType,
-    /// When it opens: minute, hour, day of month, month and day of week, such as `0 22 * * 1-5`. A time that clocks skip
-    /// is the first one after the gap; a time that comes twice counts once.
-    #[schemars(length(min = 9, max = 128))]
-    #[x_kube(validation = Rule::new("self.matches('^[^ ]+( +[^ ]+){4}$')").message("must have five fields: minute, hour, day of month, month, day of week"))]
-    pub schedule: String,
-    /// For how long it stays open: a duration from 1s to 24h.
-    pub duration: HumanDuration,
-    /// Name of an IANA time zone, such as Europe/Berlin. Default UTC.
-    #[serde(default = "default_zone")]
-    #[schemars(length(min = 1, max = 64))]
-    pub time_zone: String,
-    /// For which actions. None = for all but Notify: people are told at any time, unless it is named here.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    pub actions: Vec<ActionType>,
-}
-
-fn default_zone() -> String {
-    "UTC".to_owned()
 }
 
 /// A choice of nodes, or of pods, by labels: all of `matchLabels` and all of `matchExpressions`.

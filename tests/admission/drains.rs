@@ -9,6 +9,7 @@ use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::callers::Callers;
+use crate::reach;
 use crate::requests::{Cases, create, delete, get, merge};
 
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
@@ -71,6 +72,9 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     cases.allowed(olga, "take the reboot out", spec(json!({"rules": rules}))).await;
     cases.denied(olga, "put the reboot back", spec(rebooting("boots")["spec"].clone()), right).await;
     all.admin.must(&delete(&path, Value::Null)).await?;
+    for harsh in [policy("drains"), rebooting("boots"), marking("marks")] {
+        reach::kept(all, cases, &harsh, right).await?;
+    }
     let path = format!("{POLICIES}/drains");
     // The right for one namespace is none for all.
     bed.kubectl(&["create", "clusterrole", "evicts", "--verb=create", "--resource=pods/eviction"])?;

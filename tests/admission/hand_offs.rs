@@ -10,6 +10,7 @@ use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::callers::Callers;
+use crate::reach;
 use crate::remediators::{METAL, SELF_NODE, definitions, template};
 use crate::requests::{Cases, create, delete, get, merge};
 
@@ -109,7 +110,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     for name in ["reboots", "many"] {
         all.admin.must(&delete(format!("{POLICIES}/{name}"), Value::Null)).await?;
     }
-    Ok(())
+    reach::kept(all, cases, &policy("hands-off", &own), right).await
 }
 
 /// Waits until a right that was just taken is known to be gone.

@@ -15,6 +15,7 @@ mod jobs;
 mod mirror;
 mod nodes;
 mod pods;
+mod reach;
 #[path = "../remediators/mod.rs"]
 mod remediators;
 mod requests;
