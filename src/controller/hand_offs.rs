@@ -87,12 +87,14 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
     loop {
         let leads = leadership.term(Instant::now()).is_some();
         let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };
+        // An answer may be as old as its question: an object made in between is not there yet, rather than not any more.
+        let asked = Instant::now();
         let looks = wanted.into_iter().map(|handed| async {
             let view = look(&calls, &handed).await;
             (handed, view)
         });
         let looks: Vec<_> = futures::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
-        if take(&mut cache.lock(), looks, Instant::now()) {
+        if take(&mut cache.lock(), looks, asked) {
             cache.wake();
         }
         tokio::time::sleep(EVERY).await;
@@ -142,12 +144,13 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     }
 }
 
-/// Takes looks over; whether the decider should know. What was not looked at, or gave no answer, is not known any more.
-fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, now: Instant) -> bool {
+/// Takes looks over that were asked for then; whether the decider should know. What was not looked at, or gave no answer, is not
+/// known any more.
+fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
     let mut seen = BTreeMap::new();
     for (handed, view) in looks {
         match view {
-            Ok(view) => drop(seen.insert(handed.operation_id, (view, now))),
+            Ok(view) => drop(seen.insert(handed.operation_id, (view, asked))),
             Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be looked at"),
         }
     }

@@ -72,3 +72,22 @@ pub fn since(bed: &Bed, since: Timestamp) -> Result<Vec<Write>> {
 pub fn kinds<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeSet<String> {
     writes.into_iter().map(Write::kind).collect()
 }
+
+/// How many of these nodes were in work at the same time at most, by what was written to them: from the first write that took hold
+/// of a node to the last that let go of it.
+pub fn most_at_a_time(writes: &[Write], nodes: &[String]) -> usize {
+    let is_of = |write: &&Write, node: &str| match write.kind().as_str() {
+        "patch nodes" => write.name == node,
+        "create jobs.batch" => write.name.strip_prefix(node).is_some_and(|rest| rest.starts_with('-')),
+        _ => false,
+    };
+    let span = |node: &String| {
+        let mut of_node = writes.iter().filter(|write| write.is_done() && is_of(write, node)).map(|write| write.at);
+        let first = of_node.next()?;
+        Some(first..=of_node.next_back().unwrap_or(first))
+    };
+    let spans: Vec<_> = nodes.iter().filter_map(span).collect();
+    // More are in work only from where one begins.
+    let at = |moment: &Timestamp| spans.iter().filter(|span| span.contains(moment)).count();
+    spans.iter().map(|span| at(span.start())).max().unwrap_or(0)
+}

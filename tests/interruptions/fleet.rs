@@ -131,6 +131,21 @@ impl Fleet {
         Ok(())
     }
 
+    /// How many of these nodes had an open episode at the same time at most, by what stands in the episodes.
+    pub async fn most_at_a_time(&self, nodes: &[String]) -> Result<usize> {
+        let api: Api<NodeRemediation> = Api::all(self.client.clone());
+        let all = api.list(&ListParams::default()).await?.items;
+        let of_nodes = all.into_iter().filter(|episode| nodes.contains(&episode.spec.node_name));
+        // One whose leader died before it was recorded was never in work.
+        let spans: Vec<(Timestamp, Timestamp)> = of_nodes
+            .filter_map(|episode| episode.status.filter(|status| !status.steps.is_empty()))
+            .filter_map(|status| Some((opened(status.opened_at?), status.finished_at.unwrap_or(Timestamp::MAX))))
+            .collect();
+        // More are open only from where one opens; where one ends, another one may open.
+        let at = |moment: Timestamp| spans.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
+        Ok(spans.iter().map(|(opened, _)| at(*opened)).max().unwrap_or(0))
+    }
+
     /// Waits until no slot is taken any more.
     pub async fn ledger_is_empty(&self) -> Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "nrh-system");
@@ -222,6 +237,11 @@ impl Fleet {
         }
         Ok(())
     }
+}
+
+/// When an episode was opened. Where the first word about it was lost, its object tells, in whole seconds: it was within that one.
+fn opened(told: Timestamp) -> Timestamp {
+    if told.subsec_nanosecond() == 0 { told.saturating_add(Duration::from_secs(1)).unwrap_or(told) } else { told }
 }
 
 /// A fault as the probe reports it. A shim that is left over has a process; others concern the node as a whole.

@@ -1,8 +1,9 @@
-//! A leader that dies at each of its writes, and a way to the API server on which calls are late, refused and lost: on a real API
-//! server, with the controller's own rights and admission as shipped. Nothing is done twice, nothing is left undone, and no
-//! budget is passed.
+//! A leader that dies at each of its writes, and a way to the API server on which calls are late, refused, cut and lost, and watches
+//! tell changes late or not at all: on a real API server, with the controller's own rights and admission as shipped.
+//! Nothing is done twice, nothing is left undone, and no budget is passed.
 //!
-//! On such a server, too: what a dry run writes, how nodes are handed to remediators, and a leader that slept past its Lease.
+//! On such a server, too: what a dry run writes, how nodes are handed to remediators, a leader that slept past its Lease, two that
+//! lead at once, and what is left of a node that was deleted.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -10,25 +11,28 @@ mod account;
 mod dry_run;
 mod fleet;
 mod hand_offs;
+mod outlives;
 #[path = "../remediators/mod.rs"]
 mod remediators;
+mod rough;
+mod silent;
 mod sleeper;
 mod stand_in;
+mod two_leaders;
+mod untold;
+mod watched;
 mod way;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::config::AuthInfo;
-use kube::{Api, Client};
-use nrh::api::NodeRemediation;
-use nrh::api::convert;
+use kube::{Api, Client, Config};
 use nrh::cli::ControllerArgs;
 use nrh::controller::calls::Calls;
 use nrh::controller::clock::Clock;
@@ -44,10 +48,8 @@ use crate::way::{Call, Fate, rough};
 
 /// What the Deployment of the shipped manifests names.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
-/// Nodes that may be healed at a time on the rough way.
+/// Nodes that may be healed at a time, by the policy.
 const AT_A_TIME: usize = 2;
-/// Nodes that are sick at once there.
-const SICK: usize = 8;
 /// More than one healing takes; a healing of which no write is hit ends the count.
 const MOST_POINTS: usize = 60;
 
@@ -76,8 +78,9 @@ fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
         .run(async |admin| {
             let upstream = controllers_own(&bed).await?;
             let fleet = Fleet::new(admin.clone());
-            let points = kill_points(&admin, &upstream, &fleet).await?;
-            rough_way(&admin, &upstream, &fleet).await?;
+            let stage = Stage { bed: &bed, admin, upstream, fleet };
+            let points = kill_points(&stage).await?;
+            rough::way(&stage).await.context("the rough way")?;
             Ok(points)
         })
         .unwrap();
@@ -97,6 +100,23 @@ fn a_dry_run_touches_nothing_a_node_is_handed_off_once_and_a_leader_that_slept_d
         dry_run::writes_only_its_account(&stage).await.context("the dry run")?;
         hand_offs::go_on_whatever_happens(&stage).await.context("the hand-offs")?;
         sleeper::does_nothing_when_it_wakes(&stage).await.context("the leader that slept")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outlive_their_node() {
+    let Some(bed) = up("budgets") else { return };
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        let stage = Stage { bed: &bed, admin, upstream, fleet };
+        two_leaders::share_one_budget(&stage).await.context("two leaders")?;
+        outlives::its_node(&stage).await.context("records of nodes that are gone")?;
+        untold::is_seen_later(&stage).await.context("changes that are not told")?;
+        silent::connections_are_given_up(&stage).await.context("connections without a word")
     })
     .unwrap();
     bed.down().unwrap();
@@ -147,10 +167,14 @@ async fn until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Res
 
 /// A client with the rights of the controller's account.
 async fn controllers_own(bed: &Bed) -> Result<Client> {
+    Ok(Client::try_from(controllers_config(bed).await?)?)
+}
+
+async fn controllers_config(bed: &Bed) -> Result<Config> {
     let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
     let mut config = bed.client_config().await?;
     config.auth_info = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }
 
 /// Starts a controller.
@@ -159,6 +183,10 @@ fn start(client: &Client) -> JoinHandle<Result<(), Ended>> {
 }
 
 fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
+    start_with(Calls::new(client.clone(), client.clone()), identity)
+}
+
+fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
     let args = ControllerArgs {
         image: Some(IMAGE.into()),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -166,7 +194,7 @@ fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
         node_conditions: "".parse().unwrap(),
         identity: identity.into(),
     };
-    let controller = Controller::new(Calls::new(client.clone(), client.clone()), Clock::system(), &args);
+    let controller = Controller::new(calls, Clock::system(), &args);
     tokio::spawn(controller.run(CancellationToken::new()))
 }
 
@@ -184,7 +212,8 @@ async fn kill(admin: &Client, leader: JoinHandle<Result<(), Ended>>) -> Result<(
 }
 
 /// Kills the leader before and after each write of an episode, one episode for each; how many points there were.
-async fn kill_points(admin: &Client, upstream: &Client, fleet: &Fleet) -> Result<usize> {
+async fn kill_points(stage: &Stage<'_>) -> Result<usize> {
+    let Stage { admin, upstream, fleet, .. } = stage;
     let mut points = 0;
     for fate in [Fate::Lost, Fate::Unanswered] {
         let how = if fate == Fate::Lost { "before" } else { "after" };
@@ -228,93 +257,4 @@ async fn kill_points(admin: &Client, upstream: &Client, fleet: &Fleet) -> Result
         }
     }
     Ok(points)
-}
-
-/// Heals many nodes over a way on which every kind of call goes wrong now and then. A leader that stands down is replaced.
-async fn rough_way(admin: &Client, upstream: &Client, fleet: &Fleet) -> Result<()> {
-    let nodes: Vec<String> = (1..=SICK).map(|number| format!("rough-{number}")).collect();
-    for node in &nodes {
-        fleet.sick_node(node).await?;
-    }
-    let (mut state, fates) = (0x9e37_79b9_7f4a_7c15_u64, Arc::new(Mutex::new(BTreeMap::<String, usize>::new())));
-    let told = fates.clone();
-    let judge = move |call: &Call| {
-        // xorshift: the same numbers in every run, the calls come as they come.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let fate = fate(call, state % 64, state / 64 % 1000);
-        if fate != Fate::Answered {
-            let kind = format!("{fate:?}");
-            let kind = kind.split_once("Late").map_or(kind.clone(), |_| "Late".to_owned());
-            *told.lock().unwrap().entry(kind).or_default() += 1;
-        }
-        fate
-    };
-    let way = rough(upstream.clone(), Arc::new(Notify::new()), judge);
-    let mut leader = start(&way);
-    let episodes: Api<NodeRemediation> = Api::all(admin.clone());
-    let ends = std::time::Instant::now() + Duration::from_mins(5);
-    let (mut most, mut replaced) = (0, 0);
-    loop {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        if leader.is_finished() {
-            leader = start(&way);
-            replaced += 1;
-        }
-        let all: Vec<_> = episodes.list(&ListParams::default()).await?.iter().map(convert::episode).collect();
-        let ours = || all.iter().filter(|episode| nodes.contains(&episode.node));
-        most = most.max(ours().filter(|episode| episode.is_open()).count());
-        ensure!(most <= AT_A_TIME, "{most} episodes at a time, at most {AT_A_TIME} are allowed");
-        let healed = |node: &String| ours().any(|episode| episode.node == *node && episode.finished_at.is_some());
-        if nodes.iter().all(healed) {
-            break;
-        }
-        if std::time::Instant::now() > ends {
-            bail!(
-                "not all are healed after 5 min: {:#?}",
-                ours().map(|e| (&e.node, e.phase, &e.message)).collect::<Vec<_>>()
-            );
-        }
-    }
-    kill(admin, leader).await?;
-    let calm = start(upstream);
-    for node in &nodes {
-        fleet.healed(node).await?;
-        fleet.check(node).await?;
-    }
-    fleet.ledger_is_empty().await?;
-    kill(admin, calm).await?;
-    let fates = fates.lock().unwrap().clone();
-    println!(
-        "{SICK} nodes healed, {most} at a time, over a way with {fates:?}; the leader was replaced {replaced} times"
-    );
-    ensure!(fates.len() >= 5, "expected nearly every kind of trouble, met {fates:?}");
-    Ok(())
-}
-
-/// What becomes of a call, by two numbers.
-fn fate(call: &Call, of_64: u64, of_1000: u64) -> Fate {
-    let late = Fate::Late(Duration::from_millis(of_1000));
-    if call.is_watch {
-        return match of_64 {
-            0..8 => Fate::Refused(410),
-            8..16 => Fate::Refused(500),
-            16..24 => late,
-            _ => Fate::Answered,
-        };
-    }
-    if call.is_of_lease() {
-        return if of_64 < 8 { late } else { Fate::Answered };
-    }
-    match (of_64, call.is_write()) {
-        (0..6, _) => late,
-        (6..9, _) => Fate::Refused(500),
-        (9..12, _) => Fate::Refused(429),
-        // That a list or a watch is not answered at all is noticed by the connection, which this way has none of.
-        (12..14, true) => Fate::Lost,
-        (14..17, true) => Fate::Refused(409),
-        (17..20, true) => Fate::Unanswered,
-        _ => Fate::Answered,
-    }
 }

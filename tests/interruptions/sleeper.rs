@@ -1,5 +1,5 @@
 //! A leader whose process stands still for longer than its Lease holds: another one takes over, and the first does nothing more
-//! when it wakes, although it knows of work.
+//! when it wakes, although it knows of work. Together they never work on more nodes than may be worked on at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::account::{self, Write};
 use crate::way::named;
-use crate::{IMAGE, POLICY, Stage, kill, start_as, until};
+use crate::{AT_A_TIME, IMAGE, POLICY, Stage, kill, start_as, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 /// What the second leader is called, in the Lease and in the audit log.
@@ -25,8 +25,6 @@ const BETWEEN: Duration = Duration::from_millis(150);
 const SICK: [usize; 3] = [6, 2, 4];
 /// How many of them it has acted on by then.
 const ACTED: usize = 3;
-/// Many at a time: each is at another point of its healing.
-const AT_A_TIME: &str = "maxInFlight: 8";
 
 /// A process of the controller, which can stand still.
 struct First {
@@ -85,9 +83,7 @@ fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usi
 /// The first leader stands still in the midst of many healings and wakes in the midst of the second's.
 pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
-    let policy = POLICY.replace("maxInFlight: 2", AT_A_TIME);
-    ensure!(policy.contains(AT_A_TIME), "the policy has no maxInFlight to widen");
-    bed.kubectl_input(&["apply", "-f", "-"], &policy)?;
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
     let first = First::start(stage)?;
     leads(stage, "first").await.with_context(|| first.log())?;
     let client = named(stage.upstream.clone(), SECOND);
@@ -137,6 +133,12 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     ensure!(late.is_empty(), "after it woke the first leader wrote: {late:#?}");
     let early = seconds.iter().find(|write| write.at < asleep && is_act(write));
     ensure!(early.is_none(), "the second wrote while the first led: {early:?}");
-    println!("the first leader made {of_first} Jobs, slept, and did nothing when it woke; the second made {of_second}");
+    // Whoever counts by what it knew before it slept takes a node more.
+    let most = fleet.most_at_a_time(&names).await?.max(account::most_at_a_time(&writes, &names));
+    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    println!(
+        "the first leader made {of_first} Jobs, slept, and did nothing when it woke; the second made {of_second}; {most} nodes \
+         at a time"
+    );
     kill(&stage.admin, second).await
 }

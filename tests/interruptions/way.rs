@@ -1,14 +1,26 @@
-//! The way between a controller and the API server: on it calls are counted, delayed, refused and lost.
+//! The way between a controller and the API server: on it calls are counted, delayed, refused, cut and lost, and what watches tell
+//! is disturbed.
 
+use std::fmt;
+use std::io::{Error, ErrorKind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Body as Answer;
 use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::sleep;
+use tower::BoxError;
+
+use crate::watched::{Change, Telling, watched};
+
+/// After this long without a word a connection is at its end. The product's clients say so themselves after 310 s (its
+/// `read_timeout`), by a timer of the connection, which this way has not. Longer than any call is waited for.
+const SILENT: Duration = Duration::from_secs(8);
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +35,49 @@ pub enum Fate {
     Unanswered,
     /// It is refused on the way with this code.
     Refused(u16),
+    /// The connection breaks before it has arrived.
+    CutBefore,
+    /// It arrives and is carried out, and the connection breaks before its answer is back.
+    CutAfter,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered => f.write_str("answered"),
+            Self::Late(_) => f.write_str("late"),
+            Self::Lost => f.write_str("lost"),
+            Self::Unanswered => f.write_str("done and unanswered"),
+            Self::Refused(code) => write!(f, "refused with {code}"),
+            Self::CutBefore => f.write_str("cut before it arrived"),
+            Self::CutAfter => f.write_str("done and cut"),
+        }
+    }
+}
+
+/// Who says what becomes of calls, and of what watches tell.
+pub trait Judge: Send + 'static {
+    /// What becomes of a call.
+    fn call(&mut self, call: &Call) -> Fate;
+
+    /// What becomes of a change that a watch is about to tell.
+    fn change(&mut self, _change: &Change) -> Telling {
+        Telling::Told
+    }
+
+    /// Whether the watch of that resource expires now, so that a list is due. Asked again and again.
+    fn expires(&mut self, _resource: &str) -> bool {
+        false
+    }
+
+    /// Something has happened to what a watch tells.
+    fn met(&mut self, _what: &'static str) {}
+}
+
+impl<F: FnMut(&Call) -> Fate + Send + 'static> Judge for F {
+    fn call(&mut self, call: &Call) -> Fate {
+        self(call)
+    }
 }
 
 /// A call as it is judged.
@@ -59,46 +114,84 @@ impl Call {
         self.is_write() && is_named && !others.iter().any(|other| self.path.contains(other))
     }
 
+    /// Whether it is about objects of that resource.
+    pub fn is_of(&self, resource: &str) -> bool {
+        self.path.split('/').any(|part| part == resource)
+    }
+
     /// Whether it makes an object of that resource.
     pub fn makes(&self, resource: &str) -> bool {
-        self.method == Method::POST && self.path.rsplit('/').next() == Some(resource)
+        self.method == Method::POST && self.last() == resource
     }
 
     /// One line, for people.
     pub fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
+
+    /// The last part of its path: of a call about many objects the resource.
+    fn last(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
 }
 
 /// A client whose calls meet what `judge` says. `gone` is told when a call that is lost, or whose answer is, has come as far as
 /// it comes.
-pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl FnMut(&Call) -> Fate + Send + 'static) -> Client {
+pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
     let judge = Arc::new(Mutex::new(judge));
     let service = tower::service_fn(move |request: Request<Body>| {
         let (upstream, judge, gone) = (upstream.clone(), judge.clone(), gone.clone());
         async move {
-            let fate = {
-                let mut judge = judge.lock().unwrap();
-                (*judge)(&Call::of(&request))
-            };
-            match fate {
-                Fate::Answered => {}
-                Fate::Late(by) => tokio::time::sleep(by).await,
-                Fate::Lost => {
-                    gone.notify_one();
-                    return std::future::pending().await;
-                }
-                Fate::Unanswered => {
-                    let _ = upstream.send(request).await;
-                    gone.notify_one();
-                    return std::future::pending().await;
-                }
-                Fate::Refused(code) => return Ok(refusal(code)),
+            let call = Call::of(&request);
+            let fate = judge.lock().unwrap().call(&call);
+            let response = pass(&upstream, &gone, fate, request).await?;
+            if call.is_watch && response.status().is_success() {
+                return Ok(response.map(|body| watched(body, judge, call.last().to_owned())));
             }
-            upstream.send(request).await
+            Ok::<_, BoxError>(response.map(Answer::new))
         }
     });
     Client::new(service, "default")
+}
+
+/// As far as a call of that fate comes.
+async fn pass(
+    upstream: &Client,
+    gone: &Notify,
+    fate: Fate,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
+    match fate {
+        Fate::Answered => {}
+        Fate::Late(by) => sleep(by).await,
+        Fate::Lost => {
+            gone.notify_one();
+            return Err(silence().await);
+        }
+        Fate::Unanswered => {
+            let _ = upstream.send(request).await;
+            gone.notify_one();
+            return Err(silence().await);
+        }
+        Fate::Refused(code) => return Ok(refusal(code)),
+        Fate::CutBefore => return Err(cut()),
+        Fate::CutAfter => {
+            let _ = upstream.send(request).await;
+            return Err(cut());
+        }
+    }
+    Ok(upstream.send(request).await?)
+}
+
+/// A connection that breaks.
+pub fn cut() -> BoxError {
+    Error::new(ErrorKind::ConnectionReset, "injected: the connection broke").into()
+}
+
+/// A connection of which nothing is heard, until it is given up.
+pub async fn silence() -> BoxError {
+    sleep(SILENT).await;
+    Error::new(ErrorKind::TimedOut, "injected: no word for too long").into()
 }
 
 /// A client that tells the API server its name, as it then stands in the audit log.
@@ -111,16 +204,50 @@ pub fn named(upstream: Client, name: &'static str) -> Client {
     Client::new(service, "default")
 }
 
+/// A client whose Lease is its own, so that whoever uses it leads, whoever else leads too. The terms before its own are as many as
+/// `terms`: of two the one with more of them is the later one.
+pub fn own_lease(upstream: Client, terms: i32) -> Client {
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {"leaseTransitions": terms},
+        "metadata": {"name": "nrh-controller", "namespace": "nrh-system"}});
+    let own = Arc::new(Mutex::new((0_u64, lease)));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (upstream, own) = (upstream.clone(), own.clone());
+        async move {
+            if !Call::of(&request).is_of_lease() {
+                return Ok::<_, BoxError>(upstream.send(request).await?);
+            }
+            let is_write = request.method() != Method::GET;
+            let body = request.into_body().collect_bytes().await?;
+            let mut own = own.lock().unwrap();
+            if is_write {
+                *own = (own.0 + 1, serde_json::from_slice(&body)?);
+            }
+            let (version, mut lease) = own.clone();
+            lease["metadata"]["resourceVersion"] = json!(version.to_string());
+            Ok(answer(200, &lease))
+        }
+    });
+    Client::new(service, "default")
+}
+
 fn refusal(code: u16) -> Response<Body> {
+    answer(code, &failure(code))
+}
+
+/// What the API server says when it refuses.
+pub fn failure(code: u16) -> Value {
     let reason = match code {
         409 => "Conflict",
         410 => "Expired",
         429 => "TooManyRequests",
         _ => "InternalError",
     };
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "injected",
-        "reason": reason, "code": code, "details": {"retryAfterSeconds": 1}});
-    let body = Body::from(status.to_string().into_bytes());
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "injected",
+        "reason": reason, "code": code, "details": {"retryAfterSeconds": 1}})
+}
+
+fn answer(code: u16, said: &Value) -> Response<Body> {
+    let body = Body::from(said.to_string().into_bytes());
     let response =
         Response::builder().status(code).header("content-type", "application/json").header("retry-after", "1");
     response.body(body).unwrap()
