@@ -10,7 +10,7 @@ use crate::requests::{Cases, create, delete, merge};
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 
 /// A rule that tells people of these faults, and does nothing else.
-fn tells(name: &str, faults: Value) -> Value {
+fn tells(name: &str, faults: &Value) -> Value {
     json!({"name": name, "match": {"faults": faults}, "steps": [{"action": "Notify"}]})
 }
 
@@ -21,8 +21,8 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     let path = format!("{POLICIES}/{name}");
     let (mut harsh, mut made) = (policy["spec"]["rules"][0].clone(), policy.clone());
     harsh["match"] = json!({"faults": ["HungContainer", "KubeletDown", "DiskFull"]});
-    let (hung, full) = (tells("hung", json!(["HungContainer"])), tells("full", json!(["DiskFull"])));
-    let last = tells("last", json!(["PidExhaustion"]));
+    let (hung, full) = (tells("hung", &json!(["HungContainer"])), tells("full", &json!(["DiskFull"])));
+    let last = tells("last", &json!(["PidExhaustion"]));
     let rules = |rules: &[&Value]| json!({"rules": rules});
     made["spec"] = rules(&[&hung, &full, &harsh, &last]);
     made["spec"]["priority"] = json!(10);
@@ -34,7 +34,7 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     for (what, change) in [
         ("a rule before it goes", rules(&[&full, &harsh, &last])),
         ("all rules before it go", rules(&[&harsh, &last])),
-        ("a rule before it is for other faults", rules(&[&tells("hung", json!(["LeakedShim"])), &full, &harsh, &last])),
+        ("a rule before it is for other faults", rules(&[&tells("hung", &json!(["LeakedShim"])), &full, &harsh, &last])),
         ("a rule before it is for fewer pods", rules(&[&narrowed, &full, &harsh, &last])),
         ("it moves ahead", rules(&[&hung, &harsh, &full, &last])),
         ("it moves to the front", rules(&[&harsh, &hung, &full, &last])),
@@ -51,7 +51,7 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     let mut heals = hung.clone();
     heals["steps"] = json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}}]);
     heals["name"] = json!("hung-and-healed");
-    let more = tells("more", json!(["KubeletDown"]));
+    let more = tells("more", &json!(["KubeletDown"]));
     for (what, change) in [
         ("the rules before it change places", rules(&[&full, &hung, &harsh, &last])),
         ("a rule before it does something else", rules(&[&heals, &full, &harsh, &last])),

@@ -5,8 +5,6 @@
 //! without them. It reads names as their numbers wherever they stand, and so they do. Stricter they are in three things: names
 //! of zones have to be spelled as they are, what follows a `W` is not passed over, nor what stands between `#` and `L`.
 
-#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
-
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
