@@ -94,7 +94,7 @@ NODES ?= 1000,5000
 
 .PHONY: bench-controller
 bench-controller: setup ## What the controller costs and how fast it is with NODES=1000,5000 simulated nodes; target/bench/controller.json
-	@NRH_BENCH_NODES=$(NODES) $(CARGO) bench --package nrh --bench controller
+	@NRH_BENCH_NODES=$(NODES) $(CARGO) bench --package nrh --bench plan --bench controller
 
 # Minutes of `make soak`.
 SOAK ?= 60

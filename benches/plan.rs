@@ -1,4 +1,5 @@
-//! How long one decision takes, at 100, 1,000 and 10,000 nodes: it has to grow about linearly.
+//! How long one decision takes, at 100, 1,000 and 10,000 nodes, and at 10,000 by 1, 5 and 20 policies that all select every node: it
+//! has to grow about linearly.
 //!
 //! Prints each size's time with the ratio to the smallest per node, and writes `target/bench/plan.json`.
 
@@ -25,14 +26,14 @@ fn main() -> std::io::Result<()> {
     let settings = PlanSettings::default();
     let mut lines = Vec::new();
     let mut base = None;
-    for nodes in [100_usize, 1_000, 10_000] {
-        let snapshot = fleet(nodes);
+    for (nodes, policies) in [(100_usize, 1_usize), (1_000, 1), (10_000, 1), (10_000, 5), (10_000, 20)] {
+        let snapshot = fleet(nodes, policies);
         let per_node = quickest(|| {
             let decided = plan(&snapshot, &settings);
             assert_eq!(decided.nodes.len(), nodes, "every node has an outlook");
         }) / nodes as f64;
         let baseline = *base.get_or_insert(per_node);
-        lines.push(Line::new(format!("plan, {nodes} nodes"), per_node, "ns/node", baseline));
+        lines.push(Line::new(format!("plan, {nodes} nodes, {policies} policies"), per_node, "ns/node", baseline));
     }
     record::write("plan", &lines)
 }
@@ -49,7 +50,7 @@ fn quickest(mut work: impl FnMut()) -> f64 {
     best
 }
 
-fn fleet(nodes: usize) -> Snapshot {
+fn fleet(nodes: usize, policies: usize) -> Snapshot {
     let names: Vec<String> = (0..nodes).map(|n| format!("node-{n:05}")).collect();
     let view = |name: &String| NodeView {
         uid: format!("uid-{name}"),
@@ -75,7 +76,7 @@ fn fleet(nodes: usize) -> Snapshot {
         now: jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(24),
         nodes: names.iter().map(|name| (name.clone(), view(name))).collect(),
         reports: names.iter().enumerate().map(|(n, name)| (name.clone(), report((n, name)))).collect(),
-        policies: vec![policy()],
+        policies: (0..policies).map(policy).collect(),
         ledger: Some(Ledger::default()),
         epoch: 1,
         ceiling: 10,
@@ -104,8 +105,10 @@ fn leaked_shim(node: &str) -> ReportedFault {
     ReportedFault { fault, looked: Duration::from_secs(7) }
 }
 
-fn policy() -> Policy {
-    let rule = samples::rule("leaked-shims", &[FaultType::LeakedShim], &[samples::step(Action::CleanupOrphans)]);
+/// The one with the least priority is for the faults that there are: all others are asked first.
+fn policy(number: usize) -> Policy {
+    let kind = if number == 0 { FaultType::LeakedShim } else { FaultType::DeafShim };
+    let rule = samples::rule("leftovers", &[kind], &[samples::step(Action::CleanupOrphans)]);
     Policy {
         limits: Limits {
             max_unhealthy: Amount::Percent(30),
@@ -116,6 +119,7 @@ fn policy() -> Policy {
             storm: StormLimit::default(),
         },
         history: History { limit: 50, ttl: Duration::from_hours(1) },
-        ..samples::policy("leftovers", &[rule])
+        priority: i32::try_from(number).unwrap_or(i32::MAX),
+        ..samples::policy(&format!("leftovers-{number}"), &[rule])
     }
 }
