@@ -34,7 +34,10 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     for (what, change) in [
         ("a rule before it goes", rules(&[&full, &harsh, &last])),
         ("all rules before it go", rules(&[&harsh, &last])),
-        ("a rule before it is for other faults", rules(&[&tells("hung", &json!(["LeakedShim"])), &full, &harsh, &last])),
+        (
+            "a rule before it is for other faults",
+            rules(&[&tells("hung", &json!(["LeakedShim"])), &full, &harsh, &last]),
+        ),
         ("a rule before it is for fewer pods", rules(&[&narrowed, &full, &harsh, &last])),
         ("it moves ahead", rules(&[&hung, &harsh, &full, &last])),
         ("it moves to the front", rules(&[&harsh, &hung, &full, &last])),

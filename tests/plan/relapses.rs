@@ -88,6 +88,16 @@ fn where_nothing_harsher_heals_the_same_is_done_again() {
     }
 }
 
+/// A kill that may not be done, since the pod runs, is no next step: what has helped for a while is done again.
+#[test]
+fn what_may_not_be_done_is_no_next_step() {
+    let mut world = sick(&[cont(), kill(false), notify()]);
+    again(&mut world);
+    assert_eq!(signals(&world), ["Cont", "Cont"]);
+    let last = world.episodes.values().max_by_key(|episode| episode.opened_at).unwrap();
+    assert_eq!(last.phase, Phase::Succeeded, "{}", last.message);
+}
+
 /// What a person has agreed to for the first time is asked for again on the next rung.
 #[test]
 fn a_harsher_step_asks_for_approval_as_ever() {

@@ -303,6 +303,7 @@ fn try_fault(
         let seen = facts.find(id);
         let mut notes = Vec::new();
         let step = ladder::climb(
+            ctx,
             &mut standing,
             rule,
             Some(&turn.episode),

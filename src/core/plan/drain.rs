@@ -107,7 +107,7 @@ fn release_first<'s, 'a>(
         };
         // What is not open yet is judged as it will be opened.
         let of = episode.filter(|_| known.is_some_and(|known| known.state == HealState::Open));
-        let Some(step) = ladder::climb(&mut standing, rule, of, facts, Some(other), &mut Vec::new()) else {
+        let Some(step) = ladder::climb(ctx, &mut standing, rule, of, facts, Some(other), &mut Vec::new()) else {
             return false;
         };
         let releases = matches!(step.action, Action::ReleaseHungProcess { .. }) && step.heals();
@@ -142,7 +142,7 @@ pub(super) fn is_worth_it(
     let mut after = standing.clone();
     loop {
         after.rung = after.rung.saturating_add(1);
-        let Some(next) = ladder::climb(&mut after, rule, Some(episode), facts, Some(&seen.fault), &mut Vec::new())
+        let Some(next) = ladder::climb(ctx, &mut after, rule, Some(episode), facts, Some(&seen.fault), &mut Vec::new())
         else {
             return Ok(());
         };

@@ -87,6 +87,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
 
 /// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
 pub(super) fn climb<'r>(
+    ctx: Ctx<'_>,
     standing: &mut EpisodeFault,
     rule: &'r Rule,
     episode: Option<&Episode>,
@@ -96,20 +97,34 @@ pub(super) fn climb<'r>(
 ) -> Option<&'r Step> {
     // Who starts a step by hand knows what has been done.
     let by_hand = episode.is_some_and(|episode| episode.wish.is_some());
-    let relapse = if by_hand { Relapse::Ignored } else { Relapse::Counts };
+    let relapse = if by_hand { Relapse::Ignored } else { Relapse::Counts(ctx) };
     climb_after(relapse, standing, rule, episode, facts, fault, notes)
 }
 
 /// Whether what has healed a fault that came back is an attempt that has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Relapse {
-    Counts,
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Relapse<'c> {
+    Counts(Ctx<'c>),
     Ignored,
+}
+
+/// Whether the action can do anything about the fault, and nothing that stands keeps it from being done: what has helped for a while
+/// is not given up for what cannot be done at all.
+fn could_heal(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, action: &Action) -> bool {
+    let is_free = match action {
+        Action::ReleaseHungProcess { signal, allow_running_pods } => {
+            protect::release(ctx, fault, *signal, *allow_running_pods).is_ok()
+        }
+        Action::Restart { daemon, with } => restart::is_safe(facts, fault, *daemon, with).is_ok(),
+        Action::HandOff(_) => hand_off::is_lacking(ctx, action).is_none(),
+        _ => true,
+    };
+    is_free && applies(action, fault, facts).is_ok()
 }
 
 /// The same, by what counts of the fault's past.
 pub(super) fn climb_after<'r>(
-    relapse: Relapse,
+    relapse: Relapse<'_>,
     standing: &mut EpisodeFault,
     rule: &'r Rule,
     episode: Option<&Episode>,
@@ -118,9 +133,9 @@ pub(super) fn climb_after<'r>(
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
     let spent = |standing: &EpisodeFault, step: &Step| match relapse {
-        Relapse::Counts => {
+        Relapse::Counts(ctx) => {
             let fault = fault?;
-            relapse::is_spent(facts, standing, rule, step, |action| applies(action, fault, facts).is_ok())
+            relapse::is_spent(facts, standing, rule, step, |action| could_heal(ctx, facts, fault, action))
         }
         Relapse::Ignored => None,
     };

@@ -141,7 +141,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
     let mut notes = Vec::new();
     let mut keeps = false;
     loop {
-        let Some(step) = ladder::climb(&mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
+        let Some(step) = ladder::climb(ctx, &mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
             // Nothing follows the cordon, and it is there to stay: that is what is asked for.
             if keeps {
                 return Ok(());

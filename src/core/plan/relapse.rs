@@ -1,7 +1,7 @@
 //! Faults that come back: what has healed one for a short while is an attempt that has failed, so the next step of the ladder
 //! has its turn.
 //!
-//! Only where there is one that heals. With none the same is done again, as often as [`readiness`](super::readiness) lets it, and
+//! Only where there is one that heals, and that may be taken as things stand. With none the same is done again, as often as [`readiness`](super::readiness) lets it, and
 //! then it is left to a person. What keeps pods away (Cordon, Taint, Drain) is done anew each time: it is gone with its episode.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn recent<'a>(
     finished.iter().filter(is_recent).copied().collect()
 }
 
-/// Why a step is not taken once more for a fault that has come back, if so. `helps` tells which actions can do anything about it.
+/// Why a step is not taken once more for a fault that has come back, if so. `helps` tells which actions can do anything about it as things stand.
 pub(super) fn is_spent(
     facts: &NodeFacts<'_>,
     standing: &EpisodeFault,
