@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nrh::core::drain::{Owner, cannot_end};
-use nrh::core::episode::{Cancel, Episode, HealState, Phase, StepRecord, StepState, Wish, episode_of, since};
+use nrh::core::episode::{Approval, Cancel, Episode, HealState, Phase, StepRecord, StepState, Wish, episode_of, since};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::{Asked, Foreign};
 use nrh::core::narrow::PodSeen;
@@ -60,7 +60,11 @@ enum Event {
     Suspend(usize, bool),
     SuspendPolicy(bool),
     PausePolicy(bool),
+    /// An edit makes the policy one that cannot be used, and another one mends it.
+    BreakPolicy(bool),
     DryRun(bool),
+    /// A person agrees to what is waited for on a node, or to something that was over long ago.
+    Approve(usize, bool),
     Windows(u8),
     LoseLedger,
     Cordon(usize),
@@ -143,6 +147,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
         1 => any::<bool>().prop_map(Event::SuspendPolicy),
         1 => any::<bool>().prop_map(Event::PausePolicy),
+        1 => any::<bool>().prop_map(Event::BreakPolicy),
+        4 => (0..NODES.len(), prop::bool::weighted(0.8)).prop_map(|(n, now)| Event::Approve(n, now)),
         1 => any::<bool>().prop_map(Event::DryRun),
         1 => (0_u8..4).prop_map(Event::Windows),
         1 => Just(Event::LoseLedger),
@@ -238,6 +244,8 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::PausePolicy(on) => {
             world.policies[0].pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
         }
+        Event::BreakPolicy(on) => world.policies[0].is_broken = *on,
+        Event::Approve(n, now) => approve(world, name(n), *now),
         Event::DryRun(on) => world.policies[0].mode = if *on { Mode::DryRun } else { Mode::Enforce },
         Event::Windows(which) => {
             world.policies[0].windows = match which {
@@ -292,6 +300,14 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             }
         }
     }
+}
+
+/// A person agrees to what the node's episode waits for, or to the first that it ever asked for.
+fn approve(world: &mut World, node: &str, now: bool) {
+    let Some(episode) = world.episodes.values_mut().find(|e| e.is_open() && e.node == node) else { return };
+    let steps = if now { episode.steps.last() } else { episode.steps.first() };
+    let Some(operation_id) = steps.map(|step| step.operation_id.clone()) else { return };
+    episode.approval = Some(Approval { by: "ann".into(), operation_id });
 }
 
 /// What is known of a pod that faults of these worlds name.
@@ -471,7 +487,10 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let most = usize::try_from(snapshot.ceiling).unwrap();
                 assert!(ledger.slots.len() <= most.max(had).max(open), "{ledger:?}");
             }
-            Effect::WriteEpisode(episode) => check_episode(episode),
+            Effect::WriteEpisode(episode) => {
+                check_episode(episode);
+                check_new(snapshot, episode);
+            }
             Effect::BeginWish(episode) => {
                 check_episode(episode);
                 check_wish(snapshot, plan, episode);
@@ -494,6 +513,7 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let step = record.current_step().unwrap();
                 assert_eq!(step.operation_id, *operation_id, "reserved before the act");
                 assert!(record.cancel.is_none(), "an act after a person's no was seen");
+                check_approved(snapshot, record, step);
                 let rule = &snapshot.policies[0].rules[0];
                 assert_eq!(rule.steps[step.rung as usize].mode, Mode::Enforce, "a step that is a dry run");
                 check_pod(snapshot, record, step, operation);
@@ -546,6 +566,31 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");
 }
 
+/// Where nothing new may be begun no episode is opened, and by a policy that cannot be used no step is begun in one that is open.
+fn check_new(snapshot: &Snapshot, episode: &Episode) {
+    let policy = &snapshot.policies[0];
+    let Some(known) = snapshot.episodes.get(&episode.name) else {
+        // The record of a start by hand that was not begun.
+        if episode.wish.is_some() && episode.phase.is_final() {
+            return;
+        }
+        assert!(!policy.suspend && !policy.is_broken && policy.pause_requests.is_empty(), "opened: {episode:?}");
+        // What else is unhealthy comes on top of these.
+        let down = snapshot.nodes.values().filter(|node| node.ready != Tri::True).count();
+        let most = usize::try_from(policy.limits.max_unhealthy.of(4)).unwrap();
+        assert!(down <= most, "opened with {down} nodes that are not Ready, maxUnhealthy is {most}: {episode:?}");
+        return;
+    };
+    assert!(!policy.is_broken || episode.steps.len() <= known.steps.len(), "a step by a policy that cannot be used");
+}
+
+/// What asks for a person is done with his word for this very attempt.
+fn check_approved(snapshot: &Snapshot, record: &Episode, step: &StepRecord) {
+    let rung = &snapshot.policies[0].rules[0].steps[step.rung as usize];
+    let is_agreed = record.approved(&step.operation_id).is_some() || record.wish.is_some();
+    assert!(!rung.needs_approval() || is_agreed, "nobody has agreed: {step:?}");
+}
+
 /// What a person starts by hand is one episode, paid for, on a node that has no other.
 fn check_wish(snapshot: &Snapshot, plan: &Plan, episode: &Episode) {
     let wish = &snapshot.wishes[&episode.name];
@@ -557,7 +602,7 @@ fn check_wish(snapshot: &Snapshot, plan: &Plan, episode: &Episode) {
     let ledger = stored.or(snapshot.ledger.as_ref()).unwrap();
     assert!(ledger.slots.contains_key(&episode.name), "no slot: {ledger:?}");
     let policy = &snapshot.policies[0];
-    assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty());
+    assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty() && !policy.is_broken);
     let step = episode.current_step().unwrap();
     let agreed = (wish.wish.policy_generation == Some(policy.generation)).then_some("ann");
     assert_eq!((step.action, step.approved_by.as_deref()), (wish.wish.action, agreed));
@@ -810,6 +855,8 @@ fn shuffled(snapshot: &Snapshot) -> Snapshot {
 /// Everybody lets go, and time passes: everything comes to an end and is put back.
 fn calm_down(world: &mut World) {
     world.policies[0].suspend = false;
+    // What is open waits for as long as the policy cannot be used: somebody mends it, at last.
+    world.policies[0].is_broken = false;
     world.policies[0].windows.clear();
     world.refuses = false;
     world.may_evict = Tri::True;
