@@ -21,7 +21,7 @@ use nrh::core::taint::{KeyedTaint, TaintEffect, TaintMark};
 use nrh::core::window::{self, WindowType};
 use nrh::simulate::remediator::Remediator;
 use nrh::simulate::workload::Workload;
-use nrh::simulate::world::PodLike;
+use nrh::simulate::world::{PodLike, WorldNode};
 use proptest::prelude::*;
 
 use crate::by_hand::wish;
@@ -71,6 +71,9 @@ enum Event {
     Uncordon(usize),
     Taint(usize, u8),
     Replace(usize),
+    /// A node leaves the fleet; another one comes under its name.
+    Leave(usize),
+    Come(usize),
     DeleteEpisode(usize),
     NewLeader,
     Refuse(bool),
@@ -156,6 +159,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::Uncordon),
         2 => (node.clone(), 0_u8..5).prop_map(|(n, how)| Event::Taint(n, how)),
         1 => node.clone().prop_map(Event::Replace),
+        2 => node.clone().prop_map(Event::Leave),
+        3 => node.clone().prop_map(Event::Come),
         1 => node.prop_map(Event::DeleteEpisode),
         1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
@@ -197,9 +202,50 @@ fn taint_by_others(taints: &mut BTreeSet<KeyedTaint>, how: u8) {
     }
 }
 
+/// The node that it happens to.
+const fn node_of(event: &Event) -> Option<usize> {
+    match event {
+        Event::FallIll(n, ..)
+        | Event::Recover(n)
+        | Event::Fade(n, _)
+        | Event::StickPod(n, _)
+        | Event::HealPods(n)
+        | Event::EndPod(n, _)
+        | Event::Probe(n, _)
+        | Event::Look(n, _)
+        | Event::Jobs(n, _)
+        | Event::Ready(n, _)
+        | Event::Kubelet(n, _)
+        | Event::MayAct(n, _)
+        | Event::Veto(n, _)
+        | Event::Suspend(n, _)
+        | Event::Cordon(n)
+        | Event::Uncordon(n)
+        | Event::Taint(n, _)
+        | Event::Replace(n)
+        | Event::Remediator(n, _)
+        | Event::Wish(n, ..)
+        | Event::Condition(n, _)
+        | Event::Pods(n, _) => Some(*n),
+        _ => None,
+    }
+}
+
+/// A machine of that name, well and empty.
+fn come(world: &mut World, place: usize, uid: String) {
+    let mut node = WorldNode::new(NODES[place]);
+    node.view.labels.insert(ZONE.into(), (place / 2).to_string());
+    node.report.node_uid = Some(uid.clone());
+    node.view.uid = uid;
+    world.nodes.insert(NODES[place].into(), node);
+}
+
 fn happen(world: &mut World, event: &Event, turn: usize) {
     let name = |index: &usize| NODES[*index];
     let now = world.now;
+    if node_of(event).is_some_and(|n| !world.nodes.contains_key(NODES[n])) {
+        return;
+    }
     match event {
         Event::Nothing => {}
         Event::FallIll(n, kind, cure) => {
@@ -267,6 +313,12 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             node.view.taints.clear();
             node.report.node_uid = Some(node.view.uid.clone());
             node.claimed.clear();
+        }
+        Event::Leave(n) => drop(world.nodes.remove(name(n))),
+        Event::Come(n) => {
+            if !world.nodes.contains_key(name(n)) {
+                come(world, *n, format!("uid-{}-{turn}", name(n)));
+            }
         }
         Event::DeleteEpisode(n) => {
             let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
@@ -402,14 +454,18 @@ fn worlds() -> impl Strategy<Value = World> {
     let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
     let narrow = prop::option::weighted(0.3, Just(NOT_DB));
     let rare = prop::option::weighted(0.4, 0_u32..3);
-    (ladders(), 1_u32..4, 1_u32..4, bad, zones, acts, narrow, rare).prop_map(
+    let most = prop_oneof![
+        (1_u32..4).prop_map(Amount::Count),
+        prop::sample::select(vec![25_u32, 50, 75]).prop_map(Amount::Percent),
+    ];
+    (ladders(), most, 1_u32..4, bad, zones, acts, narrow, rare).prop_map(
         |(ladder, most, ceiling, bad, zones, acts, narrow, rare)| {
             let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
             let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
             policy.rules[0].narrow.pods = narrow.map(|value| Selector(vec![other(value)]));
             let asked = Asked { kind: CONDITION.into(), status: Tri::True, reasons: ["Asked".to_owned()].into() };
             policy.rules[0].conditions.push(asked);
-            policy.limits.max_in_flight = Amount::Count(most);
+            policy.limits.max_in_flight = most;
             policy.limits.max_unhealthy = Amount::Percent(bad);
             policy.limits.per_topology = zones
                 .map(|most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) })
@@ -423,7 +479,7 @@ fn worlds() -> impl Strategy<Value = World> {
             }
             let mut world = World::new(&[policy], &NODES);
             for (place, name) in NODES.iter().enumerate() {
-                world.node(name).view.labels.insert(ZONE.into(), (place / 2).to_string());
+                come(&mut world, place, format!("uid-{name}"));
             }
             world.ceiling = ceiling;
             world.settings.rebuild_ledger = true;
@@ -564,6 +620,25 @@ fn check_plan(snapshot: &Snapshot, plan: &Plan) {
         }
     }
     assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");
+    check_room(snapshot, plan);
+}
+
+/// What is opened has room by the fleet as it is: a percent of a fleet that has shrunk is less than it was.
+fn check_room(snapshot: &Snapshot, plan: &Plan) {
+    let written = |effect: &Effect| match effect {
+        Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => Some(episode.as_ref().clone()),
+        _ => None,
+    };
+    let is_running = |e: &&Episode| e.mode == Mode::Enforce && !e.phase.is_final();
+    let written: BTreeMap<String, Episode> =
+        plan.effects.iter().filter_map(written).map(|episode| (episode.name.clone(), episode)).collect();
+    let opened = written.values().filter(is_running).filter(|e| !snapshot.episodes.contains_key(&e.name)).count();
+    let known = snapshot.episodes.values().map(|known| written.get(&known.name).unwrap_or(known));
+    let policy = &snapshot.policies[0];
+    let selected = u32::try_from(snapshot.nodes.values().filter(|node| !node.deleting).count()).unwrap();
+    let most = policy.limits.max_in_flight.of(selected).min(snapshot.ceiling);
+    let all = known.filter(is_running).count() + opened;
+    assert!(opened == 0 || all <= usize::try_from(most).unwrap(), "{all} in flight, {most} of {selected} nodes");
 }
 
 /// Where nothing new may be begun no episode is opened, and by a policy that cannot be used no step is begun in one that is open.
@@ -577,7 +652,8 @@ fn check_new(snapshot: &Snapshot, episode: &Episode) {
         assert!(!policy.suspend && !policy.is_broken && policy.pause_requests.is_empty(), "opened: {episode:?}");
         // What else is unhealthy comes on top of these.
         let down = snapshot.nodes.values().filter(|node| node.ready != Tri::True).count();
-        let most = usize::try_from(policy.limits.max_unhealthy.of(4)).unwrap();
+        let selected = u32::try_from(snapshot.nodes.values().filter(|node| !node.deleting).count()).unwrap();
+        let most = usize::try_from(policy.limits.max_unhealthy.of(selected)).unwrap();
         assert!(down <= most, "opened with {down} nodes that are not Ready, maxUnhealthy is {most}: {episode:?}");
         return;
     };
@@ -762,9 +838,9 @@ fn check_world(world: &World) {
     let most = world.policies[0].limits.max_in_flight.of(4).min(world.ceiling);
     assert!(open.len() <= usize::try_from(most).unwrap(), "{} in flight, {most} allowed", open.len());
     for limit in &world.policies[0].limits.per_topology {
-        let zone = |episode: &Episode| world.nodes[&episode.node].view.labels[&limit.key].clone();
+        let zone = |episode: &Episode| world.nodes.get(&episode.node).map(|node| node.view.labels[&limit.key].clone());
         for place in ["0", "1"] {
-            let here = open.iter().filter(|episode| zone(episode) == place).count();
+            let here = open.iter().filter(|episode| zone(episode).as_deref() == Some(place)).count();
             assert!(here <= usize::try_from(limit.max_in_flight.of(2)).unwrap(), "{here} in zone {place}");
         }
     }
