@@ -75,7 +75,8 @@ enum Event {
     Leave(usize),
     Come(usize),
     DeleteEpisode(usize),
-    NewLeader,
+    /// Its clock goes before or after that of the one before, by so many minutes.
+    NewLeader(i64),
     Refuse(bool),
     Shadow(usize, bool),
     Condition(usize, u8),
@@ -162,7 +163,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::Leave),
         3 => node.clone().prop_map(Event::Come),
         1 => node.prop_map(Event::DeleteEpisode),
-        1 => Just(Event::NewLeader),
+        2 => prop::sample::select(vec![0_i64, -120, -5, -1, 1, 5]).prop_map(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
         3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
@@ -286,22 +287,7 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
-        Event::SuspendPolicy(on) => world.policies[0].suspend = *on,
-        Event::PausePolicy(on) => {
-            world.policies[0].pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
-        }
-        Event::BreakPolicy(on) => world.policies[0].is_broken = *on,
         Event::Approve(n, now) => approve(world, name(n), *now),
-        Event::DryRun(on) => world.policies[0].mode = if *on { Mode::DryRun } else { Mode::Enforce },
-        Event::Windows(which) => {
-            world.policies[0].windows = match which {
-                0 => vec![today(WindowType::Deny)],
-                1 => vec![tomorrow(WindowType::Allow)],
-                2 => vec![today(WindowType::Allow), tomorrow(WindowType::Deny)],
-                _ => Vec::new(),
-            };
-        }
-        Event::LoseLedger => world.ledger = None,
         Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
         Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
         Event::Taint(n, how) => taint_by_others(&mut world.node(name(n)).view.taints, *how),
@@ -331,8 +317,6 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
         }
         Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { by: "ann".into(), reason: None })),
         Event::DeleteWish(n) => world.wishes.retain(|_, wish| wish.node != name(n)),
-        Event::NewLeader => world.epoch += 1,
-        Event::MayEvict(may) => world.may_evict = *may,
         Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
         Event::Condition(n, how) => {
             let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
@@ -344,13 +328,41 @@ fn happen(world: &mut World, event: &Event, turn: usize) {
             };
             world.node(name(n)).set_condition(CONDITION, condition);
         }
-        Event::Label(key, how) => label(world, *key, *how),
-        Event::Refuse(on) => world.refuses = *on,
+        _ => happen_to_all(world, event),
+    }
+}
+
+/// What happens to the policy, to the controller or to all nodes.
+fn happen_to_all(world: &mut World, event: &Event) {
+    match event {
+        Event::SuspendPolicy(on) => world.policies[0].suspend = *on,
+        Event::PausePolicy(on) => {
+            world.policies[0].pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
+        }
+        Event::BreakPolicy(on) => world.policies[0].is_broken = *on,
+        Event::DryRun(on) => world.policies[0].mode = if *on { Mode::DryRun } else { Mode::Enforce },
+        Event::Windows(which) => {
+            world.policies[0].windows = match which {
+                0 => vec![today(WindowType::Deny)],
+                1 => vec![tomorrow(WindowType::Allow)],
+                2 => vec![today(WindowType::Allow), tomorrow(WindowType::Deny)],
+                _ => Vec::new(),
+            };
+        }
         Event::Shadow(rung, on) => {
             if let Some(step) = world.policies[0].rules[0].steps.get_mut(*rung) {
                 step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
             }
         }
+        Event::NewLeader(minutes) => {
+            world.epoch += 1;
+            world.now += jiff::SignedDuration::from_mins(*minutes);
+        }
+        Event::LoseLedger => world.ledger = None,
+        Event::MayEvict(may) => world.may_evict = *may,
+        Event::Label(key, how) => label(world, *key, *how),
+        Event::Refuse(on) => world.refuses = *on,
+        other => unreachable!("{other:?} happens to a node"),
     }
 }
 
@@ -913,7 +925,7 @@ fn check_refusals(world: &World, episode: &Episode) {
         // Another remediator had its turn before: the end of the episode gives the fault up.
         let is_given_up = fault.state == HealState::GivenUp && episode.phase != Phase::Cancelled;
         if let Some(last) = tried.last().filter(|last| last.is_refused_call() && is_given_up) {
-            assert!(world.now >= wait(last), "{last:#?}");
+            assert!(episode.finished_at.unwrap_or(world.now) >= wait(last), "{last:#?}");
         }
     }
 }
@@ -987,7 +999,9 @@ proptest! {
                 told.happens(secs(round.wait), &format!("{round:?}"));
                 world.tick(secs(round.wait));
                 let now = world.snapshot();
-                let mut snapshot = if round.is_stale { before } else { now.clone() };
+                // A new leader has listed everything.
+                let is_stale = round.is_stale && !matches!(round.event, Event::NewLeader(_));
+                let mut snapshot = if is_stale { before } else { now.clone() };
                 snapshot.now = now.now;
                 let plan = world.carry_out(&snapshot, &round.chaos);
                 told.decided(world, &plan);
