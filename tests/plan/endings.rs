@@ -1,8 +1,8 @@
 //! How episodes end early, and how the node is put back.
 
-use nrh::core::episode::{Episode, Phase};
+use nrh::core::episode::{Episode, Phase, StepState};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, Mode};
+use nrh::core::policy::{Action, ApprovalMode, Mode, Step};
 use nrh::core::snapshot::Slot;
 
 use crate::samples::{cont, hung, kill, step};
@@ -232,23 +232,42 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     assert_eq!((of("n1"), of("n2")), (Some(Phase::Failed), Some(Phase::Succeeded)));
 }
 
-/// A new leader that cannot read the policy does not know what it says: the same, but for what the policy would own.
+/// A new leader that cannot use the policy does not know what it says, nor that somebody has stopped it: what it has begun is put back.
 #[test]
-fn a_policy_that_a_new_leader_cannot_use_ends_nothing_either() {
+fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
     world.pass();
     world.pass();
     let mut snapshot = world.snapshot();
     snapshot.policies.clear();
     snapshot.unusable_policies.insert("p".into());
-    let held = plan(&snapshot, &world.settings);
-    assert_eq!(held.effects, []);
-    assert_eq!(reasons(&held), [HoldReason::Paused]);
-    snapshot.unusable_policies.clear();
     let ended = plan(&snapshot, &world.settings);
-    assert!(
-        ended.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(e) if e.phase == Phase::Cancelled))
-    );
+    let is_end = |effect: &Effect| match effect {
+        Effect::WriteEpisode(episode) => episode.phase == Phase::Cancelled && episode.message.contains("not valid"),
+        _ => false,
+    };
+    assert!(ended.effects.iter().any(is_end), "{:?}", ended.effects);
+}
+
+/// What waits for a person is asked for anew when the policy is mended, and what was approved meanwhile is not lost as a failure.
+#[test]
+fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
+    let asks = Step { approval: ApprovalMode::Manual, approval_timeout: secs(600), ..cont() };
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asks, kill(true)]);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    world.policies[0].is_broken = true;
+    for _ in 0..100 {
+        world.pass();
+        world.tick(secs(10));
+    }
+    let episode = world.only_episode();
+    assert!(episode.is_open() && episode.current_step().is_none(), "{:?}", episode.steps);
+    world.policies[0].is_broken = false;
+    world.pass();
+    world.pass();
+    let step = world.only_episode().current_step().unwrap().clone();
+    assert_eq!((step.state, step.rung), (StepState::AwaitingApproval, 0), "the same, with its whole time");
 }
 
 /// What joins an open episode is new as well.

@@ -1,9 +1,11 @@
 //! Faults that come back after they were healed.
 
-use nrh::core::episode::{Approval, Phase};
-use nrh::core::policy::{Action, ActionType, OnFailure, Step};
+use nrh::core::episode::Phase;
+use nrh::core::fault::FaultType;
+use nrh::core::policy::{Action, ActionType, ApprovalMode, OnFailure, Step};
+use nrh::core::snapshot::Tri;
 
-use crate::samples::{cont, hung, kill, notify, secs, step};
+use crate::samples::{cont, drain, hung, kill, notify, policy, rule, secs, step};
 use crate::world::{Cure, World};
 
 /// The actions of all steps that were done, in the order of the episodes.
@@ -98,14 +100,32 @@ fn what_may_not_be_done_is_no_next_step() {
     assert_eq!(last.phase, Phase::Succeeded, "{}", last.message);
 }
 
-/// What a person has agreed to for the first time is asked for again on the next rung.
+/// Nor is one that waits for a person: at night nobody answers.
 #[test]
-fn a_harsher_step_asks_for_approval_as_ever() {
-    let harsher = Step { approval: nrh::core::policy::ApprovalMode::Manual, ..kill(true) };
+fn what_waits_for_a_person_is_no_next_step() {
+    let harsher = Step { approval: ApprovalMode::Manual, ..kill(true) };
     let mut world = sick(&[cont(), harsher]);
     again(&mut world);
-    let last = world.episodes.values().max_by_key(|episode| episode.opened_at).unwrap();
-    assert_eq!(last.phase, Phase::AwaitingApproval, "{}", last.message);
-    let none: Option<Approval> = None;
-    assert_eq!(last.approval, none);
+    assert_eq!(signals(&world), ["Cont", "Cont"]);
+}
+
+/// Nor one behind a drain that cannot be.
+#[test]
+fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), drain(), kill(true)])])], &["n1"]);
+    world.may_evict = Tri::False;
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.run(secs(120));
+    again(&mut world);
+    assert_eq!(signals(&world), ["Cont", "Cont"]);
+}
+
+/// What another policy did, or the same one when it said something else, is not what this step did.
+#[test]
+fn what_was_another_step_then_counts_for_nothing() {
+    let mut world = sick(&[cont(), kill(true), notify()]);
+    world.policies[0].rules[0].steps[0] = kill(true);
+    world.policies[0].rules[0].steps[1] = cont();
+    again(&mut world);
+    assert_eq!(signals(&world), ["Cont", "Kill"]);
 }

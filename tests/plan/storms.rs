@@ -220,6 +220,11 @@ fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
         let (reason, told) = blocked(&plan);
         assert_eq!(reason, HoldReason::Storm);
         assert!(told.ends_with(&format!("; 5 of the 5 have {what}, which 8 of all nodes have")), "{told}");
+        // Who has it not has nothing to do with it.
+        infect(&mut world, 20..21, Cure::Cont, hung);
+        assert_eq!(acts(&world.pass()).len(), 1, "{what}");
+        world.tick(secs(5));
+        world.run(secs(60));
         // No more come: it is healed one at a time, as after any storm.
         pass(&mut world, secs(600));
         assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1, "{what}");

@@ -1,6 +1,8 @@
 //! One turn of an open episode: its step is moved on, its faults are marked healed, new ones join, and the next
 //! step is reserved.
 
+use jiff::Timestamp;
+
 use super::evidence::{Cure, NodeFacts, Probe, Seen};
 use super::ladder::Look;
 use super::payment::Payment;
@@ -32,15 +34,7 @@ pub(super) fn take(
             (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
             (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
             (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
-            (None, _, Some(_)) => {}
-            (None, _, None) => {
-                mark_healed(ctx, facts, &mut turn.episode);
-                let why = format!(
-                    "policy {} is not valid (its condition Valid says why): what it has begun stays as it is",
-                    episode.policy
-                );
-                hold_open(&mut turn, &why, wake);
-            }
+            (None, _, _) => {}
         }
     }
     if quiet::is_awaited(ctx, facts, &mut turn, wake) {
@@ -67,6 +61,9 @@ fn go_on(
     wake: &mut Wake,
 ) {
     steps::move_on(ctx, facts, policy, turn, payment, wake);
+    if let Some(why) = scope::broken(policy) {
+        set_aside(turn, &why, ctx.snapshot.now);
+    }
     mark_healed(ctx, facts, &mut turn.episode);
     if turn.episode.phase.is_final() {
         return;
@@ -214,6 +211,22 @@ fn limited(
     let message =
         format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
     Some(Hold::new(HoldReason::FaultLimit, &message).until(ctx.settings.retry))
+}
+
+/// Takes back what has not begun, is asked for, or would need a further look before each of its rounds: no such look says yes to a
+/// policy that cannot be used, and what was never tried must not count as tried. It has its turn again when the policy is mended.
+fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
+    let Some(step) = turn.episode.current_step() else { return };
+    let is_waiting = match step.state {
+        StepState::AwaitingApproval => true,
+        StepState::Reserved => step.started_at.is_none(),
+        StepState::Started => step.action == ActionType::Drain,
+        _ => false,
+    };
+    if is_waiting {
+        attempt::end(turn, StepState::Cancelled, why, now);
+        turn.effect = None;
+    }
 }
 
 /// Nothing is begun for any of its faults, for this reason.

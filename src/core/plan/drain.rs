@@ -118,7 +118,10 @@ fn release_first<'s, 'a>(
             Some(_) => ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).map(|_| ()),
             None => readiness::judge(ctx, facts, policy, seen).map(|_| ()),
         };
-        may().is_ok()
+        // What is not open yet has to join.
+        let is_new = known.is_none_or(|known| known.state != HealState::Open);
+        let is_blocked = || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked().is_some());
+        !(is_new && is_blocked()) && may().is_ok()
     };
     facts.seen.iter().find(is_first)
 }

@@ -30,8 +30,10 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -
     if episode.mode == Mode::DryRun {
         return Some("a simulated episode that was not written to its end".to_owned());
     }
-    if policy_of(ctx, episode).is_none() && !ctx.snapshot.unusable_policies.contains(&episode.policy) {
-        return Some(format!("policy {} is gone", episode.policy));
+    if policy_of(ctx, episode).is_none() {
+        let is_there = ctx.snapshot.unusable_policies.contains(&episode.policy);
+        let how = if is_there { "not valid, and what it said before is not known" } else { "gone" };
+        return Some(format!("policy {} is {how}", episode.policy));
     }
     // A dry run that was not written to its end keeps nobody from the node.
     let first = facts.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);

@@ -108,18 +108,21 @@ pub(super) enum Relapse<'c> {
     Ignored,
 }
 
-/// Whether the action can do anything about the fault, and nothing that stands keeps it from being done: what has helped for a while
-/// is not given up for what cannot be done at all.
-fn could_heal(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, action: &Action) -> bool {
-    let is_free = match action {
-        Action::ReleaseHungProcess { signal, allow_running_pods } => {
-            protect::release(ctx, fault, *signal, *allow_running_pods).is_ok()
+/// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
+/// up for what is held, cannot be done at all, or waits for a person.
+fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &EpisodeFault, rule: &Rule) -> bool {
+    let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
+    let above = usize::try_from(standing.rung).map_or(usize::MAX, |rung| rung.saturating_add(1));
+    for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
+        if drain::is_lacking(ctx, facts, &step.action).is_some() {
+            return false;
         }
-        Action::Restart { daemon, with } => restart::is_safe(facts, fault, *daemon, with).is_ok(),
-        Action::HandOff(_) => hand_off::is_lacking(ctx, action).is_none(),
-        _ => true,
-    };
-    is_free && applies(action, fault, facts).is_ok()
+        if step.heals() && applies(&step.action, fault, facts).is_ok() {
+            let may = || may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).is_ok();
+            return !step.needs_approval() && hand_off::is_lacking(ctx, &step.action).is_none() && may();
+        }
+    }
+    false
 }
 
 /// The same, by what counts of the fault's past.
@@ -135,7 +138,8 @@ pub(super) fn climb_after<'r>(
     let spent = |standing: &EpisodeFault, step: &Step| match relapse {
         Relapse::Counts(ctx) => {
             let fault = fault?;
-            relapse::is_spent(facts, standing, rule, step, |action| could_heal(ctx, facts, fault, action))
+            let policy = facts.policy_for(fault)?;
+            relapse::is_spent(facts, standing, policy, step).filter(|_| is_more(ctx, facts, fault, standing, rule))
         }
         Relapse::Ignored => None,
     };

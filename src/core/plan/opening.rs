@@ -152,8 +152,8 @@ fn passing<'a>(
 ) -> Result<(), Hold> {
     // Episodes of other kinds prove nothing about this one, however long they wait.
     let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), facts.name);
-    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)? {
-        Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= *most => {
+    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
+        Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(
                 "many nodes of policy {} have {}: so few are healed at a time ({most} now), and twice as many when that \
                  has helped (limits.storm)",

@@ -97,7 +97,7 @@ pub(super) fn judge<'p>(
     }
     ladder::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;
-    no_storm(ctx, policy, fault, rule)?;
+    no_storm(ctx, facts, policy, fault, rule)?;
     Ok(rule)
 }
 
@@ -121,9 +121,9 @@ pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack)
 }
 
 /// Whether the fault is no storm that rises.
-fn no_storm(ctx: Ctx<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
-    let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
-    if storm != Some(&Storm::Rising) || !rule.acts() {
+fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
+    let front = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
+    if front.and_then(|front| front.on(facts.view)) != Some(Storm::Rising) || !rule.acts() {
         return Ok(());
     }
     let message = format!(

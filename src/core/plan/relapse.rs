@@ -1,16 +1,17 @@
 //! Faults that come back: what has healed one for a short while is an attempt that has failed, so the next step of the ladder
 //! has its turn.
 //!
-//! Only where there is one that heals, and that may be taken as things stand. With none the same is done again, as often as [`readiness`](super::readiness) lets it, and
+//! Only where there is one that heals and that may be taken now, by nobody's word but the policy's. With none the same is done again, as often as [`readiness`](super::readiness) lets it, and
 //! then it is left to a person. What keeps pods away (Cordon, Taint, Drain) is done anew each time: it is gone with its episode.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::attempt;
 use super::evidence::NodeFacts;
-use crate::core::episode::{Episode, EpisodeFault, HealState, since};
-use crate::core::policy::{Action, Mode, OnFailure, Rule, Step};
+use crate::core::episode::{Episode, EpisodeFault, HealState, StepRecord, since};
+use crate::core::policy::{Mode, OnFailure, Policy, Step};
 
 /// The episodes of this very node (`uid`) that really acted and ended within the memory of failures.
 pub(super) fn recent<'a>(
@@ -26,35 +27,26 @@ pub(super) fn recent<'a>(
     finished.iter().filter(is_recent).copied().collect()
 }
 
-/// Why a step is not taken once more for a fault that has come back, if so. `helps` tells which actions can do anything about it as things stand.
-pub(super) fn is_spent(
-    facts: &NodeFacts<'_>,
-    standing: &EpisodeFault,
-    rule: &Rule,
-    step: &Step,
-    helps: impl Fn(&Action) -> bool,
-) -> Option<String> {
+/// That a step has healed a fault as often as it may be tried, and that it has come back, if so.
+pub(super) fn is_spent(facts: &NodeFacts<'_>, standing: &EpisodeFault, policy: &Policy, step: &Step) -> Option<String> {
     if !step.heals() || step.on_failure == OnFailure::Stop {
         return None;
     }
-    let times = times(facts, standing, step);
-    if times == 0 || times < step.attempts {
-        return None;
-    }
-    let above = rule.steps.iter().skip(usize::try_from(standing.rung).ok()?.saturating_add(1));
-    let is_more = above.filter(|step| step.heals()).any(|step| helps(&step.action));
-    is_more.then(|| format!("it came back {times} time(s) after this had healed it"))
+    let times = times(facts, standing, policy, step);
+    (times > 0 && times >= step.attempts).then(|| format!("it came back {times} time(s) after this had healed it"))
 }
 
-/// How often it was healed by this step lately, and came back.
-fn times(facts: &NodeFacts<'_>, standing: &EpisodeFault, step: &Step) -> u32 {
+/// How often it was healed lately by this very step, as the policy has it now, and came back.
+fn times(facts: &NodeFacts<'_>, standing: &EpisodeFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |episode: &&&Episode| {
-        episode.fault(&standing.id).is_some_and(|was| {
-            was.state == HealState::Healed && !was.outlasted_its_ladder() && was.rule == standing.rule
-        })
+        let fault = episode.fault(&standing.id).filter(|was| was.rule == standing.rule);
+        let is_healed = fault.is_some_and(|was| was.state == HealState::Healed && !was.outlasted_its_ladder());
+        is_healed && episode.policy == policy.name
     };
-    let acted = facts.recent.iter().filter(healed).flat_map(|episode| &episode.steps).filter(|record| {
-        record.fault_id == standing.id && record.rung == standing.rung && record.action == step.action.kind()
-    });
-    u32::try_from(acted.filter(|record| record.acted_at.is_some()).count()).unwrap_or(u32::MAX)
+    let is_it = |episode: &Episode, record: &StepRecord| {
+        let is_here = record.fault_id == standing.id && record.rung == standing.rung && record.acted_at.is_some();
+        is_here && attempt::step_of(policy, episode, record).is_some_and(|named| named == step)
+    };
+    let of = |episode: &&Episode| episode.steps.iter().filter(|record| is_it(episode, record)).count();
+    u32::try_from(facts.recent.iter().filter(healed).map(of).sum::<usize>()).unwrap_or(u32::MAX)
 }

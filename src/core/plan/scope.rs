@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
-use super::storm::{Storm, Weather};
+use super::storm::{Front, Weather};
 use super::{HoldReason, PolicyOutlook};
 use crate::core::budget::{Bounds, Slots};
 use crate::core::fault::{Fault, FaultState, FaultType};
@@ -28,7 +28,7 @@ pub(super) struct Scope<'a> {
     /// Faults that many of them have.
     weather: Weather<'a>,
     /// Those of them that are a storm.
-    pub storms: BTreeMap<FaultType, Storm>,
+    pub storms: BTreeMap<FaultType, Front>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
     groups: Vec<BTreeMap<Option<&'a str>, u32>>,
 }

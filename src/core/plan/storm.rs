@@ -16,7 +16,7 @@ use crate::core::snapshot::NodeView;
 
 mod shared;
 
-use shared::shared;
+use shared::{Common, shared};
 
 /// Fewer nodes than this are no storm, whatever their share.
 pub(super) const LEAST: u32 = 5;
@@ -66,6 +66,22 @@ pub(super) struct Weather<'a> {
     selected: Vec<&'a NodeView>,
 }
 
+/// The storm of one kind of fault.
+#[derive(Clone, Debug)]
+pub(super) struct Front {
+    stage: Storm,
+    /// Where few are enough: what they have in common. Other nodes have nothing to do with it.
+    among: Option<Common>,
+}
+
+impl Front {
+    /// How it stands for this node.
+    pub fn on(&self, node: Option<&NodeView>) -> Option<Storm> {
+        let is_here = self.among.as_ref().is_none_or(|common| node.is_none_or(|node| common.is_of(node)));
+        is_here.then_some(self.stage)
+    }
+}
+
 /// How one kind of fault stands with a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storm {
@@ -112,9 +128,18 @@ impl<'a> Weather<'a> {
 
     /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
     /// one, nobody wants any.
+    fn front(&self, nodes: &[&NodeView], from: u32, stage: impl Fn() -> Storm) -> Option<Front> {
+        if count(nodes) >= from {
+            return Some(Front { stage: stage(), among: None });
+        }
+        let is_possible = from <= count(&self.selected) && count(nodes) >= LEAST;
+        let common = is_possible.then(|| shared(nodes, &self.selected)).flatten();
+        let common = common.filter(|common| common.having() >= LEAST)?;
+        Some(Front { stage: stage(), among: Some(common) })
+    }
+
     fn are_many(&self, nodes: &[&NodeView], from: u32) -> bool {
-        let is_possible = from <= count(&self.selected);
-        count(nodes) >= from || (is_possible && count(nodes) >= LEAST && shared(nodes, &self.selected).is_some())
+        self.front(nodes, from, || Storm::Rising).is_some()
     }
 
     /// The kinds of fault that many of the nodes have.
@@ -123,14 +148,12 @@ impl<'a> Weather<'a> {
         policy: &Policy,
         episodes: &BTreeMap<String, Episode>,
         now: Timestamp,
-    ) -> BTreeMap<FaultType, Storm> {
+    ) -> BTreeMap<FaultType, Front> {
         let from = self.from(policy);
         let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
-            if self.are_many(&spread.fresh, from) {
-                return Some((*kind, Storm::Rising));
-            }
-            let most = || at_a_time(helped(policy, *kind, episodes, now));
-            self.are_many(&spread.sick, from).then(|| (*kind, Storm::Passing(most())))
+            let rising = || self.front(&spread.fresh, from, || Storm::Rising);
+            let passing = || Storm::Passing(at_a_time(helped(policy, *kind, episodes, now)));
+            Some((*kind, rising().or_else(|| self.front(&spread.sick, from, passing))?))
         };
         self.spreads.iter().filter_map(stand).collect()
     }
