@@ -66,9 +66,9 @@ async fn leads(stage: &Stage<'_>, who: &str) -> Result<()> {
 }
 
 /// What is done, or goes before it. That the answer to an act of before is recorded is none, nor is the Lease: either is refused
-/// if anybody has written since.
+/// if anybody has written since. Nor is an Event, which tells of an act of before.
 fn is_act(write: &Write) -> bool {
-    let others = ["leases.coordination.k8s.io", "noderemediations/status.runtimehealth.io"];
+    let others = ["leases.coordination.k8s.io", "noderemediations/status.runtimehealth.io", "events.events.k8s.io"];
     !others.contains(&write.resource.as_str())
 }
 
