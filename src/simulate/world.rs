@@ -426,6 +426,7 @@ impl World {
                 Some(ActResult::Started)
             }
             Operation::GiveOrder(order) => {
+                debug_assert!(order.issued_at <= now, "an order of the future");
                 let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
                 let standing = world_node.report.order.as_ref().map(|order| &order.operation_id);
                 if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {

@@ -75,8 +75,7 @@ enum Event {
     Leave(usize),
     Come(usize),
     DeleteEpisode(usize),
-    /// Its clock goes before or after that of the one before, by so many minutes.
-    NewLeader(i64),
+    NewLeader,
     Refuse(bool),
     Shadow(usize, bool),
     Condition(usize, u8),
@@ -163,7 +162,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::Leave),
         3 => node.clone().prop_map(Event::Come),
         1 => node.prop_map(Event::DeleteEpisode),
-        2 => prop::sample::select(vec![0_i64, -120, -5, -1, 1, 5]).prop_map(Event::NewLeader),
+        1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
         2 => (0_usize..5, any::<bool>()).prop_map(|(rung, on)| Event::Shadow(rung, on)),
         3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
@@ -354,10 +353,7 @@ fn happen_to_all(world: &mut World, event: &Event) {
                 step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
             }
         }
-        Event::NewLeader(minutes) => {
-            world.epoch += 1;
-            world.now += jiff::SignedDuration::from_mins(*minutes);
-        }
+        Event::NewLeader => world.epoch += 1,
         Event::LoseLedger => world.ledger = None,
         Event::MayEvict(may) => world.may_evict = *may,
         Event::Label(key, how) => label(world, *key, *how),
@@ -999,9 +995,7 @@ proptest! {
                 told.happens(secs(round.wait), &format!("{round:?}"));
                 world.tick(secs(round.wait));
                 let now = world.snapshot();
-                // A new leader has listed everything.
-                let is_stale = round.is_stale && !matches!(round.event, Event::NewLeader(_));
-                let mut snapshot = if is_stale { before } else { now.clone() };
+                let mut snapshot = if round.is_stale { before } else { now.clone() };
                 snapshot.now = now.now;
                 let plan = world.carry_out(&snapshot, &round.chaos);
                 told.decided(world, &plan);
