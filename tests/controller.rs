@@ -244,12 +244,7 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
 #[tokio::test(start_paused = true)]
 async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     let world = World::new(3);
-    let mut steps = World::release();
-    steps[0]["attempts"] = json!(1);
-    let harsher =
-        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
-    steps.as_array_mut().unwrap().push(harsher);
-    world.policy("hung", "Enforce", &steps);
+    world.policy("hung", "Enforce", &World::release_then_kill());
     world.kubelets();
     world.set_sick("w1", true);
     world.probe("w1");
@@ -454,12 +449,7 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_is_repeated() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
+    let world = World::healthy();
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("the job is there", || !world.api.list("jobs").is_empty()).await;

@@ -140,6 +140,11 @@ pub struct EpisodeFault {
 }
 
 impl EpisodeFault {
+    /// Whether it is gone, and not only after its ladder had come to its end in vain.
+    pub fn is_cured(&self) -> bool {
+        self.state == HealState::Healed && !self.outlasted_its_ladder()
+    }
+
     /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
     pub fn outlasted_its_ladder(&self) -> bool {
         self.state == HealState::Healed && self.clean_since.is_some()

@@ -77,12 +77,7 @@ fn refuse_pods(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anything_harsher() {
     let world = World::new(1);
-    let mut steps = World::release();
-    steps[0]["attempts"] = json!(1);
-    let harsher =
-        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
-    steps.as_array_mut().unwrap().push(harsher);
-    world.policy("hung", "Enforce", &steps);
+    world.policy("hung", "Enforce", &World::release_then_kill());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxUnhealthy"] = json!("100%"));
     refuse_pods(&world);
     let replica = world.controller("a");
@@ -107,5 +102,7 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
         (steps.as_array().map(Vec::len), &steps[0]["lane"], &steps[0]["signal"]),
         (Some(1), &json!("Agent"), &json!("Cont"))
     );
+    let why = steps[0]["laneReason"].as_str().unwrap();
+    assert!(why.starts_with("Job: ") && why.contains("; then Agent: the kubelet refused the Job's pod"), "{why}");
     replica.crash().await;
 }

@@ -39,12 +39,7 @@ async fn an_act_is_not_tried_again_before_the_api_server_wants_it() {
     // One asks for longer than anybody waits, and the last one says nothing of how long.
     let cases = [(Some(7), 7..=9), (Some(600), 60..=75), (None, 1..=2)];
     for (asked, expected) in cases {
-        let world = World::new(3);
-        world.policy("hung", "Enforce", &World::release());
-        world.kubelets();
-        for node in ["w1", "w2", "w3"] {
-            world.probe(node);
-        }
+        let world = World::healthy();
         let tries = busy_twice(&world, |call| call.verb == "create" && call.target.plural == "jobs", asked);
         let replica = world.controller("a");
         world.set_sick("w1", true);
@@ -57,12 +52,7 @@ async fn an_act_is_not_tried_again_before_the_api_server_wants_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_ledger_is_not_written_again_before_the_api_server_wants_it() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
+    let world = World::healthy();
     let replica = world.controller("a");
     world.until("it leads", || world.api.get("configmaps", "nrh-ledger").is_some()).await;
     sleep(Duration::from_secs(5)).await;

@@ -67,6 +67,27 @@ impl World {
         json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}, "attempts": 2, "timeout": "2m"}])
     }
 
+    /// The same, tried once, and then an end by SIGKILL, whatever pod runs.
+    pub fn release_then_kill() -> Value {
+        let harsher =
+            json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
+        let mut steps = Self::release();
+        steps[0]["attempts"] = json!(1);
+        steps.as_array_mut().unwrap().push(harsher);
+        steps
+    }
+
+    /// Three nodes that are well, whose probes report, under a policy that releases what hangs.
+    pub fn healthy() -> Self {
+        let world = Self::new(3);
+        world.policy("hung", "Enforce", &Self::release());
+        world.kubelets();
+        for node in ["w1", "w2", "w3"] {
+            world.probe(node);
+        }
+        world
+    }
+
     /// Starts a controller replica.
     pub fn controller(&self, name: &str) -> Replica {
         self.controller_on(name, self.api.client())

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::evidence::{Cure, NodeFacts, Probe, Seen};
-use super::ladder::Look;
+use super::ladder::{Look, Relapse};
 use super::payment::Payment;
 use super::scope::{self, Scope};
 use super::turn::Turn;
@@ -231,24 +231,22 @@ fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
 
 /// Nothing is begun for any of its faults, for this reason.
 fn hold_open(turn: &mut Turn, why: &str, wake: &mut Wake) {
-    let open = turn.episode.faults.iter().filter(|fault| fault.state == HealState::Open);
-    for id in open.map(|fault| fault.id.clone()).collect::<Vec<_>>() {
+    for id in open_but(&turn.episode, None) {
         turn.hold(&id, Hold::new(HoldReason::Paused, why), wake);
     }
 }
 
 fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
     let Some(current) = turn.episode.current_step().map(|step| step.fault_id.clone()) else { return };
-    let waiting: Vec<String> = turn
-        .episode
-        .faults
-        .iter()
-        .filter(|fault| fault.state == HealState::Open && fault.id != current)
-        .map(|fault| fault.id.clone())
-        .collect();
-    for id in waiting {
+    for id in open_but(&turn.episode, Some(&current)) {
         under_way(turn, &id, wake);
     }
+}
+
+/// The open faults but one.
+fn open_but(episode: &Episode, but: Option<&str>) -> Vec<String> {
+    let open = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+    open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
 }
 
 fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
@@ -316,7 +314,7 @@ fn try_fault(
         let seen = facts.find(id);
         let mut notes = Vec::new();
         let step = ladder::climb(
-            ctx,
+            Relapse::of(ctx, Some(&turn.episode)),
             &mut standing,
             rule,
             Some(&turn.episode),

@@ -4,7 +4,7 @@
 //! on a node that carries this episode's own cordon, since evicted pods would come back to any other.
 
 use super::evidence::{NodeFacts, Seen};
-use super::ladder::Look;
+use super::ladder::{Look, Relapse};
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{Ctx, Hold, HoldReason, Wake, attempt, hand_off, ladder, readiness};
@@ -107,7 +107,9 @@ fn release_first<'s, 'a>(
         };
         // What is not open yet is judged as it will be opened.
         let of = episode.filter(|_| known.is_some_and(|known| known.state == HealState::Open));
-        let Some(step) = ladder::climb(ctx, &mut standing, rule, of, facts, Some(other), &mut Vec::new()) else {
+        let Some(step) =
+            ladder::climb(Relapse::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
+        else {
             return false;
         };
         let releases = matches!(step.action, Action::ReleaseHungProcess { .. }) && step.heals();
@@ -145,8 +147,15 @@ pub(super) fn is_worth_it(
     let mut after = standing.clone();
     loop {
         after.rung = after.rung.saturating_add(1);
-        let Some(next) = ladder::climb(ctx, &mut after, rule, Some(episode), facts, Some(&seen.fault), &mut Vec::new())
-        else {
+        let Some(next) = ladder::climb(
+            Relapse::of(ctx, Some(episode)),
+            &mut after,
+            rule,
+            Some(episode),
+            facts,
+            Some(&seen.fault),
+            &mut Vec::new(),
+        ) else {
             return Ok(());
         };
         if next.heals() && hand_off::is_lacking(ctx, &next.action).is_none() {

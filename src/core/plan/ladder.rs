@@ -85,27 +85,18 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
     Err("no step of the rule can heal it, so the node is not kept from pods or drained for it")
 }
 
-/// Moves the fault up to the rung that is next for it. `None` = its ladder is at an end.
-pub(super) fn climb<'r>(
-    ctx: Ctx<'_>,
-    standing: &mut EpisodeFault,
-    rule: &'r Rule,
-    episode: Option<&Episode>,
-    facts: &NodeFacts<'_>,
-    fault: Option<&Fault>,
-    notes: &mut Vec<String>,
-) -> Option<&'r Step> {
-    // Who starts a step by hand knows what has been done.
-    let by_hand = episode.is_some_and(|episode| episode.wish.is_some());
-    let relapse = if by_hand { Relapse::Ignored } else { Relapse::Counts(ctx) };
-    climb_after(relapse, standing, rule, episode, facts, fault, notes)
-}
-
 /// Whether what has healed a fault that came back is an attempt that has failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Relapse<'c> {
     Counts(Ctx<'c>),
     Ignored,
+}
+
+impl<'c> Relapse<'c> {
+    /// As it is in this episode: who starts a step by hand knows what has been done.
+    pub fn of(ctx: Ctx<'c>, episode: Option<&Episode>) -> Self {
+        if episode.is_some_and(|episode| episode.wish.is_some()) { Self::Ignored } else { Self::Counts(ctx) }
+    }
 }
 
 /// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
@@ -125,8 +116,8 @@ fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &Episod
     false
 }
 
-/// The same, by what counts of the fault's past.
-pub(super) fn climb_after<'r>(
+/// Moves the fault up to the rung that is next for it, by what counts of its past. `None` = its ladder is at an end.
+pub(super) fn climb<'r>(
     relapse: Relapse<'_>,
     standing: &mut EpisodeFault,
     rule: &'r Rule,

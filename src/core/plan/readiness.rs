@@ -1,7 +1,7 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
 use super::evidence::{NodeFacts, Seen};
-use super::ladder::Look;
+use super::ladder::{Look, Relapse};
 use super::storm::{self, Storm};
 use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
@@ -141,7 +141,9 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
     let mut notes = Vec::new();
     let mut keeps = false;
     loop {
-        let Some(step) = ladder::climb(ctx, &mut standing, rule, None, facts, Some(&seen.fault), &mut notes) else {
+        let Some(step) =
+            ladder::climb(Relapse::Counts(ctx), &mut standing, rule, None, facts, Some(&seen.fault), &mut notes)
+        else {
             // Nothing follows the cordon, and it is there to stay: that is what is asked for.
             if keeps {
                 return Ok(());
@@ -186,15 +188,7 @@ pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
 /// What earlier episodes of the node say against another one.
 fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
-    let uid = facts.view.map(|view| view.uid.as_str());
-    let recent = || {
-        facts
-            .finished
-            .iter()
-            .filter(|e| e.mode == Mode::Enforce && Some(e.node_uid.as_str()) == uid)
-            .filter_map(|e| Some((*e, e.finished_at?)))
-            .filter(|(_, at)| since(now, *at) < memory)
-    };
+    let recent = || facts.recent.iter().filter_map(|episode| Some((*episode, episode.finished_at?)));
     let hold = |message: String, at: jiff::Timestamp| {
         let until = at.checked_add(memory).unwrap_or(at);
         let message = format!("{message}; not tried again before {}", clock(until));
@@ -212,7 +206,7 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
         return hold(format!("episode {} of {} was {}", stopped.episode, facts.name, stopped.message), stopped.at);
     }
     let healed = |e: &Episode| {
-        e.fault(&fault.id).is_some_and(|f| f.state == HealState::Healed && !f.outlasted_its_ladder())
+        e.fault(&fault.id).is_some_and(EpisodeFault::is_cured)
             && e.steps.iter().any(|s| s.fault_id == fault.id && s.acted_at.is_some())
     };
     let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();

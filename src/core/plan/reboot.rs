@@ -201,8 +201,8 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
 }
 
 /// Whether an order that stands is taken back although the new boot is still awaited: the time in which it may be begun is over, or,
-/// where it is for a reboot and not for a mark, it was answered, or somebody has said no since. A probe that could not read it until then must not act on it later; one that has
-/// acted, and could not say so, is told of by its next boot id.
+/// where it is for a reboot and not for a mark, it was answered, or somebody has said no since. A probe that could not read it until
+/// then must not act on it later; one that has acted, and could not say so, is told of by its next boot id.
 pub(super) fn is_over(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,

@@ -1,8 +1,8 @@
 //! Faults that come back: what has healed one for a short while is an attempt that has failed, so the next step of the ladder
 //! has its turn.
 //!
-//! Only where there is one that heals and that may be taken now, by nobody's word but the policy's. With none the same is done again, as often as [`readiness`](super::readiness) lets it, and
-//! then it is left to a person. What keeps pods away (Cordon, Taint, Drain) is done anew each time: it is gone with its episode.
+//! Only where there is one that heals and that may be taken now, by nobody's word but the policy's. With none the same is done
+//! again, as often as [`readiness`](super::readiness) lets it, and then it is left to a person. What keeps pods away (Cordon, Taint, Drain) is done anew each time: it is gone with its episode.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::attempt;
 use super::evidence::NodeFacts;
-use crate::core::episode::{Episode, EpisodeFault, HealState, StepRecord, since};
+use crate::core::episode::{Episode, EpisodeFault, StepRecord, since};
 use crate::core::policy::{Mode, OnFailure, Policy, Step};
 
 /// The episodes of this very node (`uid`) that really acted and ended within the memory of failures.
@@ -40,8 +40,7 @@ pub(super) fn is_spent(facts: &NodeFacts<'_>, standing: &EpisodeFault, policy: &
 fn times(facts: &NodeFacts<'_>, standing: &EpisodeFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |episode: &&&Episode| {
         let fault = episode.fault(&standing.id).filter(|was| was.rule == standing.rule);
-        let is_healed = fault.is_some_and(|was| was.state == HealState::Healed && !was.outlasted_its_ladder());
-        is_healed && episode.policy == policy.name
+        fault.is_some_and(EpisodeFault::is_cured) && episode.policy == policy.name
     };
     let is_it = |episode: &Episode, record: &StepRecord| {
         let is_here = record.fault_id == standing.id && record.rung == standing.rung && record.acted_at.is_some();

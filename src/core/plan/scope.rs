@@ -173,7 +173,7 @@ impl<'a> Scope<'a> {
 
     /// That many of its nodes have the same fault, if so.
     fn storm(&self) -> Option<(HoldReason, String)> {
-        let told = self.weather.told(self.policy)?;
+        let told = self.weather.told(self.policy, &self.storms)?;
         Some((HoldReason::Storm, format!("policy {}: {told}", self.policy.name)))
     }
 

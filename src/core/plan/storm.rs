@@ -138,10 +138,6 @@ impl<'a> Weather<'a> {
         Some(Front { stage: stage(), among: Some(common) })
     }
 
-    fn are_many(&self, nodes: &[&NodeView], from: u32) -> bool {
-        self.front(nodes, from, || Storm::Rising).is_some()
-    }
-
     /// The kinds of fault that many of the nodes have.
     pub fn storms(
         &self,
@@ -158,14 +154,13 @@ impl<'a> Weather<'a> {
         self.spreads.iter().filter_map(stand).collect()
     }
 
-    /// What is told of the policy: the widest storm, with what speaks for one cause.
-    pub fn told(&self, policy: &Policy) -> Option<String> {
+    /// What is told of the policy: the widest of its storms, with what speaks for one cause.
+    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Front>) -> Option<String> {
         let from = self.from(policy);
-        let is_one = |spread: &Spread<'_>| self.are_many(&spread.fresh, from) || self.are_many(&spread.sick, from);
-        let all = self.spreads.iter().filter(|(_, spread)| is_one(spread));
-        let (kind, spread) = all.max_by_key(|(kind, s)| (s.fresh(), s.sick(), **kind))?;
+        let all = storms.iter().filter_map(|(kind, front)| Some((kind, front, self.spreads.get(kind)?)));
+        let (kind, front, spread) = all.max_by_key(|(kind, _, s)| (s.fresh(), s.sick(), **kind))?;
         let within = policy.limits.storm.within.as_secs() / 60;
-        let (rises, selected) = (self.are_many(&spread.fresh, from), self.selected.len());
+        let (rises, selected) = (front.stage == Storm::Rising, self.selected.len());
         let what = if rises {
             let gone = match spread.gone {
                 0 => String::new(),
@@ -206,7 +201,7 @@ fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>
             let was_acted_on = steps.any(|step| step.acted_at.is_some());
             let lasted = fault.since.map(|at| since(episode.opened_at, at));
             let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
-            fault.state == HealState::Healed && !fault.outlasted_its_ladder() && was_acted_on && was_old
+            fault.is_cured() && was_acted_on && was_old
         })
     });
     u32::try_from(healed.count()).unwrap_or(u32::MAX)

@@ -326,7 +326,7 @@ fn rung<'p>(
     let mut standing = readiness::standing(ctx, seen, rule);
     standing.rung = u32::try_from(rung).unwrap_or(u32::MAX);
     let (wanted, mut notes) = (standing.rung, Vec::new());
-    let step = ladder::climb_after(Relapse::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
+    let step = ladder::climb(Relapse::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
     let Some(step) = step.filter(|_| standing.rung == wanted) else {
         let why = notes.into_iter().next().unwrap_or_else(none);
         return Err(Hold::new(HoldReason::CannotAct, &why).into());
