@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::fleet::{Fleet, Shared};
 
 /// Answers under way at a time.
-const PARALLEL: usize = 16;
+pub const PARALLEL: usize = 16;
 /// Label of a Job's pod.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 

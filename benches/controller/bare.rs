@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::stage::count;
 
-/// Requests in flight: as many as the engine has, eight chains of acts and eight writes of statuses.
-const PARALLEL: usize = 16;
-/// Requests that are repeated at most.
+/// Requests in flight of the engine: eight chains of acts and eight writes of statuses.
+pub const PARALLEL: usize = 16;
+/// Requests that are repeated at most: of more, every second, third … one.
 const MOST: usize = 6_000;
 /// Label of what it makes, by which it is removed.
 const MARK: &str = "bench-bare";
@@ -42,12 +42,12 @@ impl Bare {
     }
 }
 
-/// The same requests once more, in the same order, on other objects of the same kinds.
-pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]) -> Result<Bare> {
+/// The same requests once more, in the same order, on other objects of the same kinds, so many of them in flight.
+pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String], parallel: usize) -> Result<Bare> {
     let templates = Templates::read(bed)?;
     let mut bare = Bare::default();
     let mut requests = Vec::new();
-    for (index, kind) in kinds.iter().take(MOST).enumerate() {
+    for (index, kind) in kinds.iter().step_by(kinds.len() / MOST + 1).enumerate() {
         let node = nodes.get(index % nodes.len().max(1)).context("a node")?;
         match templates.request(kind, index, node)? {
             Some(request) => requests.push(request),
@@ -59,7 +59,7 @@ pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]
     bare.requests = requests.len();
     let begun = Instant::now();
     let sent = futures::stream::iter(requests).map(|request| async { client.request_text(request).await.err() });
-    let errors: Vec<_> = sent.buffer_unordered(PARALLEL).filter_map(|error| async { error }).collect().await;
+    let errors: Vec<_> = sent.buffer_unordered(parallel).filter_map(|error| async { error }).collect().await;
     bare.rate = count(bare.requests) / begun.elapsed().as_secs_f64();
     bare.refused = errors.len();
     if let Some(error) = errors.first() {

@@ -89,6 +89,11 @@ impl Program {
 }
 
 impl Engine {
+    /// Where it serves its metrics.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Resident memory in MiB, now and at its peak.
     pub fn memory(&self) -> Result<(f64, f64)> {
         Ok((meters::memory(self.process.pid, "VmRSS")?, meters::memory(self.process.pid, "VmHWM")?))

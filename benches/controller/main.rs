@@ -2,7 +2,7 @@
 //! and the controller's release binary with its own rights. The probes are played.
 //!
 //! `NRH_BENCH_NODES=1000,5000` are the numbers of nodes, one after another on the same cluster; 50 is enough to see whether
-//! everything works. `NRH_BENCH_SAMPLES` single faults (100), `NRH_BENCH_FAULTS` at once (500), `NRH_BENCH_REST` seconds at
+//! everything works. `NRH_BENCH_PARTS=rest,waves` measures these parts alone. `NRH_BENCH_SAMPLES` single faults (100), `NRH_BENCH_FAULTS` at once (500), `NRH_BENCH_REST` seconds at
 //! rest (120). Writes `target/bench/controller.json`. Needs root on Linux.
 
 mod answers;
@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use nrh_testbed::{Bed, BedOptions, operator};
@@ -37,6 +37,8 @@ use crate::stage::{POLICY, Stage, objects, until};
 
 /// The controllers' ports: two run side by side for a while.
 const PORTS: [u16; 2] = [18_080, 18_081];
+/// What is measured, in this order.
+const PARTS: [&str; 8] = ["rest", "single", "orders", "jobs", "restart", "take-over", "suspects", "waves"];
 /// After so long without a change, what is said about new nodes has been said.
 const SETTLE: Duration = Duration::from_secs(20);
 
@@ -78,28 +80,47 @@ fn measure(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
     let said = |what: &str| println!("-- {what} ({} s)", begun.elapsed().as_secs());
     grow(stage, nodes)?;
     said("nodes");
-    let [port, other] = PORTS;
-    let engine = stage.program.start(stage.bed, "first", port)?;
+    let mut engine = stage.program.start(stage.bed, "first", PORTS[0])?;
     first_reports(stage)?;
     said("first reports");
-    rest::measure(stage, &engine, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?;
-    said("rest");
-    single::measure(stage, setting("NRH_BENCH_SAMPLES", 100)?)?;
-    said("single faults");
-    let faults = setting("NRH_BENCH_FAULTS", 500)?;
-    let engine = storm::at_once(stage, engine, faults, Lane::Order, other)?;
-    let engine = storm::at_once(stage, engine, faults, Lane::Job, port)?;
-    said("faults at once");
-    let engine = restart::restart(stage, engine, port)?;
-    said("restart");
-    let engine = restart::take_over(stage, engine, other)?;
-    said("take-over");
-    suspects::measure(stage)?;
-    said("suspects");
-    storm::waves(stage)?;
-    said("waves");
-    peak(stage, &engine)?;
+    for part in parts()? {
+        engine = measure_part(stage, engine, part)?;
+        said(part);
+    }
     engine.stop()
+}
+
+/// Those that are asked for; all, where none is.
+fn parts() -> Result<Vec<&'static str>> {
+    let Ok(text) = std::env::var("NRH_BENCH_PARTS") else { return Ok(PARTS.to_vec()) };
+    let named: Vec<&str> = text.split(',').map(str::trim).collect();
+    let unknown = named.iter().find(|name| !PARTS.contains(name));
+    ensure!(unknown.is_none(), "NRH_BENCH_PARTS: expected some of {PARTS:?}, found {unknown:?}");
+    Ok(PARTS.into_iter().filter(|part| named.contains(part)).collect())
+}
+
+/// One of [`PARTS`]. The controller may be another one afterwards.
+fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str) -> Result<Engine> {
+    let free = PORTS.into_iter().find(|port| *port != engine.port()).context("a free port")?;
+    let faults = setting("NRH_BENCH_FAULTS", 500)?;
+    match part {
+        "rest" => rest::measure(stage, &engine, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,
+        "single" => single::measure(stage, setting("NRH_BENCH_SAMPLES", 100)?)?,
+        "orders" => engine = storm::at_once(stage, engine, faults, Lane::Order, free)?,
+        "jobs" => engine = storm::at_once(stage, engine, faults, Lane::Job, free)?,
+        "restart" => engine = restart::restart(stage, engine, free)?,
+        "take-over" => engine = restart::take_over(stage, engine, free)?,
+        "suspects" => suspects::measure(stage)?,
+        "waves" => {
+            let waves = storm::waves(stage)?;
+            peak(stage, &engine)?;
+            engine.stop()?;
+            storm::compare(stage, &waves)?;
+            engine = stage.program.start(stage.bed, "controller-after-waves", free)?;
+        }
+        unknown => bail!("no part is called {unknown}"),
+    }
+    Ok(engine)
 }
 
 /// Adds simulated nodes up to this number and waits until they are Ready.

@@ -22,6 +22,8 @@ pub struct Log {
 pub struct Asked {
     /// By anybody.
     pub all: usize,
+    /// Reports of probes, and whatever else others than the controller write into their objects.
+    pub reports: usize,
     /// By the controller.
     pub ours: Vec<AuditEntry>,
 }
@@ -57,6 +59,9 @@ impl Log {
             if line.contains(USER) {
                 let entry: AuditEntry = serde_json::from_str(&line)?;
                 asked.ours.extend((entry.user.username == USER).then_some(entry));
+            } else {
+                let is_report = line.contains("\"verb\":\"patch\"") && line.contains("noderuntimehealths");
+                asked.reports += usize::from(is_report);
             }
         }
     }
@@ -66,6 +71,7 @@ impl Asked {
     /// More of the same window.
     pub fn extend(&mut self, other: Self) {
         self.all += other.all;
+        self.reports += other.reports;
         self.ours.extend(other.ours);
     }
 

@@ -1,11 +1,11 @@
 //! Many faults at once: acts a second, requests for each, and how near the engine comes to a bare client.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use kube::Client;
 
-use crate::answers::Answers;
+use crate::answers::{self, Answers};
 use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Lane;
@@ -14,6 +14,8 @@ use crate::stage::{Stage, all_closed, count, suspend, until};
 
 /// Requests that follow the last act: what is written about it, events.
 const TAIL: Duration = Duration::from_secs(5);
+/// What a report of a probe costs the server as much as.
+const REPORT: &str = "apply noderuntimehealths/status";
 /// How often the log is read.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -51,7 +53,8 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
             .first()
             .map(|entry| crate::requests::seconds(entry.request_received_timestamp));
         let (first, last) = first.zip(done.last().copied()).context("no act was seen")?;
-        let until_last = Asked { all: asked.all, ours: asked.between(first, last).into_iter().cloned().collect() };
+        let ours = asked.between(first, last).into_iter().cloned().collect();
+        let until_last = Asked { all: asked.all, reports: asked.reports, ours };
         tokio::time::sleep(TAIL).await;
         let mut all = asked;
         all.extend(log.read()?);
@@ -64,7 +67,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let fresh = stage.fleet.names();
     let bare = stage.run(Answers::None, async |_| {
         let own = stage.program.client(stage.bed.client_config().await?)?;
-        bare::rate(&own, stage.bed, &kinds, &fresh).await
+        bare::rate(&own, stage.bed, &kinds, &fresh, bare::PARALLEL).await
     })?;
     println!("    until the last act, for each: {}", phrase(&storm.asked.kinds(), storm.acts));
     println!(
@@ -93,23 +96,33 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     stage.program.start(stage.bed, "controller-after-storm", port)
 }
 
+/// What waves came to, for the comparison.
+#[derive(Debug)]
+pub struct Waves {
+    /// The controller's requests by kind, in their order, with the reports of the probes among them.
+    kinds: Vec<String>,
+    /// These requests a second.
+    rate: f64,
+}
+
 /// All nodes have a fault, and the ledger lets no more than its ceiling be healed at a time.
-pub fn waves(stage: &mut Stage<'_>) -> Result<()> {
+pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let names = stage.fleet.take(stage.nodes);
     let fleet = stage.fleet.clone();
-    let (asked, seconds, acts, write) = stage.run(Answers::All, async |client| {
+    let (asked, seconds, acts, write, all) = stage.run(Answers::All, async |client| {
         suspend(&client, true).await?;
         fleet.report_all(&client, &names).await?;
         fleet.sicken(&names, Lane::Order, "Confirmed");
         let write = fleet.report_all(&client, &names).await?;
         let mut log = Log::from_now(stage.bed)?;
         suspend(&client, false).await?;
+        let begun = Instant::now();
         let mut asked = watch_acts(&mut log, names.len()).await?;
         let done = asked.acts();
         let seconds = done.last().zip(done.first()).map_or(0.0, |(last, first)| last - first);
         all_closed(&client).await?;
         asked.extend(log.read()?);
-        Ok((asked, seconds, done.len(), write))
+        Ok((asked, seconds, done.len(), write, begun.elapsed()))
     })?;
     let kinds = asked.kinds();
     println!("    from start to end, for each: {}", phrase(&kinds, acts));
@@ -124,6 +137,37 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<()> {
     );
     let each = count(kinds.values().sum()) / count(acts);
     stage.note(&format!("{of}: requests an episode : target"), each, "", 6.0, "<= 6");
+    let kinds = mixed(&asked);
+    Ok(Waves { rate: count(kinds.len()) / all.as_secs_f64(), kinds })
+}
+
+/// The controller's requests, and the probes' reports spread evenly among them: they are asked of the same server.
+fn mixed(asked: &Asked) -> Vec<String> {
+    let ours = asked.between(0.0, f64::MAX);
+    let mut kinds = Vec::new();
+    for (index, entry) in ours.iter().enumerate() {
+        kinds.push(kind(entry));
+        let due = (index + 1) * asked.reports / ours.len() - index * asked.reports / ours.len();
+        kinds.extend(std::iter::repeat_n(REPORT.to_owned(), due));
+    }
+    kinds
+}
+
+/// What a bare client reaches with the same requests, while no controller runs.
+pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
+    let fresh = stage.fleet.names();
+    let bare = stage.run(Answers::None, async |_| {
+        let own = stage.program.client(stage.bed.client_config().await?)?;
+        bare::rate(&own, stage.bed, &waves.kinds, &fresh, bare::PARALLEL + answers::PARALLEL).await
+    })?;
+    println!(
+        "    bare client: {} requests, {} of them refused; left out: {}",
+        bare.requests,
+        bare.refused,
+        bare.left_out()
+    );
+    let name = "waves: requests a second from start to end, the probes' reports included : bare client";
+    stage.note(name, waves.rate, "1/s", bare.rate, "ratio >= 0.60");
     Ok(())
 }
 

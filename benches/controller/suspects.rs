@@ -7,12 +7,15 @@ use tokio::time::sleep;
 
 use crate::answers::Answers;
 use crate::fleet::Lane;
+use crate::meters;
 use crate::requests::{Log, phrase};
 use crate::stage::{Stage, all_closed, count, until};
 use crate::storm::watch_acts;
 
 /// So many of them confirm what they suspect.
 const CONFIRMED: usize = 20;
+/// The bed's API server.
+const SERVER: &str = "kube-apiserver";
 /// Without a write for so long, everything has been said.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -21,8 +24,12 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
     let all = stage.fleet.take(stage.nodes);
     let sick: Vec<String> = all.iter().take(CONFIRMED).cloned().collect();
     let fleet = stage.fleet.clone();
-    let (asked, reports, told, acts) = stage.run(Answers::All, async |client| {
-        fleet.report_all(&client, &sick).await?;
+    let (asked, reports, told, acts, server) = stage.run(Answers::All, async |client| {
+        let spent = || meters::cpu_of(stage.bed, SERVER);
+        // What the probes ask of the server anyway: a heartbeat of each.
+        let before = spent()?;
+        fleet.report_all(&client, &all).await?;
+        let heartbeats = spent()? - before;
         let mut log = Log::from_now(stage.bed)?;
         let begun = Instant::now();
         fleet.sicken(&all, Lane::Order, "Suspected");
@@ -42,11 +49,12 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         })
         .await?;
         let acts = asked.acts().len();
+        let server = (spent()? - before - heartbeats, heartbeats);
         all_closed(&client).await?;
         fleet.heal(&all);
         fleet.report_all(&client, &all).await?;
         sleep(QUIET).await;
-        Ok((asked, reports, told, acts))
+        Ok((asked, reports, told, acts, server))
     })?;
     let kinds = asked.kinds();
     println!("    for each node: {}", phrase(&kinds, stage.nodes));
@@ -62,6 +70,15 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         told.as_secs_f64(),
         "s",
         reports.as_secs_f64(),
+        "",
+    );
+    let seconds = |milliseconds: u64| Duration::from_millis(milliseconds).as_secs_f64();
+    let (all_told, heartbeats) = server;
+    stage.note(
+        "all suspect: CPU of the API server until all is told : for a heartbeat of each",
+        seconds(all_told),
+        "s",
+        seconds(heartbeats),
         "",
     );
     stage.note("all suspect: confirmed faults acted upon : confirmed", count(acts), "", count(sick.len()), "ratio 1");

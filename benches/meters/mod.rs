@@ -22,6 +22,12 @@ pub fn cpu(pid: i32) -> Result<u64> {
     cpu_in(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
 }
 
+/// The same of the bed's own process of that name, such as its API server.
+pub fn cpu_of(bed: &Bed, comm: &str) -> Result<u64> {
+    let script = r#"cat "$(dirname "$(grep -lx "$1" /proc/[0-9]*/comm 2>/dev/null | head -n 1)")/stat""#;
+    cpu_in(&bed.realm().script(script, &[comm]).with_context(|| format!("CPU time of {comm}"))?)
+}
+
 /// The same of the calling thread.
 pub fn cpu_of_thread() -> Result<u64> {
     cpu_in(&fs::read_to_string("/proc/thread-self/stat")?)

@@ -50,6 +50,8 @@ pub enum HoldReason {
     ClusterCeiling,
     /// The ledger is missing or unreadable.
     NoLedger,
+    /// Many nodes are to be healed at the same moment: the more urgent ones are begun first, and its turn comes right after.
+    Queued,
     /// A more urgent fault of the same node goes first.
     OtherFaultFirst,
     /// The step waits until a person has approved it.

@@ -1,6 +1,9 @@
-//! What is not asked for twice: an answer of the last moment is as live as another one.
+//! What is not asked for twice, and what is not told too often: an answer of the last moment is as live as another one.
+
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::fake_api::world::World;
 
@@ -39,5 +42,47 @@ async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_wi
     let (policies, episodes) = (count("get", "remediationpolicies"), count("get", "noderemediations"));
     assert!((1..5).contains(&policies), "{policies} looks at one policy for five acts");
     assert_eq!(episodes, 0, "looks at episodes that were written right before");
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_crowd_each_node_is_told_of_at_once_and_then_every_few_seconds() {
+    const NODES: usize = 40;
+    const FLIPS: u64 = 20;
+    let world = World::new(NODES);
+    let replica = world.controller("a");
+    let names: Vec<String> = (1..=NODES).map(|node| format!("w{node}")).collect();
+    world.until("an object for each", || world.api.list("noderuntimehealths").len() == NODES).await;
+    let mut sequence = 0;
+    let mut say = |sick: bool| {
+        sequence += 1;
+        for node in &names {
+            world.set_sick(node, sick);
+            world.report(node, sequence);
+        }
+    };
+    let all_are = |health: &str| names.iter().all(|node| world.status(node)["summary"]["health"] == health);
+    for _ in 0..4 {
+        say(false);
+        sleep(Duration::from_secs(10)).await;
+    }
+    assert!(all_are("Healthy"));
+    let told = || world.api.writes().iter().filter(|write| write.starts_with("patch noderuntimehealths/")).count();
+    let before = told();
+
+    say(true);
+    sleep(Duration::from_secs(1)).await;
+    assert!(all_are("Unhealthy"), "the first word waits for nothing");
+    for flip in 0..FLIPS {
+        say(flip % 2 == 1);
+        sleep(Duration::from_secs(1)).await;
+    }
+    // The first, and one in five seconds.
+    let most = NODES * 6;
+    let crowded = told() - before;
+    assert!(crowded <= most, "{crowded} writes about {NODES} nodes in {FLIPS} s, expected at most {most}");
+    say(false);
+    sleep(Duration::from_secs(6)).await;
+    assert!(all_are("Healthy"), "the last word is told as well");
     replica.crash().await;
 }

@@ -140,7 +140,7 @@ impl World {
     }
 
     /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
-    fn report(&self, node: &str, sequence: u64) {
+    pub fn report(&self, node: &str, sequence: u64) {
         let faults = if self.sick(node) { json!([hung()]) } else { json!([]) };
         let now = self.wall().to_string();
         let began = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/began"].clone());

@@ -535,3 +535,27 @@ fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
     let took = episode.finished_at.unwrap().duration_since(began).as_secs();
     assert!(took < 300, "its slot was held for {took} s");
 }
+
+#[test]
+fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
+    let names: Vec<String> = (0..100).map(|node| format!("n{node:02}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut wide = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    wide.limits.max_in_flight = Amount::Count(90);
+    wide.limits.max_unhealthy = Amount::Percent(100);
+    wide.limits.storm.nodes = Amount::Count(1_000);
+    let mut world = World::new(&[wide], &all);
+    world.ceiling = 1_000;
+    for node in &all {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    let first = world.plan();
+    assert_eq!(acts(&first).len(), 64);
+    let count = |reason| first.held.iter().filter(|held| held.reason == reason).count();
+    assert_eq!(count(HoldReason::Queued), 36, "{:?}", reasons(&first));
+    assert!(first.held.iter().all(|held| held.node.as_str() >= "n64"), "in order: {:?}", first.held);
+    world.pass();
+    let second = world.plan();
+    assert_eq!(acts(&second).len(), 26, "as many as the limit leaves");
+    assert!(!second.held.iter().any(|held| held.reason == HoldReason::Queued), "a limit that holds is named");
+}

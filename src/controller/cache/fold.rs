@@ -17,7 +17,7 @@ use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolic
 use crate::controller::node_conditions;
 use crate::core::kubelet::unfinished;
 use crate::core::policy::{Mode, Policy};
-use crate::core::snapshot::{NodeView, ReportView};
+use crate::core::snapshot::{NodeView, ReportView, missed_after};
 
 /// Whether the decider has to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,8 @@ impl Folds for NodeRuntimeHealth {
         let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
         // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
-        let awaited = beat && (!new.faults.is_empty() || old.as_ref().is_none_or(is_late));
+        let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
+        let awaited = beat && (!new.faults.is_empty() || has_own || old.as_ref().is_none_or(is_missed));
         News::when(differs || awaited || (beat && state.open_episode(key).is_some()))
     }
 
@@ -169,9 +170,10 @@ fn forget_said(state: &mut State, old: Option<Standing>) {
     }
 }
 
-/// Whether the heartbeat was overdue when ages were last refreshed.
-fn is_late(view: &ReportView) -> bool {
-    view.heartbeat.as_ref().is_none_or(|beat| beat.arrived > beat.interval)
+/// Whether a heartbeat was missed when ages were last refreshed. One that is only due is none that anybody waits for: at any
+/// moment some of a large fleet's are, so each decision would call for the next.
+fn is_missed(view: &ReportView) -> bool {
+    view.heartbeat.as_ref().is_none_or(|beat| beat.arrived > missed_after(beat.interval))
 }
 
 impl Folds for DeserializeGuard<NodeRuntimeHealth> {

@@ -43,6 +43,8 @@ pub struct Standing {
     pub sequence: Option<u64>,
     /// Whether the object cannot be read: then nothing is written to it either.
     pub unreadable: bool,
+    /// Whether it was compared with what is to stand there since it came in, and said the same.
+    pub is_settled: bool,
 }
 
 /// Uid of the owning Node.
@@ -66,6 +68,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         conditions: Conditions::of(&status.conditions),
         sequence: status.probe.map(|probe| probe.sequence),
         unreadable: false,
+        is_settled: false,
     }
 }
 

@@ -35,10 +35,21 @@ const AT_ONCE: usize = 8;
 const ROUND: usize = 256;
 /// Least time between two rounds.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Everything is compared again at least this often.
+/// Something is looked for at least this often.
 const REPAIR: Duration = Duration::from_secs(30);
+/// Every node is compared again at least this often, also where neither its object nor what is to stand there has changed.
+const REPAIR_ALL: Duration = Duration::from_mins(5);
 /// Least time between two writes about one node where only words differ.
 const WORDS_EVERY: Duration = Duration::from_secs(15);
+/// More nodes than this that differ at a time are a crowd. What is told of them takes the API server's time from what is done
+/// for them, and most of it would be told otherwise a moment later.
+const CROWD: usize = 32;
+/// For how long that is so after the last round in which it was.
+const CROWD_LASTS: Duration = Duration::from_secs(10);
+/// Least time between two writes about one node in a crowd: the first is written at once, as is a look that is asked for.
+const CROWD_EVERY: Duration = Duration::from_secs(5);
+/// The same where only words differ.
+const CROWD_WORDS_EVERY: Duration = REPAIR;
 /// Writes a second that say that a node was watched for long enough: 10,000 of them take eight minutes.
 const WATCHED_RATE: u128 = 20;
 /// Most of them in one round.
@@ -76,6 +87,26 @@ struct Asked {
     at: Option<u64>,
 }
 
+/// What a comparison has come to.
+#[derive(Debug)]
+enum Compared {
+    /// What stands is what is to stand.
+    Same,
+    /// It differs, and is written later.
+    PutOff,
+    /// It is written now.
+    Due(Write),
+}
+
+/// What is left in one round, and what waits for a later one.
+#[derive(Debug)]
+struct Budget {
+    /// Writes that say that a node was watched for long enough.
+    watched: u128,
+    /// Nodes that differ, and about which it was written a moment ago.
+    put_off: usize,
+}
+
 /// Writes statuses.
 #[derive(Debug)]
 pub struct StatusWriter {
@@ -87,6 +118,10 @@ pub struct StatusWriter {
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
+    /// What was last compared, and when that was done with all nodes.
+    compared: (Arc<Outlook>, Option<Instant>),
+    /// Until when it counts that many nodes differed at a time.
+    crowded_until: Option<Instant>,
     /// When it was last written of nodes that they were watched for long enough.
     watched_at: Instant,
 }
@@ -101,7 +136,21 @@ impl StatusWriter {
         outlook: watch::Receiver<Arc<Outlook>>,
     ) -> Self {
         let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { calls, cache, clock, leadership, outlook, asked, written, not_before, watched_at: Instant::now() }
+        let compared = (Arc::default(), None);
+        let (crowded_until, watched_at) = (None, Instant::now());
+        Self {
+            calls,
+            cache,
+            clock,
+            leadership,
+            outlook,
+            asked,
+            written,
+            not_before,
+            compared,
+            crowded_until,
+            watched_at,
+        }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -135,6 +184,8 @@ impl StatusWriter {
     async fn round(&mut self) -> bool {
         let now = Instant::now();
         if self.leadership.term(now).is_none() {
+            // Whoever leads meanwhile writes, too.
+            self.compared.1 = None;
             return false;
         }
         self.not_before.retain(|_, until| *until > now);
@@ -161,46 +212,58 @@ impl StatusWriter {
         full
     }
 
-    fn due(&mut self, outlook: &Outlook, now: Instant) -> Vec<Write> {
+    fn due(&mut self, outlook: &Arc<Outlook>, now: Instant) -> Vec<Write> {
         let cache = self.cache.clone();
-        let state = cache.lock();
+        let mut state = cache.lock();
         if !state.is_synced() {
             return Vec::new();
         }
+        let State { snapshot, standing: standings, policies, .. } = &mut *state;
         let wall = self.clock.now();
         let mut writes: Vec<Write> = Vec::new();
-        for (name, row) in &state.policies {
+        for (name, row) in &*policies {
             let status = policy_status(row, outlook.policies.get(name), wall);
             if !same_policy_status(&row.status, &status) {
                 writes.push(Write::Policy { name: name.clone(), status: Box::new(status) });
             }
         }
-        self.asked.retain(|node, _| state.standing.contains_key(node));
+        self.asked.retain(|node, _| standings.contains_key(node));
         let since = now.saturating_duration_since(self.watched_at).as_millis();
-        let mut watched = (since.saturating_mul(WATCHED_RATE) / 1_000).min(WATCHED_ROUND);
-        if watched > 0 {
+        let mut budget =
+            Budget { watched: (since.saturating_mul(WATCHED_RATE) / 1_000).min(WATCHED_ROUND), put_off: 0 };
+        if budget.watched > 0 {
             self.watched_at = now;
         }
-        for (node, view) in &state.snapshot.nodes {
-            if writes.len() >= ROUND {
-                break;
-            }
-            if view.deleting {
-                continue;
-            }
-            match state.standing.get(node) {
-                None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") => {}
+        let is_all = self.compared.1.is_none_or(|at| now.saturating_duration_since(at) >= REPAIR_ALL);
+        let before = std::mem::replace(&mut self.compared.0, Arc::clone(outlook));
+        if is_all {
+            self.compared.1 = Some(now);
+        }
+        for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
+            let is_room = writes.len() < ROUND;
+            match standings.get_mut(node) {
+                None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
                 None => writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
                 Some(standing) if standing.deleting => {}
                 Some(standing) if standing.owner.as_deref() != Some(view.uid.as_str()) => {
-                    writes.push(Write::Remove { node: node.clone(), uid: standing.uid.clone() });
+                    writes.extend(is_room.then(|| Write::Remove { node: node.clone(), uid: standing.uid.clone() }));
                 }
                 Some(standing) => {
-                    if let Some((outlook, held)) = outlook.nodes.get(node) {
-                        writes.extend(self.node_write(node, outlook, held, standing, now, &mut watched));
+                    let Some(said) = outlook.nodes.get(node) else { continue };
+                    standing.is_settled &= !is_all && before.nodes.get(node) == Some(said);
+                    if standing.is_settled || !is_room {
+                        continue;
+                    }
+                    match self.node_write(node, said, standing, now, &mut budget) {
+                        Compared::Same => standing.is_settled = true,
+                        Compared::PutOff => {}
+                        Compared::Due(write) => writes.push(write),
                     }
                 }
             }
+        }
+        if writes.len().saturating_add(budget.put_off) > CROWD {
+            self.crowded_until = Some(now + CROWD_LASTS);
         }
         writes.retain(|write| !self.not_before.contains_key(&write.key()));
         writes
@@ -209,31 +272,42 @@ impl StatusWriter {
     fn node_write(
         &mut self,
         node: &str,
-        outlook: &NodeOutlook,
-        held: &[String],
+        (outlook, held): &(NodeOutlook, Vec<String>),
         standing: &Standing,
         now: Instant,
-        watched: &mut u128,
-    ) -> Option<Write> {
+        budget: &mut Budget,
+    ) -> Compared {
         if standing.unreadable {
-            return None;
+            return Compared::Same;
         }
         let look = self.look(node, outlook.look_requested, standing);
         let part = node_part(outlook, held, standing, look, self.clock.now());
-        let due = match difference(standing, &part) {
-            Difference::None => false,
-            Difference::Matter => true,
+        let asks = look != standing.remediation.as_ref().and_then(|stands| stands.look_requested);
+        let is_recent = |least| !self.has_rested(node, now, least);
+        let is_crowded = self.crowded_until.is_some_and(|until| until > now);
+        let is_put_off = match difference(standing, &part) {
+            Difference::None => return Compared::Same,
+            Difference::Matter => is_crowded && !asks && is_recent(CROWD_EVERY),
             Difference::Watched => {
-                let is_left = *watched > 0;
-                *watched = watched.saturating_sub(1);
-                is_left
+                let is_left = budget.watched > 0;
+                budget.watched = budget.watched.saturating_sub(1);
+                if !is_left {
+                    return Compared::PutOff;
+                }
+                false
             }
-            Difference::Words => self
-                .written
-                .get(&format!("node {node}"))
-                .is_none_or(|at| now.saturating_duration_since(*at) >= WORDS_EVERY),
+            Difference::Words => is_recent(if is_crowded { CROWD_WORDS_EVERY } else { WORDS_EVERY }),
         };
-        due.then(|| Write::Node { node: node.to_owned(), part: Box::new(part) })
+        if is_put_off {
+            budget.put_off += 1;
+            return Compared::PutOff;
+        }
+        Compared::Due(Write::Node { node: node.to_owned(), part: Box::new(part) })
+    }
+
+    /// Whether nothing was written about the node for that long.
+    fn has_rested(&self, node: &str, now: Instant, least: Duration) -> bool {
+        self.written.get(&format!("node {node}")).is_none_or(|at| now.saturating_duration_since(*at) >= least)
     }
 
     /// Number of the look to ask for: the standing one until it is answered, then the next.

@@ -15,6 +15,10 @@ use crate::core::fault::{FaultState, Severity};
 use crate::core::policy::{Mode, Policy, Rule};
 use crate::core::snapshot::Slot;
 
+/// Most episodes that are opened in one pass. The next one decides on the rest, on what is known by then, as soon as these have begun:
+/// a pass without such a bound would act at its end on looks that were fresh at its beginning, and leave whatever it has begun
+/// without anybody to go on with it meanwhile.
+const IN_ONE_PASS: usize = 64;
 /// How long a fault that was simulated is not simulated again, however the node's clock goes.
 const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
@@ -263,6 +267,11 @@ fn begin<'a>(
         && let Some((reason, message)) = refused()
     {
         return Err(Hold::new(reason, &message));
+    }
+    if opened.len() >= IN_ONE_PASS {
+        let message =
+            format!("{IN_ONE_PASS} other nodes are begun first, the more urgent ones; its turn comes right after");
+        return Err(Hold::new(HoldReason::Queued, &message).until(ctx.settings.retry));
     }
     ready.truncate(MAX_EPISODE_FAULTS);
     let episode = episode(ctx, facts, policy, name, uid, &ready);

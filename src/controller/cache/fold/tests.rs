@@ -41,6 +41,28 @@ fn a_heartbeat_alone_is_no_news_and_its_time_is_kept() {
     assert_eq!(state.snapshot.nodes["w1"].status_at, "2025-01-01T00:05:00Z".parse().ok());
 }
 
+#[test]
+fn the_heartbeat_of_a_probe_that_was_due_is_no_news_that_of_one_that_was_missed_or_asked_for_is() {
+    let wall = Timestamp::UNIX_EPOCH;
+    // The probe has promised one within 300 s.
+    let beat = |after: u64, own_faults: &Value| {
+        let (mut state, now) = (state(), Instant::now());
+        node(1, "2025-01-01T00:58:00Z").fold(&mut state, now);
+        assert_eq!(report(1, &json!({})).fold(&mut state, now), News::Matters, "its first");
+        let later = now + Duration::from_secs(after);
+        state.refresh(later, wall);
+        let mut next = report(2, &json!({}));
+        next.status.as_mut().unwrap().cluster_faults = serde_json::from_value(own_faults.clone()).unwrap();
+        next.fold(&mut state, later + Duration::from_secs(1))
+    };
+    assert_eq!(beat(100, &json!([])), News::Nothing);
+    assert_eq!(beat(320, &json!([])), News::Nothing, "due, and nobody waits for it");
+    assert_eq!(beat(451, &json!([])), News::Matters, "missed");
+    let blocked = json!([{"id": "blocked", "type": "KubeletStartBlocked", "severity": "High", "state": "Confirmed",
+        "message": "m", "firstSeen": BEGAN, "subject": {"kind": "Kubelet"}}]);
+    assert_eq!(beat(100, &blocked), News::Matters, "a fresh look is waited for");
+}
+
 fn conditions(version: u64, all: &Value) -> Node {
     serde_json::from_value(json!({"metadata": {"name": "w1", "uid": "u", "resourceVersion": version.to_string()},
         "status": {"conditions": all}}))
