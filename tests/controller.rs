@@ -14,6 +14,8 @@ mod hand_offs;
 mod marks;
 #[path = "controller/matching.rs"]
 mod matching;
+#[path = "controller/metal3.rs"]
+mod metal3;
 #[path = "controller/orders.rs"]
 mod orders;
 #[path = "controller/reboots.rs"]

@@ -22,6 +22,7 @@ use crate::core::hand_off::{HandOffView, HandedOff};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
+pub mod machine;
 pub mod rights;
 
 /// Time between two looks at the same object.
@@ -132,12 +133,19 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
         let one = condition(kind)?;
         Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
     });
-    // Kinds without these conditions have a phase, if anything.
-    let phase = || object.data.pointer("/status/phase").and_then(Value::as_str).map(|phase| format!("phase {phase}"));
+    // Kinds without these conditions have a phase, if anything, such as those of Metal3. That one runs or waits is no word of ours:
+    // some do so until their object is deleted.
+    let phase = object.data.pointer("/status/phase").and_then(Value::as_str);
+    let succeeded = match phase.filter(|_| condition("Succeeded").is_none()) {
+        Some("Failed") => Tri::False,
+        Some("Succeeded") => Tri::True,
+        _ => status("Succeeded"),
+    };
+    let phase = || phase.map(|phase| format!("phase {phase}"));
     HandOffView {
         exists: true,
         processing: status("Processing"),
-        succeeded: status("Succeeded"),
+        succeeded,
         message: bounded(&said.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
         node_goes: status("PermanentNodeDeletionExpected") == Tri::True,
         read: Duration::ZERO,
@@ -192,6 +200,18 @@ pub(crate) mod tests {
         assert!(goes.node_goes && !busy.node_goes);
         let metal = seen("e-1-2", &json!({"phase": "Running"}));
         assert_eq!((metal.succeeded, metal.message.as_str()), (Tri::Unknown, "phase Running"));
+        for (phase, succeeded) in [
+            ("Running", Tri::Unknown),
+            ("Waiting", Tri::Unknown),
+            ("Deleting machine", Tri::Unknown),
+            ("Failed", Tri::False),
+            ("Succeeded", Tri::True),
+        ] {
+            let metal = seen("e-1-2", &json!({"phase": phase}));
+            assert_eq!((metal.processing, metal.succeeded), (Tri::Unknown, succeeded), "{phase}");
+        }
+        let both = seen("e-1-2", &json!({"phase": "Failed", "conditions": [of("Succeeded", "Unknown")]}));
+        assert_eq!(both.succeeded, Tri::Unknown, "the condition is the contract");
         let nonsense = seen("e-1-2", &json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
         assert!(nonsense.exists && nonsense.succeeded == Tri::Unknown);
         let others = seen("other", &json!({"conditions": [of("Succeeded", "True")]}));

@@ -13,6 +13,8 @@ use super::tri::Tri;
 
 /// What a template's kind ends with, and the kind of the object that is made of it does not.
 const SUFFIX: &str = "Template";
+/// The group of Cluster API's infrastructure providers, in which OpenShift has its kinds of Metal3, too.
+const OF_MACHINES: &str = "infrastructure.cluster.x-k8s.io";
 /// Groups whose objects are the cluster's own, or ours: no remediator has its kinds there.
 const RESERVED: [&str; 3] = ["k8s.io", "kubernetes.io", "runtimehealth.io"];
 
@@ -51,6 +53,12 @@ impl TemplateRef {
     /// Its API group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Whether its remediator works on Machines and learns from an owner of that kind which one is meant. No other gets one: Self Node
+    /// Remediation would look for its node by it, and not find it.
+    pub fn needs_machine(&self) -> bool {
+        self.group() == OF_MACHINES
     }
 
     /// What it cannot be, one sentence each.
@@ -218,6 +226,7 @@ mod tests {
             ..template()
         };
         assert_eq!(metal.problems(), Vec::<String>::new());
+        assert!(metal.needs_machine() && !template().needs_machine());
         let cases: [(Change, &str); 10] = [
             (|t| t.api_version = "v1".into(), "apiVersion: expected group and version"),
             (|t| t.api_version = "apps/v1".into(), "apiVersion: expected group and version"),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::callers::Callers;
 use crate::reach;
-use crate::remediators::{METAL, SELF_NODE, definitions, template};
+use crate::remediators::{METAL, SELF_NODE, definitions, machine_rights, template};
 use crate::requests::{Cases, create, delete, get, merge};
 
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
@@ -161,8 +161,14 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
             "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]}]});
     all.admin.must(&create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)).await?;
     make_template(all, METAL, "Metal3RemediationTemplate", "metal3remediationtemplates").await?;
+    until_lacking(all, &metal, Some("its remediator works on Machines; expected the kind Machine")).await?;
+    cases.note("a role of the medik8s family gives them too, and Machines that are not there are named", true, "");
+    bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
+    until_lacking(all, &metal, Some("may not get machines.cluster.x-k8s.io in namespace medik8s")).await?;
+    cases.note("the right to read Machines is named", true, "");
+    bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
     until_lacking(all, &metal, None).await?;
-    cases.note("a role of the medik8s family gives them too", true, "");
+    cases.note("it comes from a role of the user's", true, "");
     cases.allowed(&all.controller, "hand a node off", create(&objects, object)).await;
     let one = format!("{objects}/worker-1");
     let mark = json!({"metadata": {"annotations": {"remediation.medik8s.io/nhc-timed-out": "2026-01-01T00:00:00Z"}}});

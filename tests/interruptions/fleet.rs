@@ -60,7 +60,10 @@ impl Fleet {
     /// Makes a node with these labels that has this fault from the start.
     pub async fn node(&self, name: &str, labels: &[(&str, &str)], fault: FaultType) -> Result<()> {
         let labels: BTreeMap<&str, &str> = labels.iter().copied().chain([("kubernetes.io/os", "linux")]).collect();
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+        // As Cluster API names a Node's Machine, whether or not there is one.
+        let machine = json!({"cluster.x-k8s.io/machine": name, "cluster.x-k8s.io/cluster-namespace": "medik8s"});
+        let meta = json!({"name": name, "labels": labels, "annotations": machine});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": meta});
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
         self.ready(name).await?;

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::account::{self, Write};
-use crate::remediators::{SELF_NODE, definitions, template};
+use crate::remediators::{MACHINES, SELF_NODE, definitions, machine_rights, template};
 use crate::stand_in::{Does, KINDS, Remediators, objects};
 use crate::way::{Call, Fate, rough};
 use crate::{Stage, kill, start, until};
@@ -39,6 +39,9 @@ pub fn install(stage: &Stage<'_>) -> Result<()> {
         let (group, version) = api_version.split_once('/').context("a group")?;
         bed.kubectl_input(&["apply", "-f", "-"], &definitions(group, version, kind))?;
     }
+    // What Metal3 works on.
+    bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
+    bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
     bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
     for (api_version, kind) in KINDS {
         let template = json!({"apiVersion": api_version, "kind": format!("{kind}Template"),
@@ -111,7 +114,21 @@ impl Play<'_> {
     async fn node(&self, name: &str, policy: &str, does: Does) -> Result<()> {
         self.remediators.will(name, does);
         self.nodes.lock().unwrap().insert(name.to_owned());
+        if policy == "metal" {
+            self.machine(name)?;
+        }
         self.stage.fleet.node(name, &[("remediator", policy)], FaultType::LeakedShim).await
+    }
+
+    /// The Machine of a node, which names it in turn.
+    fn machine(&self, node: &str) -> Result<()> {
+        let bed = self.stage.bed;
+        let machine = json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": node, "namespace": "medik8s"}, "spec": {}});
+        bed.kubectl_input(&["apply", "-f", "-"], &machine.to_string())?;
+        let status = json!({"status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": node}}}).to_string();
+        let named = ["machines.cluster.x-k8s.io", node, "-n", "medik8s"];
+        bed.kubectl(&[&["patch"], &named[..], &["--subresource=status", "--type=merge", "-p", &status]].concat())?;
+        Ok(())
     }
 
     /// The node's episode, of which there is never a second one.
@@ -269,6 +286,9 @@ async fn answers(play: &Play<'_>) -> Result<()> {
         ensure!(annotation(EPISODE_ANNOTATION) == episode.name_any() && annotation(NODE_NAME_ANNOTATION) == node);
         let owner = object.owner_references().first().map(|owner| (owner.kind.clone(), Some(owner.uid.clone())));
         ensure!(owner == Some(("NodeRemediation".to_owned(), episode.uid())), "{node}: whose is it? {object:#?}");
+        let machine = object.owner_references().get(1).map(|owner| (owner.kind.as_str(), owner.name.as_str()));
+        let expected = (kind == "Metal3Remediation").then_some(("Machine", node));
+        ensure!(machine == expected, "{node}: expected the owner {expected:?}, found {object:#?}");
     }
 
     for node in ["well-self", "cut-before", "cut-after"] {

@@ -8,6 +8,9 @@ pub const SELF_NODE: &str = "self-node-remediation.medik8s.io/v1alpha1";
 /// Group and version of what Metal3 reboots machines by.
 pub const METAL: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
 
+/// Group and version of the Machines that such a remediator works on.
+pub const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
+
 /// A template of a remediator, in namespace `medik8s`.
 pub fn template(api_version: &str, kind: &str) -> TemplateRef {
     TemplateRef {
@@ -34,4 +37,12 @@ pub fn definitions(group: &str, version: &str, kind: &str) -> String {
         .to_string()
     };
     format!("{}\n---\n{}", one(kind.to_owned()), one(format!("{kind}Template")))
+}
+
+/// What a user adds so that the controller finds the Machine behind a node.
+pub fn machine_rights() -> String {
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "hand-off-reads-machines",
+            "labels": {"runtimehealth.io/aggregate-to-hand-off": "true"}},
+        "rules": [{"apiGroups": ["cluster.x-k8s.io"], "resources": ["machines"], "verbs": ["get"]}]})
+    .to_string()
 }

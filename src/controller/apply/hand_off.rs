@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
@@ -14,8 +15,9 @@ use crate::api::{
     TIMED_OUT_ANNOTATION,
 };
 use crate::controller::calls::{CallError, bounded, bounded_opt};
-use crate::controller::hand_offs::{Kind, not_served, operation_of};
+use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
 use crate::core::episode::{self, ActResult, Episode};
+use crate::core::fault::MAX_LINE;
 use crate::core::hand_off::{HandOff, HandedOff};
 use crate::core::order::OutcomeReason;
 use crate::core::text::{bounded as cut, short_name};
@@ -50,12 +52,23 @@ impl Applier {
             let message = format!("{template}: expected spec.template, found none: nothing was made of it");
             return Ok(ActResult::Failed { message });
         }
+        let machine = if template.needs_machine() {
+            match machine::owner(&self.calls, &live.node, &template.namespace).await? {
+                Ok(owner) => Some(owner),
+                Err(why) => {
+                    let message = cut(&format!("{why}: nothing was made of {template}"), MAX_LINE);
+                    return Ok(ActResult::Failed { message });
+                }
+            }
+        } else {
+            None
+        };
         // All that was read may have taken longer than the term holds, and nothing else would refuse an object that comes after
         // another leader has taken this one's back.
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
-        let object = object(&handed, &live.episode, &kind, &read);
+        let object = object(&handed, &live.episode, &kind, &read, machine);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         match bounded(|| format!("creating {handed}"), api.create(&params, &object)).await {
             Ok(_) => Ok(ActResult::Started),
@@ -150,7 +163,7 @@ fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActResult, A
         return Ok(ActResult::Started);
     }
     let message = format!("{handed} is there already, {}: somebody else is at it", owner(standing));
-    Ok(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, crate::core::fault::MAX_LINE) })
+    Ok(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
 }
 
 /// Whose an object is, as far as it tells.
@@ -165,8 +178,14 @@ fn owner(standing: &DynamicObject) -> String {
     manager.map_or_else(|| "without an owner".to_owned(), |manager| format!("made by {}", cut(manager, 128)))
 }
 
-/// The object as it is made of its template.
-fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &DynamicObject) -> DynamicObject {
+/// The object as it is made of its template, owned by the node's Machine as well where its remediator needs that.
+fn object(
+    handed: &HandedOff,
+    episode: &Episode,
+    kind: &Kind,
+    template: &DynamicObject,
+    machine: Option<OwnerReference>,
+) -> DynamicObject {
     let spec = template.data.pointer("/spec/template/spec").filter(|spec| spec.is_object());
     let mut object = DynamicObject::new(&handed.name, &kind.resource).within(&handed.namespace);
     object.metadata.labels = Some(BTreeMap::from([
@@ -179,17 +198,17 @@ fn object(handed: &HandedOff, episode: &Episode, kind: &Kind, template: &Dynamic
         (NODE_NAME_ANNOTATION.to_owned(), handed.name.clone()),
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
-    // It goes with the episode, should that be removed by force.
-    let owner =
-        episode.identity.as_ref().map(|(uid, _)| k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
-            api_version: NodeRemediation::api_version(&()).into_owned(),
-            kind: NodeRemediation::kind(&()).into_owned(),
-            name: episode.name.clone(),
-            uid: uid.clone(),
-            controller: None,
-            block_owner_deletion: None,
-        });
-    object.metadata.owner_references = owner.map(|owner| vec![owner]);
+    // It goes with the episode, should that be removed by force; beside a Machine it does so only with that, too.
+    let episode = episode.identity.as_ref().map(|(uid, _)| OwnerReference {
+        api_version: NodeRemediation::api_version(&()).into_owned(),
+        kind: NodeRemediation::kind(&()).into_owned(),
+        name: episode.name.clone(),
+        uid: uid.clone(),
+        controller: None,
+        block_owner_deletion: None,
+    });
+    let owners: Vec<OwnerReference> = episode.into_iter().chain(machine).collect();
+    object.metadata.owner_references = Some(owners).filter(|owners| !owners.is_empty());
     object.data = json!({"spec": spec.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()))});
     object
 }

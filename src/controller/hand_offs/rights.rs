@@ -9,7 +9,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessR
 use kube::api::PostParams;
 use tokio::time::Instant;
 
-use super::{Kind, among, served};
+use super::{Kind, among, machine, served};
 use crate::api::HAND_OFF_LABEL;
 use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
@@ -92,10 +92,20 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, Cal
     if !denied.is_empty() {
         lacks.push(no_right(template, of_object, &denied));
     }
+    if template.needs_machine() {
+        lacks.extend(machine::lacking(calls, template).await?);
+    }
     Ok(lacks)
 }
 
-async fn may(calls: &Calls, kind: &Kind, verb: &str, namespace: &str, name: Option<&str>) -> Result<bool, CallError> {
+/// Whether the controller may do this to objects of a kind.
+pub(super) async fn may(
+    calls: &Calls,
+    kind: &Kind,
+    verb: &str,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<bool, CallError> {
     let attributes = ResourceAttributes {
         group: Some(kind.resource.group.clone()),
         resource: Some(kind.resource.plural.clone()),
@@ -128,7 +138,8 @@ fn no_kind(template: &TemplateRef, kind: &str) -> String {
     )
 }
 
-fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
+/// What is said where a right is lacking.
+pub(super) fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
     format!(
         "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \
          label {HAND_OFF_LABEL}: \"true\"",

@@ -1,0 +1,190 @@
+//! The Machine behind a node. Remediators of infrastructure providers (Metal3, say) learn from the owner of their object which
+//! machine is meant, and do nothing without one.
+//!
+//! A Node names its Machine in annotations, which its own kubelet may write: only a Machine that names this Node in turn is
+//! believed, or one node could have another one rebooted.
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::rights::{Lacks, may, no_right};
+use super::{Kind, kind};
+use crate::controller::calls::{CallError, Calls, bounded_opt};
+use crate::core::hand_off::TemplateRef;
+use crate::core::text::{bounded, is_subdomain};
+
+/// The kind of the owner, in whichever group.
+const MACHINE: &str = "Machine";
+/// Group and versions of Cluster API's Machines, the newest first.
+const CLUSTER_API: &[&str] = &["cluster.x-k8s.io/v1beta2", "cluster.x-k8s.io/v1beta1"];
+/// Name of a Node's Machine of Cluster API, and its namespace.
+const CLUSTER_API_MARKS: [&str; 2] = ["cluster.x-k8s.io/machine", "cluster.x-k8s.io/cluster-namespace"];
+/// Group and version of OpenShift's Machines.
+const MACHINE_API: &[&str] = &["machine.openshift.io/v1beta1"];
+/// Namespace and name of a Node's Machine of OpenShift.
+const MACHINE_API_MARK: &str = "machine.openshift.io/machine";
+/// Longest name that is repeated to people.
+const LONGEST: usize = 253;
+
+/// A Machine by a Node's word, which proves nothing yet.
+#[derive(Debug, PartialEq, Eq)]
+struct Named {
+    versions: &'static [&'static str],
+    namespace: String,
+    name: String,
+}
+
+/// The Machine that a Node names.
+fn named(node: &Node) -> Option<Named> {
+    let mark = |key: &str| node.annotations().get(key).map(String::as_str);
+    let [name, namespace] = CLUSTER_API_MARKS.map(mark);
+    let (versions, namespace, name) = match (namespace, name) {
+        (Some(namespace), Some(name)) => (CLUSTER_API, namespace, name),
+        _ => {
+            let (namespace, name) = mark(MACHINE_API_MARK)?.split_once('/')?;
+            (MACHINE_API, namespace, name)
+        }
+    };
+    // It becomes part of a path.
+    is_subdomain(name).then(|| Named { versions, namespace: bounded(namespace, LONGEST), name: name.to_owned() })
+}
+
+/// The node's Machine as an owner of what is made in that namespace; else why there is none, with which nothing may be made.
+pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result<OwnerReference, String>, CallError> {
+    let of_node = node.name_any();
+    let Some(named) = named(node) else {
+        let [name, in_namespace] = CLUSTER_API_MARKS;
+        return Ok(Err(format!(
+            "Node {of_node} names no Machine that its remediator could work on: expected the annotations {name} and {in_namespace}, \
+             or {MACHINE_API_MARK}"
+        )));
+    };
+    let what = format!("Machine {}/{} of Node {of_node}", named.namespace, named.name);
+    // An owner is looked for in the namespace of what it owns.
+    if named.namespace != namespace {
+        return Ok(Err(format!("{what}: expected it in namespace {namespace}, that of the template")));
+    }
+    let Some(kind) = first_served(calls, named.versions).await? else {
+        return Ok(Err(format!("{what}: expected the kind {MACHINE} in {}, found none", named.versions.join(" or "))));
+    };
+    let api = kind.api(calls.raw_acts(), namespace);
+    let Some(machine) = bounded_opt(|| format!("reading {what}"), api.get(&named.name)).await? else {
+        return Ok(Err(format!("{what} is not there")));
+    };
+    Ok(believed(&machine, &kind, node).map_err(|why| format!("{what} {why}")))
+}
+
+/// The Machine as an owner, where it names the Node in turn.
+fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerReference, String> {
+    if machine.metadata.deletion_timestamp.is_some() {
+        return Err("is being deleted".to_owned());
+    }
+    let says = |key: &str| machine.data.pointer(&format!("/status/nodeRef/{key}")).and_then(Value::as_str);
+    let is_its = says("name") == Some(node.name_any().as_str());
+    // Newer versions give no uid.
+    let is_this = says("uid").is_none_or(|uid| uid.is_empty() || Some(uid) == node.metadata.uid.as_deref());
+    if !is_its || !is_this {
+        let found = bounded(says("name").unwrap_or("none"), LONGEST);
+        return Err(format!("names another node in status.nodeRef: expected this one, found {found}"));
+    }
+    let uid = machine.uid().ok_or("has no uid")?;
+    Ok(OwnerReference {
+        api_version: kind.resource.api_version.clone(),
+        kind: MACHINE.to_owned(),
+        name: machine.name_any(),
+        uid,
+        controller: None,
+        block_owner_deletion: None,
+    })
+}
+
+async fn first_served(calls: &Calls, versions: &[&str]) -> Result<Option<Kind>, CallError> {
+    for version in versions {
+        if let Some(found) = kind(calls, version, MACHINE).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// What is lacking to find the Machines behind nodes that are handed off by this template.
+pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
+    let mut unread = None;
+    for versions in [CLUSTER_API, MACHINE_API] {
+        let Some(kind) = first_served(calls, versions).await? else { continue };
+        if may(calls, &kind, "get", &template.namespace, None).await? {
+            return Ok(Lacks::new());
+        }
+        unread.get_or_insert(kind);
+    }
+    let lack = unread.map_or_else(
+        || {
+            format!(
+                "handOff to {template}: its remediator works on Machines; expected the kind {MACHINE} of {} or {}, found none",
+                CLUSTER_API.join(", "),
+                MACHINE_API.join(", ")
+            )
+        },
+        |kind| no_right(template, &kind, &["get"]),
+    );
+    Ok(vec![lack])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::ApiResource;
+    use serde_json::json;
+
+    fn node(annotations: &Value) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": "w1", "uid": "n1", "annotations": annotations}})).unwrap()
+    }
+
+    #[test]
+    fn a_node_names_its_machine_in_either_way_and_no_path() {
+        let of = |annotations: Value| named(&node(&annotations)).map(|n| (n.versions, n.namespace, n.name));
+        let [name, namespace] = CLUSTER_API_MARKS;
+        let metal = Some((CLUSTER_API, "metal".to_owned(), "m-1".to_owned()));
+        assert_eq!(of(json!({name: "m-1", namespace: "metal"})), metal);
+        assert_eq!(of(json!({name: "m-1", namespace: "metal", MACHINE_API_MARK: "o/m-2"})), metal);
+        let other = Some((MACHINE_API, "o".to_owned(), "m-2".to_owned()));
+        assert_eq!(of(json!({name: "m-1", MACHINE_API_MARK: "o/m-2"})), other, "a name without a namespace is none");
+        for nonsense in [json!({}), json!({name: "m-1"}), json!({MACHINE_API_MARK: "m-2"})] {
+            assert_eq!(of(nonsense.clone()), None, "{nonsense}");
+        }
+        for hostile in ["", "../secrets/x", "m/1", "a".repeat(300).as_str()] {
+            assert_eq!(of(json!({name: hostile, namespace: "metal"})), None, "{hostile}");
+        }
+    }
+
+    #[test]
+    fn only_a_machine_that_names_the_node_in_turn_is_its_machine() {
+        let resource = ApiResource {
+            group: "cluster.x-k8s.io".into(),
+            version: "v1beta1".into(),
+            api_version: "cluster.x-k8s.io/v1beta1".into(),
+            kind: MACHINE.into(),
+            plural: "machines".into(),
+        };
+        let kind = Kind { resource };
+        let of = |metadata: Value, status: Value| {
+            let mut object = json!({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {"name": "m-1", "uid": "u"}});
+            object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+            object["status"] = status;
+            believed(&serde_json::from_value(object).unwrap(), &kind, &node(&json!({})))
+        };
+        let owner = of(json!({}), json!({"nodeRef": {"name": "w1"}})).unwrap();
+        let is = (owner.api_version.as_str(), owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str());
+        assert_eq!(is, ("cluster.x-k8s.io/v1beta1", "Machine", "m-1", "u"));
+        assert!(of(json!({}), json!({"nodeRef": {"name": "w1", "uid": "n1"}})).is_ok());
+        let why = |metadata: Value, status: Value| of(metadata, status).unwrap_err();
+        assert!(why(json!({}), json!({"nodeRef": {"name": "w2"}})).ends_with("found w2"));
+        assert!(why(json!({}), json!({"nodeRef": {"name": "w1", "uid": "n0"}})).contains("another node"));
+        assert!(why(json!({}), json!({})).ends_with("found none"));
+        let going = json!({"deletionTimestamp": "2025-01-01T00:00:00Z"});
+        assert_eq!(why(going, json!({"nodeRef": {"name": "w1"}})), "is being deleted");
+    }
+}

@@ -1,0 +1,155 @@
+//! Nodes handed to a remediator of Cluster API's kind: it takes its machine from the owner of its object, and says no more than a
+//! phase.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::world::World;
+
+const GROUP: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
+const OBJECTS: &str = "metal3remediations";
+const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
+
+/// Three nodes of Cluster API, Metal3, and a policy that hands nodes to it. Machine `m-1` is that of node `w1`.
+fn world() -> World {
+    let world = World::new(3);
+    world.api.serve_kind(GROUP, "Metal3Remediation", OBJECTS);
+    world.api.serve_kind(GROUP, "Metal3RemediationTemplate", "metal3remediationtemplates");
+    world.api.serve_kind(MACHINES, "Machine", "machines");
+    world.api.put(json!({"apiVersion": GROUP, "kind": "Metal3RemediationTemplate",
+        "metadata": {"name": "reboot", "namespace": "metal"},
+        "spec": {"template": {"spec": {"strategy": {"type": "Reboot", "retryLimit": 1, "timeout": "300s"}}}}}));
+    world.api.put(json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": "m-1", "namespace": "metal"},
+        "status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "w1"}}}));
+    names(&world, "m-1", "metal");
+    let template =
+        json!({"apiVersion": GROUP, "kind": "Metal3RemediationTemplate", "name": "reboot", "namespace": "metal"});
+    let steps = json!([{"action": "HandOff", "timeout": "30m", "handOff": {"remediationTemplate": template}}, {"action": "Notify"}]);
+    world.policy("hung", "Enforce", &steps);
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+/// Has node `w1` name that Machine as its own.
+fn names(world: &World, machine: &str, namespace: &str) {
+    world.api.change("nodes", "w1", |node| {
+        node["metadata"]["annotations"]["cluster.x-k8s.io/machine"] = json!(machine);
+        node["metadata"]["annotations"]["cluster.x-k8s.io/cluster-namespace"] = json!(namespace);
+    });
+}
+
+fn is_in(world: &World, phase: &str) {
+    world.api.change(OBJECTS, "w1", |object| object["status"] = json!({"phase": phase}));
+}
+
+fn step(world: &World) -> Value {
+    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][0].clone()).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_object_belongs_to_the_nodes_machine_too_and_the_look_decides_where_there_is_only_a_phase() {
+    let world = world();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    let object = world.api.get(OBJECTS, "w1").unwrap();
+    let (episode, machine) = (world.api.list("noderemediations").remove(0), world.api.get("machines", "m-1").unwrap());
+    let owners = object["metadata"]["ownerReferences"].as_array().unwrap();
+    let told: Vec<_> = owners.iter().map(|owner| (&owner["apiVersion"], &owner["kind"], &owner["uid"])).collect();
+    assert_eq!(
+        told,
+        [
+            (&json!("runtimehealth.io/v1alpha1"), &json!("NodeRemediation"), &episode["metadata"]["uid"]),
+            (&json!(MACHINES), &json!("Machine"), &machine["metadata"]["uid"])
+        ]
+    );
+    assert_eq!((&owners[1]["name"], &owners[1]["controller"]), (&json!("m-1"), &Value::Null));
+    for phase in ["Running", "Waiting"] {
+        is_in(&world, phase);
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(step(&world)["state"], "Started", "{phase} says nothing of the end");
+    }
+    world.set_sick("w1", false);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    replica.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_phase_failed_ends_the_step() {
+    let world = world();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
+    is_in(&world, "Failed");
+    world.until("ended", || world.phases() == ["Failed"]).await;
+    assert_eq!(step(&world)["state"], "Failed");
+    assert!(step(&world)["message"].as_str().unwrap().contains("has failed: phase Failed"), "{}", step(&world));
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
+    type Change = fn(&World);
+    let cases: [(Change, &str); 5] = [
+        (|world| names(world, "", ""), "Node w1 names no Machine that its remediator could work on"),
+        (|world| names(world, "m-1", "elsewhere"), "Machine elsewhere/m-1 of Node w1: expected it in namespace metal"),
+        (|world| names(world, "m-9", "metal"), "Machine metal/m-9 of Node w1 is not there"),
+        // The kubelet of w1 may write what its Node says, and not what another's Machine does.
+        (
+            |world| world.api.change("machines", "m-1", |machine| machine["status"]["nodeRef"]["name"] = json!("w2")),
+            "names another node in status.nodeRef: expected this one, found w2",
+        ),
+        (
+            |world| {
+                world.api.change("machines", "m-1", |machine| {
+                    machine["metadata"]["finalizers"] = json!(["machine.cluster.x-k8s.io"]);
+                    machine["metadata"]["deletionTimestamp"] = json!("2025-06-01T12:00:00Z");
+                });
+            },
+            "is being deleted",
+        ),
+    ];
+    for (change, why) in cases {
+        let world = world();
+        change(&world);
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        world.until("people are told", || world.phases() == ["Failed"]).await;
+        assert_eq!(step(&world)["state"], "Failed", "{why}");
+        let message = step(&world)["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(why) && message.contains("nothing was made"), "{why}: {message}");
+        let writes = world.api.writes();
+        assert!(writes.iter().all(|write| !write.contains(OBJECTS)), "{why}: {writes:#?}");
+        replica.crash().await;
+    }
+}
+
+fn valid(world: &World) -> (String, String) {
+    let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
+    let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default();
+    let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("message"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_invalid_as_long_as_machines_may_not_be_read() {
+    let world = world();
+    world.api.deny(&[("get", "machines")]);
+    let replica = world.controller("a");
+    world.until("known to be invalid", || valid(&world).0 == "False").await;
+    let message = valid(&world).1;
+    assert!(message.contains("may not get machines.cluster.x-k8s.io in namespace metal"), "{message}");
+    world.set_sick("w1", true);
+    sleep(Duration::from_mins(3)).await;
+    assert!(world.api.list(OBJECTS).is_empty());
+    world.api.deny(&[]);
+    world.until("valid", || valid(&world).0 == "True").await;
+    replica.crash().await;
+}
