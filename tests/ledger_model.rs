@@ -213,6 +213,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         reserved_at: now(),
         approved_by: None,
         started_at: acted.then(now),
+        switched_at: None,
         continued_at: None,
         quiet_rounds: 0,
         acted_at: acted.then(now),

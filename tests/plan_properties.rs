@@ -28,6 +28,8 @@ mod healing;
 mod kept;
 #[path = "plan/kubelet.rs"]
 mod kubelet;
+#[path = "plan/lanes.rs"]
+mod lanes;
 #[path = "plan/marks.rs"]
 mod marks;
 #[path = "plan/matching.rs"]

@@ -310,7 +310,8 @@ pub struct PlanSettings {
     pub evidence_max_age: Duration,
     /// For how long a fault that failed to heal is not tried again.
     pub failed_memory: Duration,
-    /// A Job whose pod has not started within this time is given up for the agent.
+    /// A Job whose pod has not started within this time is given up for the agent, and an order that the agent has not taken for a
+    /// Job, where the kubelet can start one by now.
     pub job_start: Duration,
     /// Seconds for which an order may be started.
     pub order_ttl_seconds: u32,

@@ -106,3 +106,42 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     assert!(why.starts_with("Job: ") && why.contains("; then Agent: the kubelet refused the Job's pod"), "{why}");
     replica.crash().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made_for_the_same_operation() {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    let replica = world.controller("a");
+    world.probe("w1");
+    let status = || world.status("w1");
+    world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
+    sleep(Duration::from_mins(4)).await;
+    world.restart_kubelet("w1");
+    world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    world.set_sick("w1", true);
+    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    let operation = status()["order"]["operationId"].clone();
+    // The kubelet has got on, and the probe, which plays no part here, takes no order.
+    world.write_node_status("w1");
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    let calls = world.api.calls();
+    let order = |call: &crate::fake_api::Call| {
+        let is_it = call.verb == "patch" && call.target.plural == "noderuntimehealths";
+        call.body["status"].get("order").filter(|_| is_it).cloned()
+    };
+    let withdrawn = calls.iter().position(|call| order(call) == Some(Value::Null)).unwrap();
+    let is_made = |call: &crate::fake_api::Call| call.verb == "create" && call.target.plural == "jobs";
+    let made: Vec<usize> = calls.iter().enumerate().filter(|(_, call)| is_made(call)).map(|(place, _)| place).collect();
+    assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
+    assert!(withdrawn < made[0], "{:#?}", world.api.writes());
+    assert_eq!(calls[made[0]].body["metadata"]["name"], operation, "the node claims it once");
+    let step = world.api.list("noderemediations")[0]["status"]["steps"][0].clone();
+    assert_eq!((&step["lane"], step["switchedAt"].is_string()), (&json!("Job"), true));
+    let why = step["laneReason"].as_str().unwrap();
+    assert!(
+        why.starts_with("Agent: ") && why.contains("; then Job: the probe has not taken the order within 45s"),
+        "{why}"
+    );
+    replica.crash().await;
+}

@@ -123,6 +123,9 @@ pub struct StepRecord {
     /// When the act was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When the other lane was asked, where the first had not begun in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switched_at: Option<Timestamp>,
     /// When it was last gone on with, for an act that is done in rounds (`Drain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_at: Option<Timestamp>,

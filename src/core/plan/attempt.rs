@@ -32,6 +32,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         reserved_at: ctx.snapshot.now,
         approved_by: None,
         started_at: None,
+        switched_at: None,
         continued_at: None,
         quiet_rounds: 0,
         acted_at: None,

@@ -1,5 +1,7 @@
 //! By whom a step is carried out on the node, and by what evidence: a Job where the kubelet can start one, else the probe itself.
 
+use jiff::Timestamp;
+
 use super::evidence::NodeFacts;
 use crate::core::episode::{Lane, StepRecord};
 use crate::core::fault::FaultType;
@@ -29,19 +31,23 @@ pub(super) fn choose(facts: &NodeFacts<'_>) -> (Lane, &'static str) {
     }
 }
 
+/// Whether either lane can do it. A restart or a reboot is never done by a Job, which might end with it.
+pub(super) const fn is_of_either(action: ActionType) -> bool {
+    matches!(action, ActionType::CleanupOrphans | ActionType::ReleaseHungProcess)
+}
+
 /// Notes by what evidence the lane of an attempt was chosen, where there was a choice.
 pub(super) fn note(facts: &NodeFacts<'_>, record: &mut StepRecord) {
-    record.lane_reason = match (record.lane, record.action) {
-        (Lane::Agent, ActionType::CleanupOrphans | ActionType::ReleaseHungProcess) | (Lane::Job, _) => {
-            format!("{:?}: {}", record.lane, choose(facts).1)
-        }
-        // A restart or a reboot is never done by a Job, which might end with it.
-        (Lane::Agent | Lane::Api, _) => String::new(),
+    record.lane_reason = match record.lane {
+        Lane::Agent if !is_of_either(record.action) => String::new(),
+        Lane::Agent | Lane::Job => format!("{:?}: {}", record.lane, choose(facts).1),
+        Lane::Api => String::new(),
     };
 }
 
-/// Notes that the attempt goes on by the node's probe, and why it does so by no Job.
-pub(super) fn note_switch(record: &mut StepRecord, why: &str) {
-    record.lane = Lane::Agent;
-    record.lane_reason = bounded(&format!("{}; then Agent: {why}", record.lane_reason), LONGEST);
+/// Notes that the attempt goes on by the other lane, and why it does so.
+pub(super) fn note_switch(record: &mut StepRecord, to: Lane, why: &str, now: Timestamp) {
+    record.lane = to;
+    record.lane_reason = bounded(&format!("{}; then {to:?}: {why}", record.lane_reason), LONGEST);
+    record.switched_at = Some(now);
 }

@@ -1,5 +1,9 @@
 //! The step under way: from reserved over started to verified.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
@@ -7,6 +11,7 @@ use super::{Ctx, Wake, approval, attempt, drain, hand_off, lanes, mark, reboot};
 use crate::core::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
 use crate::core::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::core::policy::{ActionType, Policy, Step};
+use crate::core::snapshot::JobView;
 
 /// Moves the step under way on as far as the evidence allows.
 pub(super) fn move_on(
@@ -142,7 +147,7 @@ fn repeat(
     }
 }
 
-/// A started step: the answer is awaited; a Job that does not start, or whose pod the kubelet refuses, makes room for the agent, once.
+/// A started step: the answer is awaited. What has not begun by its lane in time, or cannot begin, goes on by the other one, once.
 fn wait(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
@@ -153,30 +158,25 @@ fn wait(
     wake: &mut Wake,
 ) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
+    // In its lane: the other one is given time of its own.
     let age = since(now, record.started_at.unwrap_or(record.reserved_at));
-    let job = ctx.snapshot.jobs.get(&record.operation_id);
-    let is_late = age >= settings.job_start;
-    if record.lane == Lane::Job {
-        wake.when_past(settings.job_start, age);
-        let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
-        let refused = job.and_then(|job| job.rejected.as_ref());
-        let refused = refused.map(|why| format!("the kubelet refused the Job's pod ({why})"));
-        // No other pod is made for such a Job: there is nothing to wait for.
-        if let Some(why) = refused.as_deref().filter(|_| can_act) {
-            let record = switch_lane(turn, record, why);
-            return repeat(ctx, facts, policy, turn, &record, payment, wake);
-        }
-        if is_late && job.is_some_and(|job| job.finished) {
-            let why = refused.as_deref().unwrap_or("the Job ended without a result");
-            return attempt::end(turn, StepState::Failed, why, now);
-        }
-        if is_late && can_act && !job.is_some_and(|job| job.started) {
-            let why = format!("no Job started within {}s", settings.job_start.as_secs());
-            let record = switch_lane(turn, record, &why);
-            return repeat(ctx, facts, policy, turn, &record, payment, wake);
-        }
-    }
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
+    if record.lane == Lane::Job || lanes::is_of_either(record.action) {
+        wake.when_past(settings.job_start, age);
+    }
+    match other_lane(ctx, facts, record, is_running, age) {
+        Some((to, why)) => {
+            let record = switch_lane(turn, record, to, &why, now);
+            return repeat(ctx, facts, policy, turn, &record, payment, wake);
+        }
+        None if record.lane == Lane::Job && age >= settings.job_start => {
+            if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
+                let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
+                return attempt::end(turn, StepState::Failed, &why, now);
+            }
+        }
+        None => {}
+    }
     let limit = match attempt::step_of(policy, &turn.episode, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
         _ => settings.answer_within,
@@ -187,15 +187,56 @@ fn wait(
     wake.at(limit.saturating_sub(age));
 }
 
-/// The same operation by the other lane, for which the same questions are asked: the node claims it once, whichever comes first.
-fn switch_lane(turn: &mut Turn, record: &StepRecord, why: &str) -> StepRecord {
-    if let Some(current) = turn.episode.current_step_mut() {
-        lanes::note_switch(current, why);
-        // That it was begun once stays in the record: the Job may still be on its way.
-        current.state = StepState::Reserved;
-        current.message = format!("{why}, the probe is asked instead");
+/// The lane that is asked instead, and why, where that of the attempt has not begun and was not asked instead itself.
+fn other_lane(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    record: &StepRecord,
+    is_running: bool,
+    age: Duration,
+) -> Option<(Lane, String)> {
+    let settings = ctx.settings;
+    let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
+    if !can_act || record.switched_at.is_some() {
+        return None;
     }
-    StepRecord { lane: Lane::Agent, ..record.clone() }
+    let (is_late, late) = (age >= settings.job_start, settings.job_start.as_secs());
+    match record.lane {
+        Lane::Job => {
+            let job = ctx.snapshot.jobs.get(&record.operation_id);
+            // No other pod is made for such a Job: there is nothing to wait for.
+            let refused = job.and_then(refused);
+            let is_waiting = !job.is_some_and(|job| job.finished || job.started);
+            let unbegun = || (is_late && is_waiting).then(|| format!("no Job started within {late}s"));
+            refused.or_else(unbegun).map(|why| (Lane::Agent, why))
+        }
+        // The kubelet may have come back meanwhile, and the probe's watch for orders may not. Towards the end of the attempt it is not
+        // begun anew.
+        Lane::Agent if lanes::is_of_either(record.action) => {
+            let has_time = age.saturating_add(settings.job_start) <= settings.answer_within;
+            let unheard = is_late && !is_running && has_time && lanes::choose(facts).0 == Lane::Job;
+            unheard.then(|| (Lane::Job, format!("the probe has not taken the order within {late}s")))
+        }
+        Lane::Agent | Lane::Api => None,
+    }
+}
+
+/// That the kubelet has refused the Job's pod, if so.
+fn refused(job: &JobView) -> Option<String> {
+    job.rejected.as_ref().map(|why| format!("the kubelet refused the Job's pod ({why})"))
+}
+
+/// The same operation by the other lane, for which the same questions are asked: the node claims it once, whichever comes first.
+/// What stands of the first lane is taken away in the same pass, before the act.
+fn switch_lane(turn: &mut Turn, record: &StepRecord, to: Lane, why: &str, now: Timestamp) -> StepRecord {
+    if let Some(current) = turn.episode.current_step_mut() {
+        lanes::note_switch(current, to, why, now);
+        // That it was begun once stays in the record: the first lane may still be on its way.
+        current.state = StepState::Reserved;
+        let instead = if to == Lane::Job { "a Job is made instead" } else { "the probe is asked instead" };
+        current.message = format!("{why}, {instead}");
+    }
+    StepRecord { lane: to, switched_at: Some(now), ..record.clone() }
 }
 
 /// A done step: the probe's clean look decides, for as long as the step asks.
