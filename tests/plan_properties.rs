@@ -56,6 +56,8 @@ mod taints;
 mod told;
 #[path = "plan/trials.rs"]
 mod trials;
+#[path = "plan/undo.rs"]
+mod undo;
 #[path = "plan/unreadable.rs"]
 mod unreadable;
 #[path = "plan/windows.rs"]
