@@ -3,6 +3,8 @@
 
 #[path = "controller/by_hand.rs"]
 mod by_hand;
+#[path = "controller/disruption.rs"]
+mod disruption;
 #[path = "controller/drains.rs"]
 mod drains;
 mod fake_api;

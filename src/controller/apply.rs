@@ -21,6 +21,7 @@ use crate::core::plan::Effect;
 use crate::core::snapshot::Ledger;
 
 mod act;
+mod disruption;
 mod drain;
 mod episode;
 mod hand_off;

@@ -37,6 +37,12 @@ pub const RBAC: &[Right] = &[
     ),
     right("", "pods", &["get", "list"], "pods of suspects, on demand"),
     right("", "pods", &["delete"], "DeletePod (pods of DaemonSets only, by admission)"),
+    right(
+        "policy",
+        "poddisruptionbudgets",
+        &["list"],
+        "whether a running pod may be ended by the kill of its shim, asked right before",
+    ),
     right("apps", "daemonsets", &["list", "watch"], "which DaemonSets lack pods"),
     right("runtimehealth.io", "noderuntimehealths", &["get", "list", "watch"], "the probes' word"),
     right("runtimehealth.io", "noderuntimehealths", &["create", "delete"], "one per Node; replaced with its Node"),

@@ -13,7 +13,7 @@ use super::tri::Tri;
 
 /// What a template's kind ends with, and the kind of the object that is made of it does not.
 const SUFFIX: &str = "Template";
-/// The group of Cluster API's infrastructure providers, in which OpenShift has its kinds of Metal3, too.
+/// The group of Cluster API's infrastructure providers, in which `OpenShift` has its kinds of Metal3, too.
 const OF_MACHINES: &str = "infrastructure.cluster.x-k8s.io";
 /// Groups whose objects are the cluster's own, or ours: no remediator has its kinds there.
 const RESERVED: [&str; 3] = ["k8s.io", "kubernetes.io", "runtimehealth.io"];

@@ -1,6 +1,6 @@
 //! What has begun comes to its end, and what is owed is put back, whatever holds what is new.
 
-use nrh::core::episode::Phase;
+use nrh::core::episode::{Episode, Phase};
 use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Action, Amount};
@@ -44,7 +44,7 @@ fn recovery_uncordon_and_cleanup_go_on_in_a_storm_without_a_budget_and_under_a_p
         change(&mut world);
         new_on(&mut world, "n01");
         let mut passes = 0;
-        while world.nodes["n00"].view.unschedulable || world.episodes.values().any(|episode| episode.is_open()) {
+        while world.nodes["n00"].view.unschedulable || world.episodes.values().any(Episode::is_open) {
             passes += 1;
             assert!(passes < 100, "{reason:?}: {:#?}", world.episodes);
             let plan = world.pass();

@@ -8,9 +8,6 @@ pub const SELF_NODE: &str = "self-node-remediation.medik8s.io/v1alpha1";
 /// Group and version of what Metal3 reboots machines by.
 pub const METAL: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
 
-/// Group and version of the Machines that such a remediator works on.
-pub const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
-
 /// A template of a remediator, in namespace `medik8s`.
 pub fn template(api_version: &str, kind: &str) -> TemplateRef {
     TemplateRef {

@@ -85,8 +85,15 @@ impl Applier {
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
-            Operation::RunJob(order) => self.run_job(order).await,
-            Operation::GiveOrder(order) => self.give_order(order, live).await,
+            Operation::RunJob(order) | Operation::GiveOrder(order) => {
+                if let Some(refused) = Box::pin(self.ends_too_many(order, live)).await? {
+                    return Ok(refused);
+                }
+                match operation {
+                    Operation::RunJob(_) => self.run_job(order).await,
+                    _ => self.give_order(order, live).await,
+                }
+            }
             Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
             Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
         }

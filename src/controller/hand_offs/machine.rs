@@ -22,9 +22,9 @@ const MACHINE: &str = "Machine";
 const CLUSTER_API: &[&str] = &["cluster.x-k8s.io/v1beta2", "cluster.x-k8s.io/v1beta1"];
 /// Name of a Node's Machine of Cluster API, and its namespace.
 const CLUSTER_API_MARKS: [&str; 2] = ["cluster.x-k8s.io/machine", "cluster.x-k8s.io/cluster-namespace"];
-/// Group and version of OpenShift's Machines.
+/// Group and version of the Machines of `OpenShift`.
 const MACHINE_API: &[&str] = &["machine.openshift.io/v1beta1"];
-/// Namespace and name of a Node's Machine of OpenShift.
+/// Namespace and name of a Node's Machine of `OpenShift`.
 const MACHINE_API_MARK: &str = "machine.openshift.io/machine";
 /// Longest name that is repeated to people.
 const LONGEST: usize = 253;
@@ -41,12 +41,11 @@ struct Named {
 fn named(node: &Node) -> Option<Named> {
     let mark = |key: &str| node.annotations().get(key).map(String::as_str);
     let [name, namespace] = CLUSTER_API_MARKS.map(mark);
-    let (versions, namespace, name) = match (namespace, name) {
-        (Some(namespace), Some(name)) => (CLUSTER_API, namespace, name),
-        _ => {
-            let (namespace, name) = mark(MACHINE_API_MARK)?.split_once('/')?;
-            (MACHINE_API, namespace, name)
-        }
+    let (versions, namespace, name) = if let (Some(namespace), Some(name)) = (namespace, name) {
+        (CLUSTER_API, namespace, name)
+    } else {
+        let (namespace, name) = mark(MACHINE_API_MARK)?.split_once('/')?;
+        (MACHINE_API, namespace, name)
     };
     // It becomes part of a path.
     is_subdomain(name).then(|| Named { versions, namespace: bounded(namespace, LONGEST), name: name.to_owned() })
