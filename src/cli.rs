@@ -52,6 +52,10 @@ pub enum Command {
     Start(StartArgs),
     /// Ends an episode, or a start by hand that has not begun.
     Cancel(CancelArgs),
+    /// Has nothing done to a node, until somebody lifts that.
+    Suspend(SuspendArgs),
+    /// Lifts what `nrh suspend` has written, whoever it was.
+    Resume(ResumeArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
@@ -213,6 +217,23 @@ pub struct CancelArgs {
     /// Why, in one sentence; it stands in the episode.
     #[arg(long)]
     pub reason: Option<String>,
+}
+
+/// Flags of `nrh suspend`.
+#[derive(Debug, Args)]
+pub struct SuspendArgs {
+    /// The node.
+    pub node: String,
+    /// Why, in one sentence, for the people who find it suspended.
+    #[arg(long)]
+    pub reason: Option<String>,
+}
+
+/// Flags of `nrh resume`.
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    /// The node.
+    pub node: String,
 }
 
 /// Flags of `nrh status`.

@@ -79,11 +79,15 @@ mod tests {
     fn a_suspended_node_says_who_said_no() {
         let text = explained(|saved| {
             saved
-                .replace("suspend: false", "suspend: true\n    reason: disk swap")
+                .replace("suspend: false", "suspend: true\n    reason: disk swap\n    suspendedBy: ann")
                 .replace("mode: DryRun", "mode: Enforce")
         })
         .unwrap();
-        assert!(text.contains("disk swap"), "{text}");
+        assert!(text.contains("(spec.suspend of its NodeRuntimeHealth): by ann: disk swap"), "{text}");
+        // An object of before its name was asked for.
+        let before =
+            explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
+        assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): disk swap"), "{before}");
     }
 
     #[test]

@@ -23,4 +23,5 @@ pub mod node;
 pub mod process;
 pub mod simulate;
 pub mod start;
+pub mod suspend;
 pub mod telemetry;

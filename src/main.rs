@@ -34,6 +34,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
             Command::Start(args) => Box::pin(nrh::start::run(args)).await,
             Command::Cancel(args) => Box::pin(nrh::cancel::run(args)).await,
+            Command::Suspend(args) => Box::pin(nrh::suspend::suspend(args)).await,
+            Command::Resume(args) => Box::pin(nrh::suspend::resume(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),

@@ -18,6 +18,7 @@ use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::{Order, Outcome};
 use crate::core::plan::Health;
 use crate::core::snapshot::Tri;
+use crate::core::text::bounded;
 
 /// What people ask of a node. Everything else is written by the probe and the controller.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -57,7 +58,27 @@ pub struct NodeRuntimeHealthSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub reason: String,
+    /// Who has written `suspend` and `reason`: the name of the caller, which admission compares. `nrh suspend` and `nrh resume` fill
+    /// it in; `kubectl auth whoami` tells it. Absent where nobody has suspended the node, or before it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub suspended_by: Option<String>,
 }
+
+impl NodeRuntimeHealthSpec {
+    /// Why nothing is to be done to the node and who says so, if so.
+    pub fn veto(&self) -> Option<String> {
+        let told = match &self.suspended_by {
+            Some(by) if self.reason.is_empty() => format!("by {by}"),
+            Some(by) => format!("by {by}: {}", self.reason),
+            None => self.reason.clone(),
+        };
+        self.suspend.then(|| bounded(&told, MAX_VETO))
+    }
+}
+
+/// Longest text about a suspended node, in bytes.
+const MAX_VETO: usize = 256;
 
 /// What is known of the node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

@@ -19,6 +19,7 @@ mod reach;
 #[path = "../remediators/mod.rs"]
 mod remediators;
 mod requests;
+mod vetoes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,6 +51,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             approvals::guarded(&callers, &mut cases).await?;
             by_hand::started(&callers, &mut cases).await?;
             by_hand::cancelled(&callers, &mut cases).await?;
+            vetoes::signed(&callers, &bed, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
             controller::taints(&callers, &mut cases).await?;

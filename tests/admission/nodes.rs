@@ -233,7 +233,8 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
         .denied(&all.admin, "change an order", merge(&path, json!({"status": {"order": {"epoch": 99}}})), sentence)
         .await;
     cases.denied(&all.admin, "take back an order", merge(&path, json!({"status": {"order": null}})), sentence).await;
-    cases.allowed(&all.admin, "suspend a node", merge(report("worker-1"), json!({"spec": {"suspend": true}}))).await;
+    let veto = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
+    cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), veto)).await;
     cases.allowed(&all.controller, "take back an order", merge(&path, json!({"status": {"order": null}}))).await;
     Ok(())
 }

@@ -129,6 +129,18 @@ impl Caller {
         }
         Ok(())
     }
+
+    /// Waits until a policy that was just made says no.
+    pub async fn until_denied(&self, call: &Call) -> Result<()> {
+        let ends = Instant::now() + Duration::from_secs(20);
+        while !matches!(self.try_out(call).await, Err((403, _))) {
+            if Instant::now() > ends {
+                bail!("{}: {} {} is still allowed", self.name, call.method, call.path);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
 }
 
 /// All requests tried, and those that went wrong.
@@ -207,6 +219,7 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         (admin, marked_and_tainted()),
         (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
         (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
+        (admin, merge(report("worker-2"), json!({"spec": {"suspend": true}}))),
         (admin, episode_with(&json!({}))),
         (
             &callers.operator,

@@ -192,8 +192,8 @@ fn judge(read: Read, operation: &str, node_uid: &str, policy_name: &str) -> Resu
     }
 
     let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", episode.node))?;
-    if report.spec.suspend {
-        return Err(format!("NodeRuntimeHealth {} is suspended: {}", episode.node, report.spec.reason));
+    if let Some(why) = report.spec.veto() {
+        return Err(format!("NodeRuntimeHealth {} is suspended: {why}", episode.node));
     }
     if report::owner(&report.metadata).as_deref() != Some(node_uid) {
         return Err(format!("NodeRuntimeHealth {} is about another node of that name", episode.node));
