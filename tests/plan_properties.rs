@@ -34,6 +34,8 @@ mod lanes;
 mod marks;
 #[path = "plan/matching.rs"]
 mod matching;
+#[path = "plan/outlooks.rs"]
+mod outlooks;
 #[path = "plan/pods.rs"]
 mod pods;
 #[path = "plan/properties.rs"]

@@ -5,20 +5,23 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 mod drain;
 mod limits;
+mod status;
 mod taint;
 mod window;
 
 pub use drain::Drain;
 pub use limits::{
     IntOrPercent, PolicyFaultLimit, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit,
+};
+pub use status::{
+    FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus, TopologyLimitStatus,
+    WindowStatus,
 };
 pub use taint::Taint;
 pub use window::PolicyWindow;
@@ -440,42 +443,4 @@ impl Default for Verify {
     fn default() -> Self {
         Self { hold_for: default_verify() }
     }
-}
-
-/// How the policy stands. Written by the controller.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct RemediationPolicyStatus {
-    /// Generation of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// Nodes the policy selects (not counting those being deleted).
-    #[serde(default)]
-    pub selected: u32,
-    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open episode, or silent
-    /// after having reported.
-    #[serde(default)]
-    pub unhealthy: u32,
-    /// Of those, nodes whose probe has never reported: shown, not counted, never acted on.
-    #[serde(default)]
-    pub unknown: u32,
-    /// Episodes in flight.
-    #[serde(default)]
-    pub in_flight: u32,
-    /// `maxUnhealthy` as a number of nodes now.
-    #[serde(default)]
-    pub max_unhealthy: u32,
-    /// `maxInFlight` as a number now.
-    #[serde(default)]
-    pub max_in_flight: u32,
-    /// Other policies that select some of the same nodes, at most 16.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 253)))]
-    pub overlaps: Vec<String>,
-    /// Valid (False = the spec has errors, all named) and RemediationAllowed (False = nothing new starts,
-    /// with the reason).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
-    pub conditions: Vec<Condition>,
 }

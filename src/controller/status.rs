@@ -9,10 +9,11 @@ use super::cache::PolicyRow;
 use super::cache::report::Standing;
 use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
+use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
-use crate::core::plan::{HOLDS_UP_PODS, Held, NodeOutlook, Plan, PolicyOutlook};
+use crate::core::plan::{HOLDS_UP_PODS, Held, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
@@ -296,7 +297,10 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
         in_flight: seen.in_flight,
         max_unhealthy: seen.max_unhealthy,
         max_in_flight: seen.max_in_flight,
-        overlaps: seen.overlaps.iter().take(16).cloned().collect(),
+        limits: PolicyLimitsStatus::of(&seen.limits),
+        windows: seen.windows.iter().take(MAX_SHOWN).map(Into::into).collect(),
+        storms: seen.storms.iter().take(MAX_SHOWN).map(Into::into).collect(),
+        overlaps: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
         conditions: vec![valid, allowed],
     }
 }
@@ -318,6 +322,8 @@ pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStat
 mod tests {
     use super::*;
     use crate::controller::cache::said::Conditions;
+    use crate::core::plan::{FaultRoom, LimitsOutlook, SpentNode, StormOutlook, TopologyRoom};
+    use crate::core::window;
     use serde_json::json;
 
     fn now() -> Timestamp {
@@ -411,5 +417,52 @@ mod tests {
         let valid = status.conditions.iter().find(|c| c.type_ == "Valid").unwrap();
         assert_eq!((valid.status.as_str(), valid.message.as_str()), ("False", "first; second"));
         assert!(same_policy_status(&status, &policy_status(&row, None, "2025-02-01T00:00:00Z".parse().unwrap())));
+    }
+
+    #[test]
+    fn what_limits_windows_and_storms_come_to_is_told_and_not_written_twice() {
+        let row = PolicyRow {
+            read: Err(Vec::new()),
+            kept: None,
+            lacks: Vec::new(),
+            generation: 4,
+            status: RemediationPolicyStatus::default(),
+            uid: "u".into(),
+        };
+        let told = |limits: LimitsOutlook, until: Timestamp| {
+            let window = window::Outlook { window: "Allow window".into(), is_open: true, until: Some(until) };
+            let storm = StormOutlook {
+                fault: FaultType::HungContainer,
+                at_a_time: 2,
+                nodes: 12,
+                new: 3,
+                evidence: "x".repeat(9_999),
+            };
+            let outlook =
+                PolicyOutlook { limits, windows: vec![window], storms: vec![storm; 40], ..PolicyOutlook::default() };
+            policy_status(&row, Some(&outlook), now())
+        };
+        let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
+        let spent = SpentNode { node: "n1".into(), acts: 20, until: now() };
+        let limits = LimitsOutlook {
+            topologies: vec![room],
+            topologies_left_out: 3,
+            faults: vec![FaultRoom { faults: vec![FaultType::DiskFull], in_flight: 0, max_in_flight: 1 }],
+            spent: vec![spent],
+            spent_left_out: 0,
+        };
+        let status = told(limits.clone(), now());
+        assert!(same_policy_status(&status, &told(limits.clone(), now())));
+        assert!(!same_policy_status(&status, &told(LimitsOutlook::default(), now())));
+        let later = "2025-01-01T06:00:00Z".parse().unwrap();
+        assert!(!same_policy_status(&status, &told(limits, later)));
+        assert_eq!((status.storms.len(), status.storms[0].evidence.len() <= 512), (16, true));
+        assert_eq!(
+            serde_json::to_value(&status.limits).unwrap(),
+            json!({"perTopology": [{"topologyKey": "zone", "nodes": 6, "inFlight": 1, "maxInFlight": 2}], "perTopologyLeftOut": 3,
+                "perFault": [{"faults": ["DiskFull"], "inFlight": 0, "maxInFlight": 1}],
+                "perNode": [{"node": "n1", "acts": 20, "until": "2025-01-01T00:00:00Z"}]})
+        );
+        assert_eq!(told(LimitsOutlook::default(), later).limits, None);
     }
 }

@@ -144,10 +144,10 @@ impl Slots {
         self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
     }
 
-    /// Episodes of this policy in flight on other nodes than `node` that deal with a fault of one of these kinds, or may; a dry run
+    /// Episodes of this policy in flight that deal with a fault of one of these kinds, or may, on other nodes than `but`; a dry run
     /// counts what it simulates.
-    pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, node: &str) -> u32 {
-        let is_other = |slot: &Slot| slot.policy == policy && slot.node != node;
+    pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, but: Option<&str>) -> u32 {
+        let is_other = |slot: &Slot| slot.policy == policy && Some(slot.node.as_str()) != but;
         let is_such = |kinds: Option<&Kinds>| kinds.is_none_or(|kinds| !kinds.is_disjoint(faults));
         let taken = self.taken.iter().filter(|(name, slot)| is_other(slot) && is_such(self.kinds.get(*name)));
         let counts = |slot: &&Slot| mode == Mode::DryRun && is_other(slot) && is_such(slot.kinds.as_ref());

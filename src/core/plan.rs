@@ -17,6 +17,7 @@ mod kept;
 mod ladder;
 mod lanes;
 mod leftovers;
+mod limits;
 mod mark;
 mod opening;
 mod outlook;
@@ -53,10 +54,13 @@ use super::policy::History;
 use super::snapshot::{Ledger, Tri};
 use super::taint::TaintEffect;
 use super::thresholds::Thresholds;
+use super::window;
 
 pub use super::held::HoldReason;
 pub use decide::plan;
+pub use limits::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, TopologyRoom};
 pub(crate) use outlook::HOLDS_UP_PODS;
+pub use storm::StormOutlook;
 
 use decide::Ctx;
 use hold::{Hold, Wake};
@@ -281,6 +285,12 @@ pub struct PolicyOutlook {
     pub blocked: Option<(HoldReason, String)>,
     /// Other policies that select some of the same nodes.
     pub overlaps: Vec<String>,
+    /// Its narrower limits, as numbers now.
+    pub limits: LimitsOutlook,
+    /// Its windows, in the order of the spec.
+    pub windows: Vec<window::Outlook>,
+    /// The storms that hold now, the widest first.
+    pub storms: Vec<StormOutlook>,
 }
 
 /// The decision of one pass.

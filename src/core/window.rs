@@ -44,6 +44,21 @@ struct Standing {
     till: Option<Timestamp>,
 }
 
+/// How a window stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// The window, in one phrase.
+    pub window: String,
+    /// Whether it is open.
+    pub is_open: bool,
+    /// When that changes; `None` = not in any time that was looked at.
+    pub until: Option<Timestamp>,
+}
+
+/// How often one of a window's times is followed by the next before its end, in what is told of it: more than that is as good as
+/// always.
+const JOINED: usize = 32;
+
 /// Why a step may not be taken now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shut {
@@ -104,13 +119,36 @@ impl Window {
         self.schedule.find_previous_occurrence(&self.zoned(till), true).ok().map(|last| last.timestamp())
     }
 
+    /// When the time ends that has begun then.
+    fn end(&self, began: Timestamp) -> Option<Timestamp> {
+        began.checked_add(SignedDuration::try_from(self.length).ok()?).ok()
+    }
+
+    /// How it stands, and when that changes. One that opens again before or as it ends does not end there: so what is told of it is the
+    /// same from one change to the next.
+    pub fn outlook(&self, now: Timestamp) -> Outlook {
+        let Standing { is_open, till } = self.standing(now);
+        let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
+        Outlook { window: self.to_string(), is_open, until }
+    }
+
+    /// When it shuts that would shut then, if it did not open again by then.
+    fn joined(&self, mut till: Timestamp) -> Option<Timestamp> {
+        for _ in 0..JOINED {
+            match self.last(till).and_then(|began| self.end(began)) {
+                Some(later) if later > till => till = later,
+                _ => return Some(till),
+            }
+        }
+        None
+    }
+
     fn standing(&self, now: Timestamp) -> Standing {
-        let end = |began: Timestamp| began.checked_add(SignedDuration::try_from(self.length).ok()?).ok();
         let Some(began) = self.last(now) else {
             // No moment of this age of the world: where nobody knows, nothing is done.
             return Standing { is_open: self.kind == WindowType::Deny, till: None };
         };
-        match end(began) {
+        match self.end(began) {
             Some(end) if end > now => Standing { is_open: true, till: Some(end) },
             _ => Standing { is_open: false, till: self.next(now) },
         }
@@ -271,10 +309,50 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_of_a_window_is_the_same_from_one_change_to_the_next() {
+        for (schedule, hours, zone, changes) in [
+            ("0 22 * * *", 8, "UTC", &["2026-06-01T06:00:00Z", "2026-06-01T22:00:00Z", "2026-06-02T06:00:00Z"][..]),
+            // The days of a week-end, and a day beside them, are one.
+            ("0 0 * * 6,0,1", 24, "UTC", &["2026-06-02T00:00:00Z", "2026-06-06T00:00:00Z", "2026-06-09T00:00:00Z"]),
+            // Each hour begins before the one before is over.
+            (
+                "0 20-22 * * *",
+                2,
+                "Europe/Berlin",
+                &["2026-06-01T18:00:00Z", "2026-06-01T22:00:00Z", "2026-06-02T18:00:00Z"],
+            ),
+        ] {
+            let window = window(Allow, schedule, hours, zone);
+            let mut now = at("2026-06-01T01:00:00Z");
+            let mut is_open = window.outlook(now).is_open;
+            for change in changes {
+                let change = at(change);
+                while now < change {
+                    let told = window.outlook(now);
+                    assert_eq!((told.is_open, told.until), (is_open, Some(change)), "{schedule} at {now}");
+                    now = now.checked_add(SignedDuration::from_mins(20)).unwrap();
+                }
+                assert_eq!(now, change);
+                is_open = !is_open;
+                assert_eq!(window.outlook(now).is_open, is_open, "{schedule} at {now}");
+            }
+        }
+        for (schedule, hours) in [("* * * * *", 1), ("0 0 * * *", 24), ("0 * * * *", 1)] {
+            let told = window(Deny, schedule, hours, "UTC").outlook(at("2026-06-01T01:00:00Z"));
+            assert_eq!((told.is_open, told.until), (true, None), "{schedule} never ends");
+        }
+        assert_eq!(
+            window(Deny, "0 22 * * *", 8, "Europe/Berlin").outlook(at("2026-06-01T01:00:00Z")).window,
+            "Deny window `0 22 * * *` (Europe/Berlin)"
+        );
+    }
+
+    #[test]
     fn no_moment_is_too_far() {
         for now in [Timestamp::MIN, Timestamp::MAX] {
             for kind in [Allow, Deny] {
-                let _ = shut(&[window(kind, "0 22 * * *", 8, "Asia/Kathmandu")], DeletePod, now);
+                let window = window(kind, "0 22 * * *", 8, "Asia/Kathmandu");
+                let _ = (window.outlook(now), shut(&[window], DeletePod, now));
             }
         }
     }

@@ -111,7 +111,10 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     Plan {
         effects,
         nodes: outlooks(ctx, &nodes, &turns, &held),
-        policies: scopes.iter().map(|(name, scope)| ((*name).to_owned(), scope.outlook(&slots))).collect(),
+        policies: scopes
+            .iter()
+            .map(|(name, scope)| ((*name).to_owned(), scope.outlook(&nodes, &slots, snapshot.now)))
+            .collect(),
         held,
         next: wake.get(),
     }

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{
-    Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, mark, protect, readiness, reboot, refused, relapse,
-    restart, taint, unreadable,
+    Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, limits, mark, protect, readiness, reboot, refused,
+    relapse, restart, taint, unreadable,
 };
 use crate::core::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::core::fault::{Fault, FaultType, Target};
@@ -347,25 +345,16 @@ pub(super) fn still_asked_for(
 /// Whether the node may be acted on once more.
 fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
-    let steps = facts.episodes_of(policy).flat_map(|episode| &episode.steps);
-    let disturbing = steps.filter(|step| step.action.disturbs());
-    // An act that failed, or that gave no answer, may have touched something too.
-    let touched = disturbing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
-    let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
-    let mut acted: Vec<Timestamp> = at.filter(|at| since(now, *at) < limit.within).collect();
-    acted.sort_unstable();
-    let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
-    // The one with which there were as many as there may be: when it leaves the window there is room for another.
-    let Some(at) = acted.len().checked_sub(most).and_then(|first| acted.get(first)) else { return Ok(()) };
+    let Some(spent) = limits::spent(facts, policy, now) else { return Ok(()) };
     let message = format!(
         "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
         facts.name,
-        acted.len(),
+        spent.acts,
         limit.within.as_secs() / 60,
         policy.name,
-        clock(at.checked_add(limit.within).unwrap_or(*at))
+        clock(spent.until)
     );
-    Err(Hold::new(HoldReason::NodeLimit, &message).until(limit.within.saturating_sub(since(now, *at))))
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(since(spent.until, now).min(limit.within)))
 }
 
 /// Whether the policy lets such a step be taken at this time of day.

@@ -155,7 +155,7 @@ fn passing<'a>(
     slots: &Slots,
 ) -> Result<(), Hold> {
     // Episodes of other kinds prove nothing about this one, however long they wait.
-    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), facts.name);
+    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
         Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
-use super::storm::{Front, Weather};
+use super::limits::{self, Group};
+use super::storm::{Front, StormOutlook, Weather};
 use super::{HoldReason, PolicyOutlook};
 use crate::core::budget::{Bounds, Slots};
 use crate::core::fault::{Fault, FaultState, FaultType};
@@ -30,7 +31,7 @@ pub(super) struct Scope<'a> {
     /// Those of them that are a storm.
     pub storms: BTreeMap<FaultType, Front>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
-    groups: Vec<BTreeMap<Option<&'a str>, u32>>,
+    groups: Vec<Group<'a>>,
 }
 
 /// Counts, for every policy, the nodes that it selects and that are not being deleted.
@@ -151,7 +152,7 @@ impl<'a> Scope<'a> {
     pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(HoldReason, String)> {
         let policy = &self.policy.name;
         for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
-            let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, node);
+            let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, Some(node));
             let most = limit.max_in_flight.of(self.selected);
             if used >= most {
                 let kinds: Vec<&str> = limit.faults.iter().map(|kind| kind.as_str()).collect();
@@ -171,17 +172,16 @@ impl<'a> Scope<'a> {
         self.policy.limits.per_fault.iter().any(|limit| limit.faults.contains(&kind))
     }
 
-    /// That many of its nodes have the same fault, if so.
-    fn storm(&self) -> Option<(HoldReason, String)> {
-        let told = self.weather.told(self.policy, &self.storms)?;
-        Some((HoldReason::Storm, format!("policy {}: {told}", self.policy.name)))
-    }
-
     /// What is written about the policy.
-    pub fn outlook(&self, slots: &Slots) -> PolicyOutlook {
+    pub fn outlook(&self, nodes: &BTreeMap<&str, NodeFacts<'_>>, slots: &Slots, now: Timestamp) -> PolicyOutlook {
         let mode = self.policy.mode;
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
+        let storms = self.weather.told(self.policy, &self.storms);
+        let storm =
+            |told: &StormOutlook| (HoldReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
         PolicyOutlook {
+            limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, now),
+            windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
             selected: self.selected,
             unhealthy: self.unhealthy,
             unknown: self.unknown,
@@ -191,8 +191,9 @@ impl<'a> Scope<'a> {
             blocked: self
                 .blocked()
                 .or_else(|| self.outside())
-                .or_else(|| self.storm())
+                .or_else(|| storms.first().map(storm))
                 .or_else(|| slots.refuse(&self.policy.name, bounds)),
+            storms,
             overlaps: self.overlaps.iter().map(|name| (*name).to_owned()).collect(),
         }
     }

@@ -66,6 +66,21 @@ pub(super) struct Weather<'a> {
     selected: Vec<&'a NodeView>,
 }
 
+/// A storm, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StormOutlook {
+    /// The kind of fault.
+    pub fault: FaultType,
+    /// How many nodes may be healed of it at a time; 0 while new ones come.
+    pub at_a_time: u32,
+    /// Nodes on which it is confirmed.
+    pub nodes: u32,
+    /// Nodes on which it is new, also those on which it does not show any more.
+    pub new: u32,
+    /// What speaks for a storm, in one sentence.
+    pub evidence: String,
+}
+
 /// The storm of one kind of fault.
 #[derive(Clone, Debug)]
 pub(super) struct Front {
@@ -154,11 +169,27 @@ impl<'a> Weather<'a> {
         self.spreads.iter().filter_map(stand).collect()
     }
 
-    /// What is told of the policy: the widest of its storms, with what speaks for one cause.
-    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Front>) -> Option<String> {
+    /// What is told of the policy: all of its storms, the widest first, each with what speaks for one cause.
+    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Front>) -> Vec<StormOutlook> {
+        let mut all: Vec<_> =
+            storms.iter().filter_map(|(kind, front)| Some((*kind, front, self.spreads.get(kind)?))).collect();
+        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
+        let outlook = |(kind, front, spread): (FaultType, &Front, &Spread<'_>)| StormOutlook {
+            fault: kind,
+            at_a_time: match front.stage {
+                Storm::Rising => 0,
+                Storm::Passing(at_a_time) => at_a_time,
+            },
+            nodes: spread.sick(),
+            new: spread.fresh(),
+            evidence: self.evidence(policy, kind, front, spread),
+        };
+        all.into_iter().map(outlook).collect()
+    }
+
+    /// What speaks for a storm of this kind, and what is done about it.
+    fn evidence(&self, policy: &Policy, kind: FaultType, front: &Front, spread: &Spread<'_>) -> String {
         let from = self.from(policy);
-        let all = storms.iter().filter_map(|(kind, front)| Some((kind, front, self.spreads.get(kind)?)));
-        let (kind, front, spread) = all.max_by_key(|(kind, _, s)| (s.fresh(), s.sick(), **kind))?;
         let within = policy.limits.storm.within.as_secs() / 60;
         let (rises, selected) = (front.stage == Storm::Rising, self.selected.len());
         let what = if rises {
@@ -176,7 +207,7 @@ impl<'a> Weather<'a> {
         };
         let of = if rises { &spread.fresh } else { &spread.sick };
         let common = shared(of, &self.selected).map_or_else(String::new, |common| format!("; {common}"));
-        Some(what + &common)
+        what + &common
     }
 }
 

@@ -1,0 +1,226 @@
+//! How a policy stands: what the controller tells of it.
+
+#![expect(clippy::doc_markdown, reason = "these sentences are what `kubectl explain` prints")]
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::core::plan::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, StormOutlook, TopologyRoom};
+use crate::core::text::bounded;
+use crate::core::window;
+
+/// How the policy stands. Written by the controller.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationPolicyStatus {
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Nodes the policy selects (not counting those being deleted).
+    #[serde(default)]
+    pub selected: u32,
+    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open episode, or silent
+    /// after having reported.
+    #[serde(default)]
+    pub unhealthy: u32,
+    /// Of those, nodes whose probe has never reported: shown, not counted, never acted on.
+    #[serde(default)]
+    pub unknown: u32,
+    /// Episodes in flight.
+    #[serde(default)]
+    pub in_flight: u32,
+    /// `maxUnhealthy` as a number of nodes now.
+    #[serde(default)]
+    pub max_unhealthy: u32,
+    /// `maxInFlight` as a number now.
+    #[serde(default)]
+    pub max_in_flight: u32,
+    /// The narrower limits as numbers now. Absent where nothing of it is to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PolicyLimitsStatus>,
+    /// `windows` of the spec, in its order: whether each is open, and when that changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub windows: Vec<WindowStatus>,
+    /// Kinds of fault that many nodes have, and for which nothing or little is begun therefore: the widest storm first, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub storms: Vec<StormStatus>,
+    /// Other policies that select some of the same nodes, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 253)))]
+    pub overlaps: Vec<String>,
+    /// Valid (False = the spec has errors, all named) and RemediationAllowed (False = nothing new starts,
+    /// with the reason).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// What the narrower limits of a policy come to now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyLimitsStatus {
+    /// `perTopology`: each value of each label, those with the least room first. At most 16; `perTopologyLeftOut` counts the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub per_topology: Vec<TopologyLimitStatus>,
+    /// Values of labels that did not fit into `perTopology`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_topology_left_out: Option<u32>,
+    /// `perFault`, in the order of the spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub per_fault: Vec<FaultLimitStatus>,
+    /// `perNode`: the nodes that were acted on as often as they may be, those that wait for longest first. At most 16;
+    /// `perNodeLeftOut` counts the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub per_node: Vec<NodeLimitStatus>,
+    /// Nodes that did not fit into `perNode`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_node_left_out: Option<u32>,
+}
+
+/// A limit for the nodes that share the value of a label.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyLimitStatus {
+    /// Key of the label.
+    #[schemars(length(max = 317))]
+    pub topology_key: String,
+    /// Its value. Absent = the nodes that have no such label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub value: Option<String>,
+    /// Selected nodes that have it.
+    pub nodes: u32,
+    /// Episodes in flight on them.
+    pub in_flight: u32,
+    /// `maxInFlight` as a number now.
+    pub max_in_flight: u32,
+}
+
+impl From<&TopologyRoom> for TopologyLimitStatus {
+    fn from(room: &TopologyRoom) -> Self {
+        Self {
+            topology_key: bounded(&room.key, 317),
+            value: room.value.as_ref().map(|value| bounded(value, 63)),
+            nodes: room.nodes,
+            in_flight: room.in_flight,
+            max_in_flight: room.max_in_flight,
+        }
+    }
+}
+
+/// A limit for some kinds of fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FaultLimitStatus {
+    /// The kinds of fault, counted together.
+    // As text here and below: a controller of before, which knows fewer kinds, must be able to read the policy.
+    #[schemars(length(max = 16), inner(length(max = 64)))]
+    pub faults: Vec<String>,
+    /// Episodes in flight for one of them.
+    pub in_flight: u32,
+    /// `maxInFlight` as a number now.
+    pub max_in_flight: u32,
+}
+
+impl From<&FaultRoom> for FaultLimitStatus {
+    fn from(room: &FaultRoom) -> Self {
+        Self {
+            faults: room.faults.iter().take(MAX_SHOWN).map(|kind| kind.as_str().to_owned()).collect(),
+            in_flight: room.in_flight,
+            max_in_flight: room.max_in_flight,
+        }
+    }
+}
+
+/// A node that was acted on as often as it may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLimitStatus {
+    /// Name of the node.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Acts that count now.
+    pub acts: u32,
+    /// When one more may be done.
+    pub until: Timestamp,
+}
+
+impl From<&SpentNode> for NodeLimitStatus {
+    fn from(spent: &SpentNode) -> Self {
+        Self { node: bounded(&spent.node, 253), acts: spent.acts, until: spent.until }
+    }
+}
+
+impl PolicyLimitsStatus {
+    /// What is told of the limits; `None` = nothing.
+    pub fn of(limits: &LimitsOutlook) -> Option<Self> {
+        let left_out = |count: u32| (count > 0).then_some(count);
+        let told = Self {
+            per_topology: limits.topologies.iter().map(Into::into).collect(),
+            per_topology_left_out: left_out(limits.topologies_left_out),
+            per_fault: limits.faults.iter().map(Into::into).collect(),
+            per_node: limits.spent.iter().map(Into::into).collect(),
+            per_node_left_out: left_out(limits.spent_left_out),
+        };
+        (told != Self::default()).then_some(told)
+    }
+}
+
+/// How a window stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowStatus {
+    /// The window: its type, its schedule and its time zone.
+    #[schemars(length(max = 256))]
+    pub window: String,
+    /// Whether it is open now.
+    pub open: bool,
+    /// When that changes. One that opens again before or as it ends does not end there. Absent = not in any time that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+impl From<&window::Outlook> for WindowStatus {
+    fn from(told: &window::Outlook) -> Self {
+        Self { window: bounded(&told.window, 256), open: told.is_open, until: told.until }
+    }
+}
+
+/// The same fault on many nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StormStatus {
+    /// The kind of fault.
+    #[schemars(length(max = 64))]
+    pub fault: String,
+    /// How many nodes may be healed of it at a time. 0 = none, as long as new ones come.
+    pub at_a_time: u32,
+    /// Nodes on which it is confirmed.
+    pub nodes: u32,
+    /// Nodes on which it is new, also those on which it does not show any more.
+    pub new: u32,
+    /// What speaks for a storm, and what the nodes have in common.
+    #[schemars(length(max = 512))]
+    pub evidence: String,
+}
+
+impl From<&StormOutlook> for StormStatus {
+    fn from(storm: &StormOutlook) -> Self {
+        Self {
+            fault: storm.fault.as_str().to_owned(),
+            at_a_time: storm.at_a_time,
+            nodes: storm.nodes,
+            new: storm.new,
+            evidence: bounded(&storm.evidence, 512),
+        }
+    }
+}
