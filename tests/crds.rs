@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod fields;
+mod ranges;
 mod windows;
 
 use std::fs;
@@ -10,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use nrh::api::{RemediationPolicy, convert, crds};
 use nrh::core::node_condition::NodeCondition;
-use serde_json::Value;
+use nrh::core::policy::ActionType;
+use serde_json::{Value, json};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -440,6 +443,10 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
             "{faults: [DiskFull], kubeletVersions: ['>=1.31 <1.29']}",
             "kubeletVersions[0]: expected a range with a version in it",
         ),
+        (
+            "{faults: [DiskFull], runtimes: [{name: cri-o, versions: '=1.7 >=1.8'}]}",
+            "runtimes[0].versions: expected a range with a version in it",
+        ),
     ] {
         let errors = convert::policy(&matching(matches)).unwrap_err().0;
         assert!(errors.iter().any(|error| error.contains(sentence)), "{matches}: {errors:#?}");
@@ -451,6 +458,35 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
         assert!(errors[0].contains(&format!("{own} is written on the Node by this controller itself")), "{errors:?}");
         assert!(definition.contains(&format!("'{own}'")), "{own}: the API server lets it be");
     }
+}
+
+#[test]
+fn a_step_that_no_signal_of_another_tool_ever_leads_to_is_refused() {
+    let read = |matches: &str, action: ActionType| {
+        let mut policy = matching(matches);
+        policy.spec.rules[0].steps.insert(0, serde_json::from_value(json!({"action": action})).unwrap());
+        convert::policy(&policy).err().map(|bad| bad.0.join("; ")).unwrap_or_default()
+    };
+    let sentence = |action: ActionType| {
+        format!(
+            "rules[r].steps: for nodeConditions alone expected only Cordon, Taint, Drain, HandOff and Notify, found {}",
+            action.as_str()
+        )
+    };
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    let flat = definition.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rule = flat.split("self.steps.all(s, s.action in [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let mut refused = 0;
+    for action in ActionType::ALL {
+        let alone = read("{nodeConditions: [{type: A, status: 'True'}]}", action);
+        let is_refused = alone.contains(&sentence(action));
+        assert_eq!(is_refused, !action.is_for_node_conditions(), "{action:?}: {alone}");
+        assert_eq!(is_refused, !rule.contains(&format!("'{}'", action.as_str())), "{action:?}: the API server: {rule}");
+        let beside = read("{faults: [KubeletDown], nodeConditions: [{type: A, status: 'True'}]}", action);
+        assert!(!beside.contains(&sentence(action)), "it may be for the fault: {beside}");
+        refused += u32::from(is_refused);
+    }
+    assert_eq!(refused, 7);
 }
 
 #[test]
@@ -512,6 +548,8 @@ mod server {
         established(&bed);
         good_policies(&bed);
         bad_policies(&bed);
+        fields::out_of_range_is_refused_by_name(&bed);
+        ranges::that_hold_nothing_are_refused(&bed);
         windows::schedules_like_the_parser(&bed);
         windows::zones_like_the_parser(&bed);
         windows::that_stand_are_let_be(&bed, &root().join("crds").display().to_string());

@@ -4,6 +4,7 @@
 mod drain;
 mod narrow;
 mod reboot;
+mod signals;
 mod taint;
 mod unreadable;
 
@@ -171,6 +172,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
              do Taint and Drain"
         ));
     }
+    signals::check(rule, &at, errors);
     drain::check_place(&rule.steps, &at, errors);
     reboot::check_place(&rule.steps, &at, errors);
     taint::check_beside(&rule.steps, &at, errors);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 mod drain;
 mod limits;
+mod range;
 mod status;
 mod taint;
 mod window;
@@ -165,6 +166,7 @@ pub struct NodeRequirement {
 #[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.evenIfNotDrained) && self.steps[i].reboot.evenIfNotDrained) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain before it in the ladder, of mode Enforce unless it is a dry run itself, or reboot.evenIfNotDrained: true"))]
 #[x_kube(validation = Rule::new("!self.steps.exists(s, s.action == 'DeletePod') || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: under NoSchedule the pod that DeletePod deletes has no successor; in a ladder with DeletePod it must be PreferNoSchedule"))]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Taint' || (has(s.taint) && has(s.taint.effect) && s.taint.effect == 'NoSchedule')) || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: an episode puts on one taint, so the Taint steps of a ladder must have the same effect; take one of them out"))]
+#[x_kube(validation = Rule::new("!has(self.match.nodeConditions) || (has(self.match.faults) && self.match.faults.size() > 0) || self.steps.all(s, s.action in ['Cordon', 'Taint', 'Drain', 'HandOff', 'Notify'])").message("steps: nobody on the node can look once more whether a condition of the Node is true, so for nodeConditions alone only Cordon, Taint, Drain, HandOff and Notify are done, and any other step would never be; take it out, or name in match.faults what it is for"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in episodes, events and metrics.
@@ -237,6 +239,7 @@ pub struct PolicyMatch {
             )
         )
     )]
+    #[x_kube(validation = Rule::new(format!("self.all(r, {})", range::holds_something("r"))).message(range::HOLDS_NOTHING))]
     pub kubelet_versions: Vec<String>,
     /// How long the fault must have been there since it was first seen, before the first step, beside being confirmed: a duration
     /// from 1s to 24h, such as `90s`. Absent = act as soon as it is confirmed.
@@ -260,6 +263,7 @@ pub struct PolicyRuntime {
             pattern = "^ *(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2}( +(>=|<=|>|<|=)v?[0-9]{1,6}([.][0-9]{1,6}){0,2})* *$"
         )
     )]
+    #[x_kube(validation = Rule::new(range::holds_something("self")).message(range::HOLDS_NOTHING))]
     pub versions: Option<String>,
 }
 

@@ -81,6 +81,12 @@ impl ActionType {
         !matches!(self, Self::Cordon | Self::Taint | Self::Notify)
     }
 
+    /// Whether it is ever done for what another tool says of a node (`NodeCondition`). The others have the node look once more at what
+    /// they are for, right before the act, and nobody there can look at that.
+    pub const fn is_for_node_conditions(self) -> bool {
+        matches!(self, Self::Cordon | Self::Taint | Self::Drain | Self::HandOff | Self::Notify)
+    }
+
     /// Whether it marks the node for as long as the episode lasts: it is done once, and that it cannot be done stops nothing.
     pub const fn marks(self) -> bool {
         matches!(self, Self::Cordon | Self::Taint)

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use nrh::core::episode::{HealState, Phase};
 use nrh::core::fault::FaultType;
 use nrh::core::foreign::{Asked, Foreign};
+use nrh::core::order::Restart;
 use nrh::core::plan::{Health, HoldReason};
-use nrh::core::policy::{Action, Amount, ApprovalMode, Mode, Policy, Rule, Step};
+use nrh::core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule, Step};
 use nrh::core::snapshot::Tri;
 use nrh_testbed::matrix::{Seen, Way};
 
-use crate::samples::{cont, hung, notify, policy, rule, secs, step};
+use crate::samples::{cont, hung, mark_for_reboot, notify, policy, reboot, rule, secs, step};
 use crate::world::{Cure, World, acts, reasons};
 
 const DEADLOCK: &str = "KernelDeadlock";
@@ -363,6 +364,33 @@ fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them()
     write(&mut world, "n1", "True", "r");
     world.run(secs(30));
     assert_eq!(world.did(), ["notify"]);
+}
+
+/// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
+#[test]
+fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
+    let restart =
+        |daemon| step(Action::Restart { daemon, with: Restart { even_if_unsafe: true, ..Restart::default() } });
+    let steps = [
+        cont(),
+        step(Action::DeletePod),
+        step(Action::CleanupOrphans),
+        restart(Daemon::Kubelet),
+        restart(Daemon::Runtime),
+        reboot(),
+        mark_for_reboot(),
+    ];
+    let kinds: BTreeSet<ActionType> = steps.iter().map(|step| step.action.kind()).collect();
+    let expected = ActionType::ALL.into_iter().filter(|kind| !kind.is_for_node_conditions());
+    assert_eq!(kinds, expected.collect());
+    for one in steps {
+        let kind = one.action.kind();
+        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), one, notify()])]);
+        write(&mut world, "n1", "True", "r");
+        world.run(secs(7200));
+        assert_eq!(world.did()[0], "notify", "{kind:?}");
+        assert!(world.did().iter().all(|did| *did == "notify"), "{kind:?}: {:?}", world.did());
+    }
 }
 
 #[test]
