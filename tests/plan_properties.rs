@@ -14,8 +14,12 @@ mod by_hand;
 mod conditions;
 #[path = "plan/drains.rs"]
 mod drains;
+#[path = "plan/dry_runs.rs"]
+mod dry_runs;
 #[path = "plan/endings.rs"]
 mod endings;
+#[path = "plan/events.rs"]
+mod events;
 #[path = "plan/flaps.rs"]
 mod flaps;
 #[path = "plan/hand_offs.rs"]
@@ -24,6 +28,8 @@ mod hand_offs;
 mod hard_drains;
 #[path = "plan/healing.rs"]
 mod healing;
+#[path = "plan/invariants.rs"]
+mod invariants;
 #[path = "plan/kept.rs"]
 mod kept;
 #[path = "plan/kubelet.rs"]
@@ -40,6 +46,8 @@ mod outlooks;
 mod pods;
 #[path = "plan/properties.rs"]
 mod properties;
+#[path = "plan/random_worlds.rs"]
+mod random_worlds;
 #[path = "plan/reboots.rs"]
 mod reboots;
 #[path = "plan/refusals.rs"]
@@ -48,8 +56,12 @@ mod refusals;
 mod relapses;
 #[path = "plan/restarts.rs"]
 mod restarts;
+#[path = "plan/restless.rs"]
+mod restless;
 #[path = "plan/samples.rs"]
 mod samples;
+#[path = "plan/several.rs"]
+mod several;
 #[path = "plan/storms.rs"]
 mod storms;
 #[path = "plan/taints.rs"]

@@ -36,6 +36,11 @@ impl Told {
         self.account.happens(self.elapsed, None, event);
     }
 
+    /// Nothing happens for so long.
+    pub fn passes(&mut self, later: Duration) {
+        self.elapsed += later;
+    }
+
     /// What the controller has decided, and what came of it.
     pub fn decided(&mut self, world: &World, plan: &Plan) {
         self.account.note(self.elapsed, world, plan);

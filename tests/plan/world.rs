@@ -29,7 +29,11 @@ pub struct Chaos {
 
 /// Shown as what it begins with: its policies, its nodes and the limit of them all.
 #[derive(Clone)]
-pub struct World(world::World);
+pub struct World {
+    inner: world::World,
+    /// Policies that somebody has removed, and may bring back.
+    pub removed: Vec<Policy>,
+}
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,13 +47,13 @@ impl Deref for World {
     type Target = world::World;
 
     fn deref(&self) -> &world::World {
-        &self.0
+        &self.inner
     }
 }
 
 impl DerefMut for World {
     fn deref_mut(&mut self) -> &mut world::World {
-        &mut self.0
+        &mut self.inner
     }
 }
 
@@ -57,7 +61,7 @@ impl World {
     pub fn new(policies: &[Policy], nodes: &[&str]) -> Self {
         let mut world = world::World::new("2026-01-01T01:00:00Z".parse().unwrap(), policies);
         world.nodes = nodes.iter().map(|name| ((*name).to_owned(), WorldNode::new(name))).collect();
-        Self(world)
+        Self { inner: world, removed: Vec::new() }
     }
 
     /// One node, one fault, one rule for all kinds of fault.

@@ -68,11 +68,13 @@ pub(super) fn open<'a>(
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
         a.is_trial.cmp(&b.is_trial).then(by_urgency)
     });
-    let mut taken: BTreeMap<&str, &'a Policy> = BTreeMap::new();
+    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
     for candidate in candidates {
         let node = candidate.facts.name;
-        // A policy that starts nothing keeps no other one from the node, and neither does a dry run.
-        let begun = match taken.get(node) {
+        // A policy that starts nothing keeps no other one from the node. A dry run keeps other dry runs from it, as it would if all of
+        // them acted, and nobody else.
+        let is_dry = candidate.policy.mode == Mode::DryRun;
+        let begun = match taken.get(node).or_else(|| tried.get(node).filter(|_| is_dry)) {
             Some(first) if !candidate.is_trial => Err(goes_first(node, first)),
             _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
         };
@@ -84,9 +86,8 @@ pub(super) fn open<'a>(
             // What is said of the node is said by the policy that acts.
             Err(_) if candidate.is_trial => {}
             Ok(turn) => {
-                if turn.episode.is_open() {
-                    taken.insert(node, candidate.policy);
-                }
+                let by_node = if is_dry { &mut tried } else { &mut taken };
+                by_node.insert(node, candidate.policy);
                 opened.turns.push(turn);
             }
             Err(why) => {
