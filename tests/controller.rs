@@ -12,6 +12,8 @@ mod fake_api;
 mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
+#[path = "controller/ledger.rs"]
+mod ledger;
 #[path = "controller/marks.rs"]
 mod marks;
 #[path = "controller/matching.rs"]

@@ -5,8 +5,8 @@
 //!
 //! What it takes for given:
 //! - Who stops or crashes leaves nothing but calls on the way, and whoever leads next knows nothing: controllers need no names.
-//! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh::core::plan::PlanSettings)),
-//!   and who goes on beside the next leader has decided since then: whatever it has decided earlier it does not do any more.
+//! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh::core::plan::PlanSettings)).
+//!   Who goes on beside the next leader may stand still for as long as it likes before it does what it has decided.
 //! - A node acts only while it is sick: it looks again itself.
 //!
 //! Nodes are alike, so a state is kept with its nodes in one order only.
@@ -47,6 +47,7 @@ struct Bed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each rule is there or not, whatever the others are")]
 struct Rules {
     /// An open episode without a slot, in which nothing was done, has to get one first.
     unpaid: bool,
@@ -54,11 +55,13 @@ struct Rules {
     fence: bool,
     /// The ledger is stored only over the version that it was decided on.
     swap: bool,
-    /// Who was overtaken does nothing that was decided before a slot could be given back that nobody used.
-    prompt: bool,
+    /// The last look before an act is one at the ledger, too: it is the version that the decision was made on.
+    look: bool,
+    /// A slot whose episode does not show is given back only over a ledger of one's own, after a look for that episode since.
+    search: bool,
 }
 
-const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, prompt: true };
+const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, look: true, search: true };
 
 /// How the one episode of a node stands in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -131,6 +134,13 @@ struct Mind {
     next: Place,
 }
 
+impl Seen {
+    /// Whether it holds a slot for an episode that does not show.
+    fn is_unseen(self) -> bool {
+        self.place != Place::Free && self.episode == Standing::None
+    }
+}
+
 const NOTHING: Mind = Mind { seen: None, chain: Vec::new(), sent: None, next: Place::Free };
 
 /// How far the leader is with the ledger in this pass.
@@ -149,11 +159,9 @@ struct Leader {
     is_current: bool,
     /// Whether it was written by this leader since it was read.
     is_ours: bool,
-    /// Whether it has decided last longer ago than a cache may be behind.
-    is_slow: bool,
 }
 
-const NEW: Leader = Leader { store: Store::Nothing, is_current: false, is_ours: false, is_slow: false };
+const NEW: Leader = Leader { store: Store::Nothing, is_current: false, is_ours: false };
 
 /// Who leads, and who was overtaken and does not know it.
 const FIRST: usize = 0;
@@ -353,7 +361,13 @@ impl Bed {
         }
         let spends = chains.iter().flatten().any(|call| matches!(call, Call::Open | Call::Act));
         let again = self.rules.fence && !is_ours && spends;
-        let next = slots.to_store(false).or_else(|| again.then(|| stored.clone()));
+        let mut next = slots.to_store(false).or_else(|| again.then(|| stored.clone()));
+        let is_dropped =
+            |next: &Ledger| each().any(|(node, seen)| seen.is_unseen() && !next.slots.contains_key(&name(node)));
+        if self.rules.search && !is_ours && next.as_ref().is_some_and(is_dropped) {
+            next = Some(stored.clone());
+            chains.iter_mut().for_each(Vec::clear);
+        }
         let is_written = next.is_some();
         let mut places = vec![Place::Free; self.nodes];
         for (name, slot) in next.into_iter().flat_map(|next| next.slots) {
@@ -440,6 +454,15 @@ impl State {
         is_sent || self.nodes.iter().any(|node| node.minds[who].sent.is_some())
     }
 
+    /// Whether the ledger that is about to be stored lacks the slot of an episode that is there, and did not show.
+    fn would_drop_what_is_there(&self, who: usize) -> bool {
+        self.nodes.iter().any(|node| {
+            let mind = &node.minds[who];
+            let is_dropped = mind.next == Place::Free && mind.seen.is_some_and(Seen::is_unseen);
+            is_dropped && node.episode != Standing::None
+        })
+    }
+
     /// The ledger is stored: whatever was decided on the version before is refused from now on.
     fn stored(&mut self) {
         self.late_stores = 0;
@@ -480,6 +503,20 @@ impl State {
         }
     }
 
+    /// More time passes than a cache may be behind.
+    fn lags(&mut self) {
+        self.lags -= 1;
+        for node in &mut self.nodes {
+            node.place = node.place.aged();
+            node.late_stores.iter_mut().for_each(|place| *place = place.aged());
+            let read = node.read();
+            for mind in &mut node.minds {
+                mind.next = mind.next.aged();
+                mind.seen = mind.seen.map(|seen| Seen { place: seen.place.aged(), ..read });
+            }
+        }
+    }
+
     fn canonical(mut self) -> Self {
         for node in &mut self.nodes {
             let late = std::mem::take(&mut node.late);
@@ -510,8 +547,7 @@ impl Model for Bed {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.terms > 0 {
             actions.push(Action::Lead);
-            let is_prompt = |leader: Leader| !leader.is_slow || !self.rules.prompt;
-            if state.overlaps > 0 && state.leaders[FIRST].is_some_and(is_prompt) {
+            if state.overlaps > 0 && state.leaders[FIRST].is_some() {
                 actions.push(Action::Overtake);
             }
         }
@@ -559,9 +595,18 @@ impl Model for Bed {
                 let mut decided = self.decided(&(seen, leader.is_ours, first));
                 let (stores, _) = decided.pop()?;
                 leader.store = if stores == Place::Free { Store::Nothing } else { Store::Planned };
-                leader.is_slow = false;
                 for (node, (place, chain)) in state.nodes.iter_mut().zip(decided) {
                     (node.minds[who].next, node.minds[who].chain) = (place, chain);
+                }
+            }
+            Action::SendStore(who) if self.rules.search && state.would_drop_what_is_there(who) => {
+                state.leaders[who].as_mut()?.store = Store::Nothing;
+                for node in &mut state.nodes {
+                    let read = node.read();
+                    let mind = &mut node.minds[who];
+                    mind.next = Place::Free;
+                    mind.chain.retain(|call| matches!(call, Call::Close(_)));
+                    mind.seen = mind.seen.map(|seen| Seen { place: seen.place, ..read });
                 }
             }
             Action::SendStore(who) => state.leaders[who].as_mut()?.store = Store::Sent,
@@ -595,9 +640,13 @@ impl Model for Bed {
                 let node = state.nodes.get_mut(at)?;
                 let mind = &mut node.minds[who];
                 let call = mind.chain.remove(0);
-                // The last look before an act: it reads the episode again.
-                if call == Call::Act && node.episode != Standing::Reserved {
+                // The last look before an act: it reads the episode again, and the ledger.
+                let is_overtaken = self.rules.look && !state.leaders[who]?.is_current;
+                if call == Call::Act && (node.episode != Standing::Reserved || is_overtaken) {
                     mind.chain.clear();
+                    if is_overtaken {
+                        state.doubts(who);
+                    }
                 } else {
                     mind.sent = Some(call);
                 }
@@ -623,22 +672,7 @@ impl Model for Bed {
                 let call = node.late.remove(call);
                 node.arrives(call);
             }
-            Action::Lag => {
-                state.lags -= 1;
-                if self.rules.prompt {
-                    state.ends(OVERTAKEN);
-                }
-                state.leaders.iter_mut().flatten().for_each(|leader| leader.is_slow = true);
-                for node in &mut state.nodes {
-                    node.place = node.place.aged();
-                    node.late_stores.iter_mut().for_each(|place| *place = place.aged());
-                    let read = node.read();
-                    for mind in &mut node.minds {
-                        mind.next = mind.next.aged();
-                        mind.seen = mind.seen.map(|seen| Seen { place: seen.place.aged(), ..read });
-                    }
-                }
-            }
+            Action::Lag => state.lags(),
         }
         let state = state.canonical();
         (state != *last).then_some(state)
@@ -717,7 +751,8 @@ fn without_any_of_the_rules_a_slot_is_spent_twice() {
         Rules { unpaid: false, ..ALL },
         Rules { fence: false, ..ALL },
         Rules { swap: false, ..ALL },
-        Rules { prompt: false, ..ALL },
+        Rules { look: false, ..ALL },
+        Rules { search: false, ..ALL },
     ];
     for rules in rules {
         let bed = Bed { timeouts: 2, overlaps: 1, ..Bed::new(2, 1, 3, rules) };

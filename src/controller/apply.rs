@@ -31,7 +31,9 @@ mod recheck;
 mod taint;
 mod wish;
 
+pub use disruption::Kills;
 pub use lately::Lately;
+use recheck::Look;
 
 /// The chain of the ledger.
 const LEDGER: &str = "ledger";
@@ -51,6 +53,17 @@ pub enum ApplyError {
     /// The last re-read said no: nothing was touched, and the next pass decides on what was read.
     #[error("not done: {0}")]
     NotNow(String),
+    /// The ledger is not the one that was decided on: somebody else has written it, who may lead by now.
+    #[error(
+        "not done: the ledger of in-flight slots has changed since its slot was stored: expected version {expected}, found {found}; it is \
+         read again"
+    )]
+    Overtaken {
+        /// The version that was written.
+        expected: String,
+        /// The version that stands.
+        found: String,
+    },
     /// This process does not lead any more.
     #[error("not done: this process does not lead any more")]
     NotLeading,
@@ -163,6 +176,8 @@ pub struct Applier {
     pub image: String,
     /// What was read or written a moment ago.
     pub lately: Lately,
+    /// Whose shims were killed a moment ago.
+    pub kills: Kills,
 }
 
 impl Applier {
@@ -174,11 +189,16 @@ impl Applier {
         let mut is_stored = true;
         let mut chains: Vec<(String, Vec<Effect>)> = Vec::new();
         if let Some(slots) = self.to_store(&effects, ledger) {
-            let stored = self.store(ledger, &slots, failures, now).await;
-            is_stored = stored.retry_in.is_none();
+            let before = self.before(&slots, ledger);
+            let stored = self.store(ledger, before.as_ref().unwrap_or(&slots), failures, now).await;
+            is_stored = stored.retry_in.is_none() && before.is_none();
+            if stored.done > 0 && before.is_some() {
+                return stored;
+            }
             applied = stored;
         }
-        let may_spend = is_stored && ledger.is_ours();
+        let paid_from = ledger.ours().filter(|_| is_stored).map(str::to_owned);
+        let paid_from = paid_from.as_deref();
         for effect in effects {
             if matches!(effect, Effect::StoreLedger(_)) {
                 continue;
@@ -197,7 +217,7 @@ impl Applier {
             }
         }
         let runs = ready.into_iter().map(|(key, chain)| async move {
-            let (done, error) = self.run_chain(chain, may_spend).await;
+            let (done, error) = self.run_chain(chain, paid_from).await;
             (key, done, error)
         });
         let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
@@ -208,6 +228,9 @@ impl Applier {
                     None
                 }
                 Some(error) => {
+                    if matches!(error, ApplyError::Overtaken { .. }) {
+                        ledger.doubt();
+                    }
                     tracing::warn!(chain = key, error = error.line(), "effect not carried out");
                     Some(failures.note(&key, Instant::now(), error.retry_after()))
                 }
@@ -230,17 +253,27 @@ impl Applier {
         self.cache.lock().snapshot.ledger.clone()
     }
 
+    /// What is stored before slots are given back whose episodes nobody can see, where the ledger was only read: the same again, and
+    /// nothing else in this pass. Whoever has taken such a slot and thinks that he leads finds another version from then on, in the last
+    /// look before his act; and if he has looked before, his episode was there before, and is found when it is searched for after.
+    fn before(&self, slots: &Ledger, ledger: &LedgerStore) -> Option<Ledger> {
+        let must = !ledger.is_ours() && !self.unseen(slots).is_empty();
+        self.cache.lock().snapshot.ledger.clone().filter(|_| must)
+    }
+
+    /// The episodes whose slots are given back since nobody can see them.
+    fn unseen(&self, slots: &Ledger) -> Vec<String> {
+        let state = self.cache.lock();
+        let known = state.snapshot.ledger.iter().flat_map(|ledger| ledger.slots.keys());
+        let is_unseen =
+            |name: &&String| !slots.slots.contains_key(*name) && !state.snapshot.episodes.contains_key(*name);
+        known.filter(is_unseen).cloned().collect()
+    }
+
     /// Whether the episodes whose slots are given back since nobody can see them are really not there: the watch that shows
     /// episodes may be further behind than anybody knows.
     async fn are_gone(&self, slots: &Ledger) -> bool {
-        let unseen: Vec<String> = {
-            let state = self.cache.lock();
-            let known = state.snapshot.ledger.iter().flat_map(|ledger| ledger.slots.keys());
-            let is_unseen =
-                |name: &&String| !slots.slots.contains_key(*name) && !state.snapshot.episodes.contains_key(*name);
-            known.filter(is_unseen).cloned().collect()
-        };
-        for name in unseen {
+        for name in self.unseen(slots) {
             // A start by hand that has not begun holds nothing.
             if !self.is_gone(&name).await && !self.cache.lock().snapshot.wishes.contains_key(&name) {
                 tracing::warn!(
@@ -275,14 +308,14 @@ impl Applier {
         }
     }
 
-    /// Effects of one chain in order; the first that fails ends it.
-    async fn run_chain(&self, chain: Vec<Effect>, may_spend: bool) -> (usize, Option<ApplyError>) {
+    /// Effects of one chain in order; the first that fails ends it. What is spent is spent from that version of the ledger, if from any.
+    async fn run_chain(&self, chain: Vec<Effect>, paid_from: Option<&str>) -> (usize, Option<ApplyError>) {
         let mut done = 0;
         for effect in chain {
             if !self.leads() {
                 return (done, Some(ApplyError::NotLeading));
             }
-            if let Err(error) = self.one(effect, may_spend).await {
+            if let Err(error) = self.one(effect, paid_from).await {
                 return (done, Some(error));
             }
             done += 1;
@@ -290,9 +323,11 @@ impl Applier {
         (done, None)
     }
 
-    async fn one(&self, effect: Effect, may_spend: bool) -> Result<(), ApplyError> {
-        if !may_spend && spends(&effect) {
-            return Err(ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+    async fn one(&self, effect: Effect, paid_from: Option<&str>) -> Result<(), ApplyError> {
+        let paid =
+            || paid_from.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+        if spends(&effect) {
+            paid()?;
         }
         match effect {
             // Stored before all chains.
@@ -302,7 +337,14 @@ impl Applier {
             Effect::BeginWish(episode) => self.begin_wish(&episode).await,
             Effect::TellWish { name, identity, message, .. } => self.tell_wish(&name, &identity, &message).await,
             Effect::Act { episode, operation_id, node, node_uid, operation } => {
-                Box::pin(self.act(&episode, &operation_id, &node, &node_uid, &operation)).await
+                let look = Look {
+                    episode: &episode,
+                    operation: &operation_id,
+                    node: &node,
+                    node_uid: &node_uid,
+                    paid_from: paid()?,
+                };
+                Box::pin(self.act(look, &operation)).await
             }
             Effect::Uncordon { episode, node, heir } => self.uncordon(&episode, &node, heir.as_deref()).await,
             Effect::Untaint { episode, node } => self.untaint(&episode, &node).await,

@@ -56,6 +56,16 @@ impl LedgerStore {
         self.known && self.ours
     }
 
+    /// The version of it that was written since it was last read, and that is spent from.
+    pub fn ours(&self) -> Option<&str> {
+        self.version.as_deref().filter(|_| self.is_ours())
+    }
+
+    /// Another version was found to stand: it must be read before the next decision.
+    pub const fn doubt(&mut self) {
+        (self.known, self.ours) = (false, false);
+    }
+
     /// Whether it was read, and there is none: as at the very first start in a cluster.
     pub const fn is_missing(&self) -> bool {
         self.known && self.version.is_none()

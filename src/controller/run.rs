@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{Applier, Lately};
+use super::apply::{Applier, Kills, Lately};
 use super::cache::{Cache, suspects, watches};
 use super::calls::Calls;
 use super::clock::Clock;
@@ -141,6 +141,7 @@ impl Controller {
             metrics,
             image,
             lately: Lately::default(),
+            kills: Kills::default(),
         };
         let decider = Decider::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());

@@ -320,9 +320,11 @@ pub struct PlanSettings {
     pub evidence_max_age: Duration,
     /// For how long a fault that failed to heal is not tried again.
     pub failed_memory: Duration,
-    /// A Job whose pod has not started within this time is given up for the agent, and an order that the agent has not taken for a
-    /// Job, where the kubelet can start one by now.
+    /// A Job whose pod has not started within this time is given up for the agent.
     pub job_start: Duration,
+    /// An order that the agent has not answered within this time is given up for a Job, where the kubelet can start one by now: longer
+    /// than the look before an act may take (`look` in the probe's bounds), since an agent says nothing before it is done.
+    pub agent_start: Duration,
     /// Seconds for which an order may be started.
     pub order_ttl_seconds: u32,
     /// An act that has given no answer within this time has failed.
@@ -346,6 +348,7 @@ impl Default for PlanSettings {
             evidence_max_age: EVIDENCE_MAX_AGE,
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
+            agent_start: Duration::from_secs(90),
             order_ttl_seconds: 120,
             answer_within: Duration::from_mins(3),
             cache_lag: Duration::from_mins(1),

@@ -1,12 +1,15 @@
 //! The kill of a shim that would end a running pod, and the disruption budget of that pod.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use crate::fake_api::world::World;
 
 /// A node with a hung container in a pod that runs, under a policy that lets its shim be killed.
 fn world(allowed: u32) -> World {
-    let world = World::new(3);
+    let world = World::new(6);
     let kill =
         json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
     world.policy("hung", "Enforce", &json!([kill, {"action": "Notify"}]));
@@ -18,8 +21,8 @@ fn world(allowed: u32) -> World {
         "status": {"disruptionsAllowed": allowed, "currentHealthy": 2, "desiredHealthy": 2, "expectedPods": 2,
             "observedGeneration": 1}}));
     world.kubelets();
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
+    for number in 1..=6 {
+        world.probe(&format!("w{number}"));
     }
     world
 }
@@ -83,4 +86,65 @@ async fn without_the_right_to_ask_nothing_is_killed() {
     assert!(world.api.list("jobs").is_empty());
     assert_eq!(step(&world)["reason"], "CallFailed");
     replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follows() {
+    let world = world(0);
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("its step is reserved", || step(&world)["state"] == "Reserved").await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!((&step(&world)["state"], world.api.list("jobs").len()), (&json!("Reserved"), 0), "it waits");
+    world.api.change("poddisruptionbudgets", "log", |budget| budget["status"]["disruptionsAllowed"] = json!(1));
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    assert_eq!(world.api.list("jobs").len(), 1);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_room_in_a_budget_is_spent_once() {
+    let world = world(1);
+    let replica = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+    world.set_kubelet(false);
+    let began = Instant::now();
+    for node in ["w1", "w2"] {
+        world.set_sick(node, true);
+    }
+    world.until("both steps are reserved", || world.api.list("noderemediations").len() == 2).await;
+    world.until("one is killed", || world.api.list("jobs").len() == 1).await;
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.api.list("jobs").len(), 1, "the other one waits until the first shows: {:?}", world.api.acts());
+    // It is answered, and its budget does not know it yet.
+    world.set_kubelet(true);
+    let is_over = |world: &World| world.phases().iter().filter(|phase| *phase == "Succeeded").count();
+    world.until("the first is done", || is_over(&world) == 1 || world.api.list("jobs").len() == 2).await;
+    assert_eq!(world.api.list("jobs").len(), 1);
+    world.until("the second follows", || world.api.list("jobs").len() == 2).await;
+    assert!(began.elapsed() > Duration::from_secs(50), "{:?}", began.elapsed());
+    world.until("both are healed", || is_over(&world) == 2).await;
+    replica.crash().await;
+}
+
+/// The next leader knows nothing of what was weighed before, and finds it in the episodes.
+#[tokio::test(start_paused = true)]
+async fn nor_is_it_spent_again_by_the_next_leader() {
+    let world = world(1);
+    let first = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+    world.set_kubelet(false);
+    world.set_sick("w1", true);
+    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    first.crash().await;
+    world.set_sick("w2", true);
+    let next = world.controller("b");
+    world.until("it is opened", || world.api.list("noderemediations").len() == 2).await;
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.api.list("jobs").len(), 1, "{:?}", world.api.acts());
+    next.crash().await;
 }

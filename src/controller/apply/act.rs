@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::recheck::Live;
+use super::recheck::{Live, Look};
 use super::{Applier, ApplyError};
 use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
 use crate::controller::cache::fold::Folds;
@@ -33,18 +33,17 @@ fn parameters() -> PatchParams {
 
 impl Applier {
     /// Carries out a reserved step and records what came of it.
-    pub(super) async fn act(
-        &self,
-        name: &str,
-        operation_id: &str,
-        node: &str,
-        node_uid: &str,
-        operation: &Operation,
-    ) -> Result<(), ApplyError> {
+    pub(super) async fn act(&self, look: Look<'_>, operation: &Operation) -> Result<(), ApplyError> {
+        let Look { episode: name, operation: operation_id, node, .. } = look;
         let kind = operation_name(operation);
         let mut conflicts = 0;
         let (live, result) = loop {
-            let live = match Box::pin(self.recheck(name, operation_id, node, node_uid)).await {
+            let refused = match operation {
+                Operation::RunJob(order) | Operation::GiveOrder(order) => self.weigh(look, order).await,
+                _ => Ok(None),
+            };
+            let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
+            let live = match Box::pin(self.recheck(look)).await {
                 Ok(live) => live,
                 Err(error) => {
                     self.metrics.act(kind, "NotNow");
@@ -54,7 +53,11 @@ impl Applier {
             if self.leadership.term(Instant::now()).is_none() {
                 return Err(ApplyError::NotLeading);
             }
-            match self.carry_out(name, operation_id, operation, &live).await {
+            let result = match refused {
+                Some(refused) => Ok(refused),
+                None => self.carry_out(name, operation_id, operation, &live).await,
+            };
+            match result {
                 // Nothing was done at that version: what stands there now is looked at anew, and at once.
                 Err(ApplyError::Call(error)) if error.is_conflict() && conflicts < CONFLICTS => conflicts += 1,
                 result => break (live, result),
@@ -72,6 +75,14 @@ impl Applier {
         self.write_episode(&next).await
     }
 
+    /// Whether the budgets of the pod that an order ends refuse it, or the API server refuses to tell.
+    async fn weigh(&self, look: Look<'_>, order: &Order) -> Result<Option<ActResult>, ApplyError> {
+        match Box::pin(self.ends_too_many(look, order)).await {
+            Err(error) => settle(Err(error)).map(Some),
+            weighed => weighed,
+        }
+    }
+
     /// The act itself, on what was read right before.
     async fn carry_out(
         &self,
@@ -85,15 +96,8 @@ impl Applier {
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
-            Operation::RunJob(order) | Operation::GiveOrder(order) => {
-                if let Some(refused) = Box::pin(self.ends_too_many(order, live)).await? {
-                    return Ok(refused);
-                }
-                match operation {
-                    Operation::RunJob(_) => self.run_job(order).await,
-                    _ => self.give_order(order, live).await,
-                }
-            }
+            Operation::RunJob(order) => self.run_job(order).await,
+            Operation::GiveOrder(order) => self.give_order(order, live).await,
             Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
             Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
         }

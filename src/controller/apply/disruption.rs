@@ -1,57 +1,135 @@
 //! Whether a running pod may be ended by the kill of its shim: its disruption budgets are asked right before, as an eviction asks them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::api::ListParams;
+use tokio::time::{Instant, timeout};
 
-use super::recheck::Live;
+use super::recheck::Look;
 use super::{Applier, ApplyError};
 use crate::controller::cache::pods;
-use crate::controller::calls::{bounded, bounded_opt};
-use crate::core::episode::ActResult;
+use crate::controller::calls::{DEADLINE, bounded, bounded_opt};
+use crate::core::episode::{ActResult, Episode, StepState};
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};
-use crate::core::order::{NodeAction, Order, OutcomeReason};
+use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
 use crate::core::text::bounded as cut;
 
+/// For how long after the kill of a running pod's shim no other one follows in its namespace, where a budget covers that: a budget's
+/// numbers fall only when the kubelet has told of the end and the disruption controller has counted.
+const SETTLE: Duration = Duration::from_secs(30);
+/// For how long a budget that lets none go, or says nothing of now, is waited for: a rollout passes. Less than an attempt has for its
+/// beginning.
+const WAIT: Duration = Duration::from_mins(2);
+/// Most namespaces that are remembered: each for [`SETTLE`] only.
+const NAMESPACES: usize = 1_024;
+
+/// Kills of running pods' shims of the last moments: by namespace, when, and by which operation.
+#[derive(Debug, Default)]
+pub struct Kills(tokio::sync::Mutex<BTreeMap<String, (Instant, String)>>);
+
 impl Applier {
-    /// The refusal of an order that would end a pod past a disruption budget. One that was given already, whatever became of its
-    /// answer, is not judged anew: what the budgets say by now may be its own doing.
-    pub(super) async fn ends_too_many(&self, order: &Order, live: &Live) -> Result<Option<ActResult>, ApplyError> {
-        let Some(pod) = ended_by(order, live) else { return Ok(None) };
-        let standing = live.report.status.as_ref().and_then(|status| status.order.as_ref());
-        let is_ordered = standing.is_some_and(|standing| standing.operation_id == order.operation_id);
-        let is_given = is_ordered || self.cache.lock().snapshot.jobs.contains_key(&order.operation_id);
-        if is_given {
-            return Ok(None);
-        }
+    /// The refusal of an order that would end a pod past a disruption budget. One that stands already is not judged anew: what the
+    /// budgets say by now may be its own doing. Asked before the last look, which is the younger for it.
+    ///
+    /// # Errors
+    /// As long as a budget may yet let it go, or another kill of that namespace has not shown in its budgets.
+    pub(super) async fn ends_too_many(&self, look: Look<'_>, order: &Order) -> Result<Option<ActResult>, ApplyError> {
+        let Some(asked) = self.asked_of(look, order) else { return Ok(None) };
+        let pod = &asked.pod;
         let api = self.calls.read_in::<Pod>(&pod.namespace);
         let read = bounded_opt(|| format!("reading Pod {pod}"), api.get(&pod.name)).await?;
-        let Some(found) = read.filter(|found| pods::names(found).any(|name| name == pod)) else { return Ok(None) };
+        let Some(found) = read.filter(|found| pods::names(found).any(|name| name == *pod)) else { return Ok(None) };
         // What goes anyway takes nothing more.
         if found.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
+        // From what is read until it is noted nobody else asks: two would find the same room.
+        let busy =
+            || ApplyError::NotNow(format!("other kills of running pods are being weighed, before that of Pod {pod}"));
+        let mut ended = timeout(DEADLINE, self.kills.0.lock()).await.map_err(|_| busy())?;
         let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
         let api = self.calls.read_in::<PodDisruptionBudget>(&pod.namespace);
         let budgets = bounded(what, api.list(&ListParams::default())).await?;
-        let full = budgets.items.iter().find(|budget| covers(budget, &found) && !has_room(budget, &found));
-        Ok(full.map(|budget| {
-            let message = format!(
-                "PodDisruptionBudget {}/{} lets none go, and the kill would end Pod {pod}: nothing was touched",
-                pod.namespace,
-                budget.name_any()
-            );
-            ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) }
-        }))
+        let mut covering = budgets.items.iter().filter(|budget| covers(budget, &found)).peekable();
+        if covering.peek().is_none() {
+            return Ok(None);
+        }
+        let now = Instant::now();
+        ended.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
+        let other =
+            ended.get(&pod.namespace).map(|(_, operation)| operation).filter(|other| **other != order.operation_id);
+        if let Some(other) = other.cloned().or_else(|| self.unsettled(&order.operation_id, &pod.namespace)) {
+            return Err(ApplyError::NotNow(format!(
+                "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
+            )));
+        }
+        let Some(full) = covering.find(|budget| !has_room(budget, &found)) else {
+            if ended.len() >= NAMESPACES && !ended.contains_key(&pod.namespace) {
+                return Err(busy());
+            }
+            ended.insert(pod.namespace.clone(), (now, order.operation_id.clone()));
+            return Ok(None);
+        };
+        let message = format!(
+            "PodDisruptionBudget {}/{} lets none go, and the kill would end Pod {pod}: nothing was touched",
+            pod.namespace,
+            full.name_any()
+        );
+        // What was begun in the other lane may be on its way: that nothing was touched is not known.
+        if asked.is_begun || asked.age < WAIT {
+            return Err(ApplyError::NotNow(message));
+        }
+        Ok(Some(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) }))
+    }
+
+    /// Which pod an order would end, and how the attempt stands; `None` where it ends none, or was given already.
+    fn asked_of(&self, look: Look<'_>, order: &Order) -> Option<Asked> {
+        let state = self.cache.lock();
+        let episode = state.snapshot.episodes.get(look.episode)?;
+        let pod = ended_by(order, episode)?;
+        let standing = state.snapshot.reports.get(look.node).and_then(|report| report.order.as_ref());
+        let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
+            || state.snapshot.jobs.contains_key(&order.operation_id);
+        let step = episode.steps.iter().find(|step| step.operation_id == order.operation_id)?;
+        let age = Duration::try_from(self.clock.now().duration_since(step.reserved_at)).unwrap_or_default();
+        (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
+    }
+
+    /// Another kill in that namespace, by whichever leader, of a moment ago or under way.
+    fn unsettled(&self, operation: &str, namespace: &str) -> Option<String> {
+        let state = self.cache.lock();
+        let now = self.clock.now();
+        let is_recent = |at: Timestamp| Duration::try_from(now.duration_since(at)).is_ok_and(|age| age < SETTLE);
+        let mut steps =
+            state.snapshot.episodes.values().flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)));
+        let (_, step) = steps.find(|(episode, step)| {
+            let pod = step.target.pod.as_ref().or_else(|| episode.fault(&step.fault_id)?.subject.pod.as_ref());
+            step.operation_id != operation
+                && step.signal == Some(Signal::Kill)
+                && pod.is_some_and(|pod| pod.namespace == namespace)
+                && (step.state == StepState::Started || step.acted_at.is_some_and(is_recent))
+        })?;
+        Some(step.operation_id.clone())
     }
 }
 
+/// The end of a pod that is to be weighed.
+struct Asked {
+    pod: PodRef,
+    /// Whether the attempt was begun once, in the other lane.
+    is_begun: bool,
+    /// How long ago the attempt was reserved.
+    age: Duration,
+}
+
 /// The pod that an order ends: a shim holds all containers of its pod, and of a `runc create` none depends yet.
-fn ended_by(order: &Order, live: &Live) -> Option<PodRef> {
+fn ended_by(order: &Order, episode: &Episode) -> Option<PodRef> {
     let role = order.target.process.as_ref().map(|process| process.role);
     if order.action != NodeAction::ReleaseKill
         || order.fault_type != FaultType::HungContainer
@@ -59,7 +137,7 @@ fn ended_by(order: &Order, live: &Live) -> Option<PodRef> {
     {
         return None;
     }
-    let subject = || live.episode.fault(&order.fault_id)?.subject.pod.clone();
+    let subject = || episode.fault(&order.fault_id)?.subject.pod.clone();
     order.target.pod.clone().or_else(subject)
 }
 

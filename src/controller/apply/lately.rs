@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use tokio::time::{Instant, timeout};
 
-use crate::api::{NodeRemediation, RemediationPolicy};
+use crate::api::{LEDGER_NAME, NodeRemediation, RemediationPolicy, SYSTEM_NAMESPACE};
 use crate::controller::calls::{CallError, Calls, DEADLINE, bounded_opt};
 
 /// How old an answer may be, counted from before its call was sent: no older than that of a call on a busy server.
@@ -36,6 +37,8 @@ pub struct Read {
 pub struct Lately {
     policies: Mutex<BTreeMap<String, Slot>>,
     episodes: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
+    /// The version of the ledger, asked for by one at a time.
+    ledger: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 impl Lately {
@@ -87,6 +90,29 @@ impl Lately {
         }
         let api = calls.read::<NodeRemediation>();
         bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await
+    }
+
+    /// The version of the ledger that stands, if there is one. It was asked for after whoever wants to know it did: those who wait for
+    /// one another share an answer, and no earlier one serves, however young it looks by the clock of a machine that may have stood
+    /// still.
+    ///
+    /// # Errors
+    /// No answer within the deadline of a call, the time in which another one was waited for included.
+    pub async fn ledger(&self, calls: &Calls) -> Result<Option<String>, CallError> {
+        let what = || format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}");
+        let mine = Instant::now();
+        let ask = async {
+            let mut known = self.ledger.lock().await;
+            if let Some((_, version)) = known.as_ref().filter(|(asked, _)| *asked > mine) {
+                return Ok(version.clone());
+            }
+            let asked = Instant::now();
+            let api = calls.read_in::<ConfigMap>(SYSTEM_NAMESPACE);
+            let version = bounded_opt(what, api.get(LEDGER_NAME)).await?.and_then(|map| map.resource_version());
+            *known = Some((asked, version.clone()));
+            Ok(version)
+        };
+        timeout(DEADLINE, ask).await.unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
     }
 
     fn slot(&self, name: &str) -> Slot {

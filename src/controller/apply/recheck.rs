@@ -26,6 +26,21 @@ mod meant;
 
 use meant::{LivePod, Question, still_meant};
 
+/// What is about to be done, for which the last look is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look<'a> {
+    /// The episode.
+    pub episode: &'a str,
+    /// The operation of its step.
+    pub operation: &'a str,
+    /// The node.
+    pub node: &'a str,
+    /// The node's uid.
+    pub node_uid: &'a str,
+    /// The version of the ledger in which the episode's slot was stored.
+    pub paid_from: &'a str,
+}
+
 /// What was read, when nothing in it says no.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -54,18 +69,24 @@ struct Read {
 impl Applier {
     /// Reads node, report, policy and episode again. What was read is folded in, so that a "no" is the base
     /// of the next decision.
-    pub(super) async fn recheck(
-        &self,
-        name: &str,
-        operation: &str,
-        node: &str,
-        node_uid: &str,
-    ) -> Result<Live, ApplyError> {
+    ///
+    /// The ledger must still be the version that this process has written. Who was overtaken without knowing it, since its machine
+    /// stood still with all its clocks, would spend a slot that the next leader may have given back: its episode did not show then. The
+    /// episode is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
+    /// episode and keeps its slot.
+    pub(super) async fn recheck(&self, look: Look<'_>) -> Result<Live, ApplyError> {
+        let Look { episode: name, operation, node, node_uid, paid_from } = look;
         let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
         let pod = self.asked_pod(name, operation);
-        let read = Box::pin(self.read_again(name, node, &policy, pod)).await?;
+        let read = Box::pin(self.read_again(name, node, &policy, pod));
+        let ledger = async { Ok(self.lately.ledger(&self.calls).await?) };
+        let (read, ledger) = futures::try_join!(read, ledger)?;
         self.fold_in(&read);
+        if ledger.as_deref() != Some(paid_from) {
+            let found = ledger.unwrap_or_else(|| "none".to_owned());
+            return Err(ApplyError::Overtaken { expected: paid_from.to_owned(), found });
+        }
         let live = judge(read, operation, node_uid, &policy).map_err(ApplyError::NotNow)?;
         let state = self.cache.lock();
         let unseen = Arrivals::default();

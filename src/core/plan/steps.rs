@@ -162,7 +162,7 @@ fn wait(
     let age = since(now, record.started_at.unwrap_or(record.reserved_at));
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
     if record.lane == Lane::Job || lanes::is_of_either(record.action) {
-        wake.when_past(settings.job_start, age);
+        wake.when_past(if record.lane == Lane::Job { settings.job_start } else { settings.agent_start }, age);
     }
     match other_lane(ctx, facts, record, is_running, age) {
         Some((to, why)) => {
@@ -200,22 +200,24 @@ fn other_lane(
     if !can_act || record.switched_at.is_some() {
         return None;
     }
-    let (is_late, late) = (age >= settings.job_start, settings.job_start.as_secs());
+    // Towards the end of the attempt, which is counted from its beginning, it is not begun anew.
+    let has_time =
+        since(ctx.snapshot.now, record.reserved_at).saturating_add(settings.job_start) <= settings.answer_within;
+    let late = |limit: Duration| (has_time && age >= limit).then_some(limit.as_secs());
     match record.lane {
         Lane::Job => {
             let job = ctx.snapshot.jobs.get(&record.operation_id);
             // No other pod is made for such a Job: there is nothing to wait for.
             let refused = job.and_then(refused);
             let is_waiting = !job.is_some_and(|job| job.finished || job.started);
-            let unbegun = || (is_late && is_waiting).then(|| format!("no Job started within {late}s"));
+            let unbegun =
+                || Some(format!("no Job started within {}s", late(settings.job_start).filter(|_| is_waiting)?));
             refused.or_else(unbegun).map(|why| (Lane::Agent, why))
         }
-        // The kubelet may have come back meanwhile, and the probe's watch for orders may not. Towards the end of the attempt it is not
-        // begun anew.
+        // The kubelet may have come back meanwhile, and the probe's watch for orders may not.
         Lane::Agent if lanes::is_of_either(record.action) => {
-            let has_time = age.saturating_add(settings.job_start) <= settings.answer_within;
-            let unheard = is_late && !is_running && has_time && lanes::choose(facts).0 == Lane::Job;
-            unheard.then(|| (Lane::Job, format!("the probe has not taken the order within {late}s")))
+            let late = late(settings.agent_start).filter(|_| !is_running && lanes::choose(facts).0 == Lane::Job)?;
+            Some((Lane::Job, format!("the probe has not answered the order within {late}s")))
         }
         Lane::Agent | Lane::Api => None,
     }
