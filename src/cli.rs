@@ -54,7 +54,7 @@ pub enum Command {
     Cancel(CancelArgs),
     /// Has nothing done to a node, until somebody lifts that.
     Suspend(SuspendArgs),
-    /// Lifts what `nrh suspend` has written, whoever it was.
+    /// Lifts what `nrh suspend` has written.
     Resume(ResumeArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
@@ -227,6 +227,9 @@ pub struct SuspendArgs {
     /// Why, in one sentence, for the people who find it suspended.
     #[arg(long)]
     pub reason: Option<String>,
+    /// Put your own veto in the place of another person's.
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// Flags of `nrh resume`.
@@ -234,6 +237,9 @@ pub struct SuspendArgs {
 pub struct ResumeArgs {
     /// The node.
     pub node: String,
+    /// Lift another person's veto, too.
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// Flags of `nrh status`.

@@ -210,7 +210,7 @@ fn policy(object: Value) -> anyhow::Result<Policy> {
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
     let object: RemediationPolicy =
         serde_path_to_error::deserialize(object).map_err(|error| anyhow!(at_its_place(&name, &error)))?;
-    match convert::policy(&object) {
+    match convert::new_policy(&object) {
         Ok(policy) => Ok(policy),
         Err(invalid) => bail!("policy {name}: {}", invalid.0.join("; ")),
     }

@@ -1,53 +1,110 @@
 //! `nrh suspend` and `nrh resume`: a person's veto on all that is done to one node, in their own name.
 
-use anyhow::Context;
-use kube::Api;
+use anyhow::{Context, bail};
 use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::api::NodeRuntimeHealth;
+use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthSpec};
 use crate::caller::{client, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs};
+
+/// How often it is begun anew when the object has changed meanwhile: probe and controller write in it, too.
+const TRIES: u32 = 5;
 
 /// Runs `nrh suspend`.
 ///
 /// # Errors
-/// The cluster does not answer, the node has no object, or the API server says no.
+/// The cluster does not answer, the node has no object, another person has suspended it, or the API server says no.
 pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
-    let by = whoami(client().await?).await?;
-    write(&args.node, &suspended(&by, args.reason.as_deref())).await?;
-    println!("suspended by {by}: nothing is begun on node {0}; `nrh resume {0}` lifts it", args.node);
+    let SuspendArgs { node, reason, take_over } = args;
+    let client = client().await?;
+    let by = whoami(client.clone()).await?;
+    change(client, &node, |spec| {
+        if let Some(other) = of_another(spec, &by).filter(|_| !take_over) {
+            bail!(
+                "node {node} is suspended already, {other}; nothing was changed. `nrh suspend {node} --take-over` puts yours in its place"
+            );
+        }
+        Ok(Some(suspended(&by, reason.as_deref())))
+    })
+    .await?;
+    println!("suspended by {by}: nothing is begun on node {node}; `nrh resume {node}` lifts it");
     Ok(())
 }
 
-/// Runs `nrh resume`, whoever has suspended the node.
+/// Runs `nrh resume`.
 ///
 /// # Errors
 /// As [`suspend`].
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    write(&args.node, &resumed()).await?;
-    println!("node {} is not suspended any more", args.node);
+    let ResumeArgs { node, take_over } = args;
+    let client = client().await?;
+    let by = whoami(client.clone()).await?;
+    let before = change(client, &node, |spec| {
+        if let Some(other) = of_another(spec, &by).filter(|_| !take_over) {
+            bail!("node {node} is suspended {other}; nothing was changed. `nrh resume {node} --take-over` lifts it all the same");
+        }
+        Ok(spec.suspend.then(resumed))
+    })
+    .await?;
+    match before.veto() {
+        Some(veto) if veto.is_empty() => println!("node {node} is not suspended any more; nobody was named"),
+        Some(veto) => println!("node {node} is not suspended any more; it was, {veto}"),
+        None => println!("node {node} is not suspended; nothing was changed"),
+    }
     Ok(())
+}
+
+/// Whose veto stands and why, where it is another person's. One in nobody's name is everybody's.
+fn of_another(spec: &NodeRuntimeHealthSpec, me: &str) -> Option<String> {
+    let is_other = spec.suspended_by.as_deref().is_some_and(|by| by != me);
+    spec.veto().filter(|_| is_other)
 }
 
 /// The whole veto: nothing of one that stood before stays under another's name.
 fn suspended(by: &str, reason: Option<&str>) -> Value {
-    json!({"spec": {"suspend": true, "suspendedBy": by, "reason": reason}})
+    json!({"suspend": true, "suspendedBy": by, "reason": reason})
 }
 
 /// That nobody wants one.
 fn resumed() -> Value {
-    json!({"spec": {"suspend": false, "suspendedBy": null, "reason": null}})
+    json!({"suspend": false, "suspendedBy": null, "reason": null})
 }
 
-async fn write(node: &str, patch: &Value) -> anyhow::Result<()> {
-    let api: Api<NodeRuntimeHealth> = Api::all(client().await?);
-    let patched = within(api.patch(node, &PatchParams::default(), &Patch::Merge(patch))).await;
-    patched.map(drop).with_context(|| {
-        format!(
-            "cannot change NodeRuntimeHealth {node} (it takes the verb patch on noderuntimehealths: ClusterRole nrh:operator)"
-        )
-    })
+/// Changes what stands there as it is decided on what was read, and on nothing else: what another person has written meanwhile is read
+/// first. What stood there before.
+async fn change(
+    client: Client,
+    node: &str,
+    decide: impl Fn(&NodeRuntimeHealthSpec) -> anyhow::Result<Option<Value>>,
+) -> anyhow::Result<NodeRuntimeHealthSpec> {
+    let api: Api<NodeRuntimeHealth> = Api::all(client);
+    for _ in 0..TRIES {
+        let found = within(api.get(node)).await.with_context(|| format!("cannot read NodeRuntimeHealth {node}"))?;
+        let Some(spec) = decide(&found.spec)? else { return Ok(found.spec) };
+        let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "spec": spec});
+        match within(api.patch(node, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            Ok(_) => return Ok(found.spec),
+            Err(error) if code(&error) == Some(409) => {}
+            Err(error) if code(&error) == Some(403) => {
+                let right = "it takes the verb patch on noderuntimehealths: ClusterRole nrh:operator";
+                return Err(error.context(format!("may not change NodeRuntimeHealth {node} ({right})")));
+            }
+            Err(error) => return Err(error.context(format!("cannot change NodeRuntimeHealth {node}"))),
+        }
+    }
+    bail!(
+        "NodeRuntimeHealth {node} has changed {TRIES} times while it was being changed; nothing was changed, try again"
+    )
+}
+
+/// What the API server has answered with.
+fn code(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref::<kube::Error>()? {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +114,7 @@ mod tests {
     fn after(spec: &Value, patch: &Value) -> NodeRuntimeHealth {
         let mut object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"},
             "spec": spec});
-        let fields = patch["spec"].as_object().unwrap();
+        let fields = patch.as_object().unwrap();
         let spec = object["spec"].as_object_mut().unwrap();
         for (field, value) in fields {
             if value.is_null() {
@@ -77,5 +134,14 @@ mod tests {
         assert_eq!(after(&before, &suspended("ann", Some("hers"))).spec.veto().unwrap(), "by ann: hers");
         let lifted = after(&before, &resumed()).spec;
         assert_eq!((lifted.veto(), lifted.suspended_by), (None, None));
+    }
+    #[test]
+    fn another_s_veto_is_not_lifted_or_replaced_in_passing() {
+        let spec = |spec: Value| serde_json::from_value::<NodeRuntimeHealthSpec>(spec).unwrap();
+        let his = spec(json!({"suspend": true, "suspendedBy": "bob", "reason": "disk swap"}));
+        assert_eq!(of_another(&his, "ann").unwrap(), "by bob: disk swap");
+        assert_eq!(of_another(&his, "bob"), None);
+        assert_eq!(of_another(&spec(json!({"suspend": true, "reason": "x"})), "ann"), None, "in nobody's name");
+        assert_eq!(of_another(&spec(json!({"suspend": false, "suspendedBy": "bob"})), "ann"), None, "it is lifted");
     }
 }

@@ -463,6 +463,19 @@ impl State {
         })
     }
 
+    /// Nothing is stored: that leader has found what it took to be gone.
+    fn keeps_the_ledger(&mut self, who: usize) -> Option<()> {
+        self.leaders[who].as_mut()?.store = Store::Nothing;
+        for node in &mut self.nodes {
+            let read = node.read();
+            let mind = &mut node.minds[who];
+            mind.next = Place::Free;
+            mind.chain.retain(|call| matches!(call, Call::Close(_)));
+            mind.seen = mind.seen.map(|seen| Seen { place: seen.place, ..read });
+        }
+        Some(())
+    }
+
     /// The ledger is stored: whatever was decided on the version before is refused from now on.
     fn stored(&mut self) {
         self.late_stores = 0;
@@ -600,14 +613,7 @@ impl Model for Bed {
                 }
             }
             Action::SendStore(who) if self.rules.search && state.would_drop_what_is_there(who) => {
-                state.leaders[who].as_mut()?.store = Store::Nothing;
-                for node in &mut state.nodes {
-                    let read = node.read();
-                    let mind = &mut node.minds[who];
-                    mind.next = Place::Free;
-                    mind.chain.retain(|call| matches!(call, Call::Close(_)));
-                    mind.seen = mind.seen.map(|seen| Seen { place: seen.place, ..read });
-                }
+                state.keeps_the_ledger(who)?;
             }
             Action::SendStore(who) => state.leaders[who].as_mut()?.store = Store::Sent,
             Action::StoreArrives(who) if state.leaders[who]?.is_current || !self.rules.swap => {

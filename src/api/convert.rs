@@ -43,7 +43,27 @@ pub use unreadable::unreadable_episode;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid(pub Vec<String>);
 
+/// Reads a policy as the API server takes it when it is applied: what one that is stored already may hold without harm is an error, too.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn new_policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
+    let mut errors = Vec::new();
+    for rule in &object.spec.rules {
+        signals::check(rule, &format!("rules[{}]", rule.name), &mut errors);
+    }
+    match policy(object) {
+        Ok(policy) if errors.is_empty() => Ok(policy),
+        Ok(_) => Err(Invalid(errors)),
+        Err(more) => Err(Invalid(errors.into_iter().chain(more.0).collect())),
+    }
+}
+
 /// Reads a policy, with every default filled in.
+///
+/// # Errors
+/// Everything wrong with it. A step that can be left out is no error: a policy that stood before such a step was refused would lose its
+/// episodes, and its faults to the next policy.
 pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
     let (meta, spec) = (&object.metadata, &object.spec);
     let mut errors = Vec::new();
@@ -172,7 +192,6 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
              do Taint and Drain"
         ));
     }
-    signals::check(rule, &at, errors);
     drain::check_place(&rule.steps, &at, errors);
     reboot::check_place(&rule.steps, &at, errors);
     taint::check_beside(&rule.steps, &at, errors);

@@ -77,8 +77,8 @@ impl NodeRuntimeHealthSpec {
     }
 }
 
-/// Longest text about a suspended node, in bytes.
-const MAX_VETO: usize = 256;
+/// Longest text about a suspended node, in bytes: a long name and its words.
+pub(crate) const MAX_VETO: usize = 520;
 
 /// What is known of the node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

@@ -305,6 +305,20 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     }
 }
 
+/// Whether a policy's conditions, or its storms, are not those that stand: that is told at once. Numbers and words, which change with
+/// each episode while many are sick, have time.
+pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
+    let verdicts = |status: &RemediationPolicyStatus| {
+        let mut all: Vec<_> =
+            status.conditions.iter().map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone())).collect();
+        all.sort();
+        all
+    };
+    stands.observed_generation != now.observed_generation
+        || verdicts(stands) != verdicts(now)
+        || stands.storms.is_empty() != now.storms.is_empty()
+}
+
 /// Whether two statuses of a policy say the same, times aside.
 pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStatus) -> bool {
     let timeless = |status: &RemediationPolicyStatus| {

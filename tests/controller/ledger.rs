@@ -1,5 +1,4 @@
 //! One that leads no more and does not know it, since its machine stood still with all its clocks: what the ledger keeps it from.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -22,7 +22,7 @@ fn world() -> World {
         "metadata": {"name": "reboot", "namespace": "metal"},
         "spec": {"template": {"spec": {"strategy": {"type": "Reboot", "retryLimit": 1, "timeout": "300s"}}}}}));
     world.api.put(json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": "m-1", "namespace": "metal"},
-        "status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "w1"}}}));
+        "spec": {"providerID": "metal3://metal/m-1"}, "status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "w1"}}}));
     names(&world, "m-1", "metal");
     let template =
         json!({"apiVersion": GROUP, "kind": "Metal3RemediationTemplate", "name": "reboot", "namespace": "metal"});
@@ -37,6 +37,7 @@ fn world() -> World {
 /// Has node `w1` name that Machine as its own.
 fn names(world: &World, machine: &str, namespace: &str) {
     world.api.change("nodes", "w1", |node| {
+        node["spec"]["providerID"] = json!("metal3://metal/m-1");
         node["metadata"]["annotations"]["cluster.x-k8s.io/machine"] = json!(machine);
         node["metadata"]["annotations"]["cluster.x-k8s.io/cluster-namespace"] = json!(namespace);
     });
@@ -96,7 +97,15 @@ async fn the_phase_failed_ends_the_step() {
 #[tokio::test(start_paused = true)]
 async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
     type Change = fn(&World);
-    let cases: [(Change, &str); 5] = [
+    let cases: [(Change, &str); 6] = [
+        (
+            |world| {
+                world
+                    .api
+                    .change("machines", "m-1", |machine| machine["spec"]["providerID"] = json!("metal3://metal/m-2"));
+            },
+            "expected the Node's spec.providerID (metal3://metal/m-1), found metal3://metal/m-2",
+        ),
         (|world| names(world, "", ""), "Node w1 names no Machine that its remediator could work on"),
         (|world| names(world, "m-1", "elsewhere"), "Machine elsewhere/m-1 of Node w1: expected it in namespace metal"),
         (|world| names(world, "m-9", "metal"), "Machine metal/m-9 of Node w1 is not there"),

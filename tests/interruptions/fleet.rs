@@ -63,7 +63,7 @@ impl Fleet {
         // As Cluster API names a Node's Machine, whether or not there is one.
         let machine = json!({"cluster.x-k8s.io/machine": name, "cluster.x-k8s.io/cluster-namespace": "medik8s"});
         let meta = json!({"name": name, "labels": labels, "annotations": machine});
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": meta});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"providerID": format!("metal3://{name}")}});
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
         self.ready(name).await?;

@@ -125,7 +125,8 @@ impl Play<'_> {
     /// The Machine of a node, which names it in turn.
     fn machine(&self, node: &str) -> Result<()> {
         let bed = self.stage.bed;
-        let machine = json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": node, "namespace": "medik8s"}, "spec": {}});
+        let machine = json!({"apiVersion": MACHINES, "kind": "Machine", "metadata": {"name": node, "namespace": "medik8s"},
+            "spec": {"providerID": format!("metal3://{node}")}});
         bed.kubectl_input(&["apply", "-f", "-"], &machine.to_string())?;
         let status = json!({"status": {"nodeRef": {"apiVersion": "v1", "kind": "Node", "name": node}}}).to_string();
         let named = ["machines.cluster.x-k8s.io", node, "-n", "medik8s"];

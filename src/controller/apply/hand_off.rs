@@ -74,10 +74,31 @@ impl Applier {
             Ok(_) => Ok(ActResult::Started),
             Err(error) if error.is_conflict() => {
                 let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
-                not_made(&standing, &handed)
+                match stranded(&standing, &handed) {
+                    Some(episode) if self.is_gone(episode).await => self.clear_away(&api, &standing, &handed).await,
+                    _ => not_made(&standing, &handed),
+                }
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Deletes what an episode has left behind that is there no more: where a Machine owns it too, it goes with nobody.
+    async fn clear_away(
+        &self,
+        api: &Api<DynamicObject>,
+        standing: &DynamicObject,
+        handed: &HandedOff,
+    ) -> Result<ActResult, ApplyError> {
+        let uid = standing.metadata.uid.clone();
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid, resource_version: None }),
+            ..DeleteParams::background()
+        };
+        bounded_opt(|| format!("deleting {handed} of before"), async { api.delete(&handed.name, &params).await })
+            .await?;
+        tracing::info!(object = %handed, "what an episode has left behind that is gone was deleted");
+        Err(ApplyError::NotNow(format!("{handed}, left behind by an episode that is gone, was to be deleted first")))
     }
 
     /// Tells a remediator that its time is over, and ends the attempt. One that may not be told, or is not there, is left.
@@ -151,6 +172,13 @@ impl Applier {
     async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
         crate::controller::hand_offs::kind(&self.calls, api_version, kind).await
     }
+}
+
+/// The episode of ours that has made an object for another operation, by the object's own word.
+fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<&'a str> {
+    let operation = operation_of(standing)?;
+    let is_left = standing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
+    standing.annotations().get(EPISODE_ANNOTATION).map(String::as_str).filter(|_| is_left)
 }
 
 /// What it means that an object of that name stands there already.

@@ -26,6 +26,8 @@ const CLUSTER_API_MARKS: [&str; 2] = ["cluster.x-k8s.io/machine", "cluster.x-k8s
 const MACHINE_API: &[&str] = &["machine.openshift.io/v1beta1"];
 /// Namespace and name of a Node's Machine of `OpenShift`.
 const MACHINE_API_MARK: &str = "machine.openshift.io/machine";
+/// Annotations by which people keep everybody's remediation off a Machine of Cluster API.
+const OPT_OUTS: [&str; 2] = ["cluster.x-k8s.io/paused", "cluster.x-k8s.io/skip-remediation"];
 /// Longest name that is repeated to people.
 const LONGEST: usize = 253;
 
@@ -76,18 +78,32 @@ pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result
     Ok(believed(&machine, &kind, node).map_err(|why| format!("{what} {why}")))
 }
 
-/// The Machine as an owner, where it names the Node in turn.
+/// The Machine as an owner, where it names the Node in turn and nobody wants it left alone.
 fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerReference, String> {
     if machine.metadata.deletion_timestamp.is_some() {
         return Err("is being deleted".to_owned());
     }
     let says = |key: &str| machine.data.pointer(&format!("/status/nodeRef/{key}")).and_then(Value::as_str);
     let is_its = says("name") == Some(node.name_any().as_str());
-    // Newer versions give no uid.
-    let is_this = says("uid").is_none_or(|uid| uid.is_empty() || Some(uid) == node.metadata.uid.as_deref());
-    if !is_its || !is_this {
+    // Newer versions give no uid. Where Machines of several clusters stand side by side a name is that of several Nodes: then it has to
+    // be the same machine by the provider's word, which no kubelet can change once it is set.
+    let uid = says("uid").filter(|uid| !uid.is_empty());
+    let provider = machine.data.pointer("/spec/providerID").and_then(Value::as_str).filter(|id| !id.is_empty());
+    let of_node = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+    let is_this =
+        uid.map_or_else(|| provider.is_some() && provider == of_node, |uid| Some(uid) == node.metadata.uid.as_deref());
+    if !is_its || (uid.is_some() && !is_this) {
         let found = bounded(says("name").unwrap_or("none"), LONGEST);
         return Err(format!("names another node in status.nodeRef: expected this one, found {found}"));
+    }
+    if !is_this {
+        let [found, expected] = [provider, of_node].map(|id| bounded(id.unwrap_or("none"), LONGEST));
+        return Err(format!(
+            "has no uid in status.nodeRef, so expected the Node's spec.providerID ({expected}), found {found}"
+        ));
+    }
+    if let Some(mark) = OPT_OUTS.into_iter().find(|mark| machine.annotations().contains_key(*mark)) {
+        return Err(format!("has the annotation {mark}: somebody wants it left alone"));
     }
     let uid = machine.uid().ok_or("has no uid")?;
     Ok(OwnerReference {
@@ -169,11 +185,14 @@ mod tests {
             plural: "machines".into(),
         };
         let kind = Kind { resource };
+        let mut node = node(&json!({}));
+        node.spec = serde_json::from_value(json!({"providerID": "metal3://m/1"})).unwrap();
         let of = |metadata: Value, status: Value| {
             let mut object = json!({"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "metadata": {"name": "m-1", "uid": "u"}});
             object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+            object["spec"] = json!({"providerID": metadata["id"].as_str().unwrap_or("metal3://m/1")});
             object["status"] = status;
-            believed(&serde_json::from_value(object).unwrap(), &kind, &node(&json!({})))
+            believed(&serde_json::from_value(object).unwrap(), &kind, &node)
         };
         let owner = of(json!({}), json!({"nodeRef": {"name": "w1"}})).unwrap();
         let is = (owner.api_version.as_str(), owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str());
@@ -183,6 +202,14 @@ mod tests {
         assert!(why(json!({}), json!({"nodeRef": {"name": "w2"}})).ends_with("found w2"));
         assert!(why(json!({}), json!({"nodeRef": {"name": "w1", "uid": "n0"}})).contains("another node"));
         assert!(why(json!({}), json!({})).ends_with("found none"));
+        // Another cluster's node may have the same name.
+        let other = why(json!({"id": "metal3://m/2"}), json!({"nodeRef": {"name": "w1"}}));
+        assert!(other.ends_with("expected the Node's spec.providerID (metal3://m/1), found metal3://m/2"), "{other}");
+        assert!(why(json!({"id": ""}), json!({"nodeRef": {"name": "w1"}})).ends_with("found none"));
+        for mark in OPT_OUTS {
+            let left_alone = why(json!({"annotations": {mark: ""}}), json!({"nodeRef": {"name": "w1"}}));
+            assert!(left_alone.contains(mark), "{left_alone}");
+        }
         let going = json!({"deletionTimestamp": "2025-01-01T00:00:00Z"});
         assert_eq!(why(going, json!({"nodeRef": {"name": "w1"}})), "is being deleted");
     }

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Difference, NodePart, Outlook, difference, node_part, policy_status, same_policy_status};
+use super::{Difference, NodePart, Outlook, difference, news_of_policy, node_part, policy_status, same_policy_status};
 use crate::api::{
     CONTROLLER_MANAGER, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL, RemediationPolicy,
     RemediationPolicyStatus, WrittenFlap,
@@ -223,7 +223,9 @@ impl StatusWriter {
         let mut writes: Vec<Write> = Vec::new();
         for (name, row) in &*policies {
             let status = policy_status(row, outlook.policies.get(name), wall);
-            if !same_policy_status(&row.status, &status) {
+            let is_new =
+                || news_of_policy(&row.status, &status) || self.rested(&format!("policy {name}"), now, WORDS_EVERY);
+            if !same_policy_status(&row.status, &status) && is_new() {
                 writes.push(Write::Policy { name: name.clone(), status: Box::new(status) });
             }
         }
@@ -307,7 +309,11 @@ impl StatusWriter {
 
     /// Whether nothing was written about the node for that long.
     fn has_rested(&self, node: &str, now: Instant, least: Duration) -> bool {
-        self.written.get(&format!("node {node}")).is_none_or(|at| now.saturating_duration_since(*at) >= least)
+        self.rested(&format!("node {node}"), now, least)
+    }
+
+    fn rested(&self, key: &str, now: Instant, least: Duration) -> bool {
+        self.written.get(key).is_none_or(|at| now.saturating_duration_since(*at) >= least)
     }
 
     /// Number of the look to ask for: the standing one until it is answered, then the next.

@@ -200,7 +200,7 @@ pub(super) fn give_up(episode: &mut Episode) {
 }
 
 /// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the episode,
-/// which owns it.
+/// which owns it, or, where a Machine owns it as well, before the next hand-off of the node.
 pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
     let now = ctx.snapshot.now;
     for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
