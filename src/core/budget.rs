@@ -16,7 +16,7 @@ use super::snapshot::{Ledger, Slot, UnreadableEpisode};
 pub type Kinds = BTreeSet<FaultType>;
 
 /// The slots of one pass.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slots {
     stored: Option<Ledger>,
     taken: BTreeMap<String, Slot>,
@@ -217,6 +217,14 @@ impl Slots {
     /// Whether an episode of that name holds a slot already.
     pub fn has(&self, episode: &str) -> bool {
         self.slot(episode).is_some()
+    }
+
+    /// The same without the slot that an episode of that name holds.
+    #[must_use]
+    pub fn without(&self, episode: &str) -> Self {
+        let mut others = self.clone();
+        others.taken.remove(episode);
+        others
     }
 
     /// The ledger to store, if it differs from the stored one. A missing one is made anew only where

@@ -83,3 +83,27 @@ fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     assert_eq!(recorded(&world).len(), 2, "and what it owns: {:?}", recorded(&world));
     assert_eq!(reasons(&world.plan()), [HoldReason::DryRun]);
 }
+
+#[test]
+fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_take() {
+    let mut world = tried(&[kill(true)], 10, |_| {});
+    for policy in &mut world.policies {
+        policy.mode = Mode::DryRun;
+    }
+    world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
+    world.policies[1].rules[0].faults = [FaultType::NetworkPluginHung].into();
+    world.infect("n1", plugin(), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.episodes.len(), 1, "{:?}", world.episodes);
+    for _ in 0..3 {
+        world.tick(secs(5));
+        let plan = world.pass();
+        assert!(reasons(&plan).contains(&HoldReason::OtherFaultFirst), "{:?}", plan.held);
+        assert_eq!(world.episodes.len(), 1, "in earnest it would wait: {:?}", world.episodes);
+    }
+    for _ in 0..60 {
+        world.tick(secs(15));
+        world.pass();
+    }
+    assert_eq!(world.episodes.len(), 2, "{:?}", world.episodes);
+}

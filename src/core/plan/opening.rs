@@ -60,21 +60,22 @@ pub(super) fn open<'a>(
     for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
         candidates.extend(on_node(ctx, facts, &mut opened.held, wake));
     }
+    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
     for facts in nodes.values() {
-        remember_simulated(ctx, facts, slots, wake);
+        tried.extend(remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
     }
     // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
     candidates.sort_by(|a, b| {
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
         a.is_trial.cmp(&b.is_trial).then(by_urgency)
     });
-    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
     for candidate in candidates {
         let node = candidate.facts.name;
         // A policy that starts nothing keeps no other one from the node. A dry run keeps other dry runs from it, as it would if all of
         // them acted, and nobody else.
         let is_dry = candidate.policy.mode == Mode::DryRun;
-        let begun = match taken.get(node).or_else(|| tried.get(node).filter(|_| is_dry)) {
+        let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
+        let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
             Some(first) if !candidate.is_trial => Err(goes_first(node, first)),
             _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
         };
@@ -103,7 +104,7 @@ pub(super) fn open<'a>(
 
 fn goes_first(node: &str, first: &Policy) -> Hold {
     let message =
-        format!("policy {} heals a more urgent fault of node {node} first, one episode at a time", first.name);
+        format!("policy {} comes first on node {node}, with a more urgent fault, one episode at a time", first.name);
     Hold::new(HoldReason::OtherFaultFirst, &message)
 }
 
@@ -199,8 +200,14 @@ fn retain<'a>(
     first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
-/// A simulated episode takes a virtual slot for as long as its step would take.
-fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wake: &mut Wake) {
+/// A simulated episode takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
+fn remember_simulated<'a>(
+    ctx: Ctx<'a>,
+    facts: &NodeFacts<'_>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Option<&'a Policy> {
+    let mut first = None;
     for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
         let Some(policy) = ctx.policies.get(episode.policy.as_str()) else { continue };
         // Steps before it are dry runs of their own.
@@ -215,8 +222,10 @@ fn remember_simulated(ctx: Ctx<'_>, facts: &NodeFacts<'_>, slots: &mut Slots, wa
         if age < timeout && is_there {
             wake.at(timeout.saturating_sub(age));
             slots.simulate(episode);
+            first.get_or_insert(*policy);
         }
     }
+    first
 }
 
 /// Whether this occurrence of the fault was simulated before.
@@ -263,10 +272,11 @@ fn begin<'a>(
         return Err(Hold::new(HoldReason::StepUnderWay, &message));
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
-    let refused = || slots.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, slots));
-    if !slots.has(&name)
-        && let Some((reason, message)) = refused()
-    {
+    // The slot that it may hold from before has room or not by the fleet as it is now, not as it was then.
+    let others = slots.has(&name).then(|| slots.without(&name));
+    let others = others.as_ref().unwrap_or(slots);
+    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
+    if let Some((reason, message)) = refused {
         return Err(Hold::new(reason, &message));
     }
     if opened.len() >= IN_ONE_PASS {

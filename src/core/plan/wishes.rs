@@ -354,14 +354,14 @@ fn room<'a>(
         let message = format!("episode {unseen} holds a slot for node {}, but does not show yet", facts.name);
         return Err(Hold::new(HoldReason::OtherFaultFirst, &message));
     }
-    match slots.slot(&wish.name) {
-        Some(slot) if (&slot.node, &slot.policy) == (&wish.node, &wish.policy) => return Ok(()),
-        Some(slot) => {
-            let message = format!("a slot for node {} is held under the same name until it is given back", slot.node);
-            return Err(Hold::new(HoldReason::StepUnderWay, &message).until(ctx.settings.cache_lag));
-        }
-        None => {}
+    let own = slots.slot(&wish.name);
+    if let Some(slot) = own.filter(|slot| (&slot.node, &slot.policy) != (&wish.node, &wish.policy)) {
+        let message = format!("a slot for node {} is held under the same name until it is given back", slot.node);
+        return Err(Hold::new(HoldReason::StepUnderWay, &message).until(ctx.settings.cache_lag));
     }
+    // Its slot of before has room or not by the fleet as it is now, not as it was then.
+    let others = own.is_some().then(|| slots.without(&wish.name));
+    let slots = others.as_ref().unwrap_or(slots);
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
     let refused = slots
         .refuse(&wish.policy, bounds)
