@@ -83,8 +83,9 @@ fn measure(stage: &mut Stage<'_>, nodes: usize) -> Result<()> {
     let mut engine = stage.program.start(stage.bed, "first", PORTS[0])?;
     first_reports(stage)?;
     said("first reports");
+    let reported = Instant::now();
     for part in parts()? {
-        engine = measure_part(stage, engine, part)?;
+        engine = measure_part(stage, engine, part, reported)?;
         said(part);
     }
     engine.stop()
@@ -100,11 +101,11 @@ fn parts() -> Result<Vec<&'static str>> {
 }
 
 /// One of [`PARTS`]. The controller may be another one afterwards.
-fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str) -> Result<Engine> {
+fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str, reported: Instant) -> Result<Engine> {
     let free = PORTS.into_iter().find(|port| *port != engine.port()).context("a free port")?;
     let faults = setting("NRH_BENCH_FAULTS", 500)?;
     match part {
-        "rest" => rest::measure(stage, &engine, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,
+        "rest" => rest::measure(stage, &engine, reported, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,
         "single" => single::measure(stage, setting("NRH_BENCH_SAMPLES", 100)?)?,
         "orders" => engine = storm::at_once(stage, engine, faults, Lane::Order, free)?,
         "jobs" => engine = storm::at_once(stage, engine, faults, Lane::Job, free)?,

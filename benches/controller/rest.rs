@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::TryStreamExt;
@@ -12,12 +12,14 @@ use kube::api::Api;
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Event};
 use nrh::api::NodeRuntimeHealth;
+use nrh::core::flap::QUIET;
 use nrh_testbed::Bed;
 
 use crate::answers::Answers;
 use crate::engine::Engine;
 use crate::meters;
 use crate::requests::{Asked, Log, phrase};
+use crate::restart;
 use crate::stage::{Stage, count};
 
 /// What was seen in the window.
@@ -29,8 +31,16 @@ struct Rest {
     asked: Asked,
 }
 
-/// Measures for `window`.
-pub fn measure(stage: &mut Stage<'_>, engine: &Engine, window: Duration) -> Result<()> {
+/// Nodes that have begun to report are told to be calm after so long, a few a second: until then there is no rest.
+const CALM: Duration = QUIET.saturating_add(Duration::from_secs(30));
+
+/// Measures for `window`, once all is said of nodes that have begun to report `reported` ago.
+pub fn measure(stage: &mut Stage<'_>, engine: &Engine, reported: Instant, window: Duration) -> Result<()> {
+    let mut log = Log::from_now(stage.bed)?;
+    stage.run(Answers::None, async |_| {
+        tokio::time::sleep(CALM.saturating_sub(reported.elapsed())).await;
+        restart::quiet(&mut log).await
+    })?;
     let rest = look(stage, engine, window)?;
     let minutes = window.as_secs_f64() / 60.0;
     let cpu = |milliseconds: u64| Duration::from_millis(milliseconds).as_secs_f64() / minutes;

@@ -103,8 +103,8 @@ pub fn take_over(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Eng
     Ok(second)
 }
 
-/// Waits until nothing has been written for a while.
-async fn quiet(log: &mut Log) -> Result<()> {
+/// Waits until the controller has written nothing for a while.
+pub async fn quiet(log: &mut Log) -> Result<()> {
     let mut last = Instant::now();
     until("an end of all writes", Duration::from_secs(1), async || {
         if log.read()?.kinds().keys().any(|kind| !is_read(kind)) {
