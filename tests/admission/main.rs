@@ -15,6 +15,7 @@ mod jobs;
 mod mirror;
 mod nodes;
 mod pods;
+mod programs;
 mod reach;
 #[path = "../remediators/mod.rs"]
 mod remediators;
@@ -52,6 +53,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             by_hand::started(&callers, &mut cases).await?;
             by_hand::cancelled(&callers, &mut cases).await?;
             vetoes::signed(&callers, &bed, &mut cases).await?;
+            programs::of_people(&callers, &bed, &mut cases).await?;
             controller::names(&callers, &mut cases).await;
             controller::node_changes(&callers, &mut cases).await?;
             controller::taints(&callers, &mut cases).await?;
