@@ -1,4 +1,4 @@
-//! Nodes on a real API server whose probes report, and whose kubelets run our Jobs.
+//! Nodes on a real API server whose probes report, whose kubelets run our Jobs, and whose agents obey orders.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,13 @@ use nrh::api::{NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
 use nrh::core::condition::{faults_of, looked_at};
 use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
+use nrh::core::order::Order;
 use nrh::core::taint::TAINT_KEY;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+
+use crate::agent::Machine;
+use crate::daemons;
 
 /// How often probes report and kubelets look.
 const BEAT: Duration = Duration::from_millis(300);
@@ -38,16 +42,19 @@ pub struct Fleet {
     client: Client,
     /// What each has, while it is sick.
     nodes: Arc<Mutex<BTreeMap<String, Option<Sickness>>>>,
+    /// Those of them that have an agent.
+    machines: Arc<Mutex<BTreeMap<String, Machine>>>,
     /// Whether the kubelets start nothing.
     idle: Arc<AtomicBool>,
-    /// Operations that were carried out on nodes, each time.
-    done: Arc<Mutex<Vec<String>>>,
+    /// What was carried out on nodes, each time: the operation, whose name begins with the node's, and what it was.
+    done: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 impl Fleet {
     /// No nodes yet; they live as long as the runtime.
     pub fn new(client: Client) -> Self {
-        let fleet = Self { client, nodes: Arc::default(), idle: Arc::default(), done: Arc::default() };
+        let (nodes, machines, idle, done) = Default::default();
+        let fleet = Self { client, nodes, machines, idle, done };
         tokio::spawn(fleet.clone().live());
         fleet
     }
@@ -71,6 +78,12 @@ impl Fleet {
         Ok(())
     }
 
+    /// Makes a node of which this machine is, with these labels and this fault.
+    pub async fn machine(&self, name: &str, labels: &[(&str, &str)], fault: FaultType, machine: Machine) -> Result<()> {
+        self.machines.lock().unwrap().insert(name.to_owned(), machine);
+        self.node(name, labels, fault).await
+    }
+
     /// A node is well again, by something that nobody here plays.
     pub fn well(&self, name: &str) {
         self.nodes.lock().unwrap().insert(name.to_owned(), None);
@@ -84,6 +97,7 @@ impl Fleet {
     /// Takes a node away.
     pub async fn remove(&self, name: &str) -> Result<()> {
         self.nodes.lock().unwrap().remove(name);
+        self.machines.lock().unwrap().remove(name);
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.delete(name, &DeleteParams::default()).await?;
         Ok(())
@@ -113,10 +127,17 @@ impl Fleet {
         Ok(all.into_iter().filter(|episode| episode.spec.node_name == node).collect())
     }
 
-    /// What must hold once a node is healed, whatever happened on the way.
+    /// What must hold once a node is healed by a Job, whatever happened on the way.
     pub async fn check(&self, node: &str) -> Result<()> {
-        let done: Vec<String> = self.done.lock().unwrap().iter().filter(|id| id.starts_with(node)).cloned().collect();
-        ensure!(done.len() == 1, "node {node} was acted on {} times: {done:?}", done.len());
+        self.check_acts(node, &["Job"]).await
+    }
+
+    /// What must hold once a node is healed by these acts, each once and in that order.
+    pub async fn check_acts(&self, node: &str, acts: &[&str]) -> Result<()> {
+        let done = self.done.lock().unwrap().clone();
+        let done: Vec<(String, String)> = done.into_iter().filter(|(id, _)| id.starts_with(node)).collect();
+        let is_so = done.iter().map(|(_, what)| what.as_str()).eq(acts.iter().copied());
+        ensure!(is_so, "node {node}: expected the acts {acts:?}, found {done:?}");
         let episodes = self.episodes(node).await?;
         // One whose leader died before it was recorded ends by itself; nothing was done in it.
         let acted = |episode: &&NodeRemediation| episode.status.as_ref().is_some_and(|status| !status.steps.is_empty());
@@ -185,13 +206,18 @@ impl Fleet {
             if !self.idle.load(Ordering::SeqCst) {
                 let _ = self.run_jobs().await;
             }
+            let _ = self.obey_orders().await;
+            let _ = self.run_daemons().await;
         }
     }
 
     async fn ready(&self, node: &str) -> Result<()> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
-            "lastHeartbeatTime": now}]}});
+        let machine = self.machines.lock().unwrap().get(node).cloned();
+        let ready = if machine.as_ref().is_none_or(|machine| machine.is_ready) { "True" } else { "False" };
+        let info = machine.map(|machine| json!({"bootID": machine.boot_id()}));
+        let status = json!({"status": {"nodeInfo": info.unwrap_or_else(|| json!({})), "conditions": [{"type": "Ready",
+            "status": ready, "reason": "Kubelet", "message": "", "lastHeartbeatTime": now}]}});
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(&status)).await?;
         Ok(())
@@ -205,11 +231,21 @@ impl Fleet {
             let since = sick.map_or(now, |sick| sick.since);
             json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": since})
         });
-        let conditions: Vec<Value> = judged.collect();
-        let status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
-            "probe": {"version": "t", "mode": "Pod", "bootId": "b", "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
+        // For a restart of what is down nothing is in the way.
+        let safe = json!({"type": "RestartSafe", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": now});
+        let conditions: Vec<Value> = judged.chain([safe]).collect();
+        // What shows in the API alone the probe does not see.
+        let faults: Vec<Value> =
+            sick.filter(|sick| !sick.fault.is_cluster_fault()).map(|sick| fault(node, sick)).into_iter().collect();
+        let machine = self.machines.lock().unwrap().get(node).cloned();
+        let boot = machine.as_ref().map_or_else(|| "b".to_owned(), Machine::boot_id);
+        let mut status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
+            "probe": {"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
                 "canAct": true, "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
-            "kubelet": {"started": true}, "faults": sick.map(|sick| fault(node, sick)).into_iter().collect::<Vec<_>>(), "conditions": conditions}});
+            "kubelet": {"started": true}, "faults": faults, "conditions": conditions}});
+        if let Some(said) = machine.as_ref().and_then(Machine::said) {
+            status["status"]["agent"] = serde_json::to_value(said)?;
+        }
         let api: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
         api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
         Ok(())
@@ -232,11 +268,52 @@ impl Fleet {
             let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
                 "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
                     "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
-            self.done.lock().unwrap().push(operation);
+            self.done.lock().unwrap().push((operation, "Job".to_owned()));
             if let Some(sick) = self.nodes.lock().unwrap().get_mut(&node) {
                 *sick = None;
             }
             pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&status)).await?;
+        }
+        Ok(())
+    }
+
+    /// Each agent looks at its order and does what is new in it, and its machine boots anew where it is to.
+    async fn obey_orders(&self) -> Result<()> {
+        let names: Vec<String> = self.machines.lock().unwrap().keys().cloned().collect();
+        let reports: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
+        for node in names {
+            let report = reports.get_opt(&node).await?;
+            if self.obeys(&node, report.and_then(|report| report.status?.order).as_ref()) {
+                self.ready(&node).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One agent does so, by this order; whether its machine has booted anew.
+    fn obeys(&self, node: &str, order: Option<&Order>) -> bool {
+        let (mut machines, mut nodes) = (self.machines.lock().unwrap(), self.nodes.lock().unwrap());
+        let (Some(machine), Some(sick)) = (machines.get_mut(node), nodes.get_mut(node)) else { return false };
+        let is_rebooted = machine.boots_anew(order);
+        let done = order.and_then(|order| Some((order, machine.obeys(order)?)));
+        let is_well = is_rebooted || done.is_some_and(|(_, (_, helps))| helps);
+        if let Some((order, (action, _))) = done {
+            self.done.lock().unwrap().push((order.operation_id.clone(), format!("{action:?}")));
+        }
+        if is_well {
+            *sick = None;
+        }
+        is_rebooted
+    }
+
+    /// Pods of `DaemonSet`s come and go.
+    async fn run_daemons(&self) -> Result<()> {
+        let is_sick = |node: &str| self.nodes.lock().unwrap().get(node).is_some_and(Option::is_some);
+        for (node, pod) in daemons::round(&self.client, is_sick).await? {
+            if let Some(sick) = self.nodes.lock().unwrap().get_mut(&node) {
+                self.done.lock().unwrap().push((pod, "DeletePod".to_owned()));
+                *sick = None;
+            }
         }
         Ok(())
     }

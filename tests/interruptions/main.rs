@@ -8,10 +8,16 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod account;
+mod agent;
+mod daemons;
+mod door;
 mod dry_run;
 mod fleet;
 mod hand_offs;
+mod killed;
+mod ladders;
 mod outlives;
+mod process;
 #[path = "../remediators/mod.rs"]
 mod remediators;
 mod rough;
@@ -24,8 +30,6 @@ mod watched;
 mod way;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -39,19 +43,15 @@ use nrh::controller::clock::Clock;
 use nrh::controller::run::{Controller, Ended};
 use nrh_testbed::{Bed, BedOptions};
 use serde_json::json;
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;
-use crate::way::{Call, Fate, rough};
 
 /// What the Deployment of the shipped manifests names.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// Nodes that may be healed at a time, by the policy.
 const AT_A_TIME: usize = 2;
-/// More than one healing takes; a healing of which no write is hit ends the count.
-const MOST_POINTS: usize = 60;
 
 const POLICY: &str = "
 apiVersion: runtimehealth.io/v1alpha1
@@ -71,21 +71,27 @@ spec:
 
 /// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
+fn wherever_its_leader_is_killed_an_episode_is_gone_on_with_and_nothing_is_done_twice() {
+    let Some(bed) = up("killed") else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }).await
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
 fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
     let Some(bed) = up("interruptions") else { return };
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
-    let points = bed
-        .run(async |admin| {
-            let upstream = controllers_own(&bed).await?;
-            let fleet = Fleet::new(admin.clone());
-            let stage = Stage { bed: &bed, admin, upstream, fleet };
-            let points = kill_points(&stage).await?;
-            rough::way(&stage).await.context("the rough way")?;
-            Ok(points)
-        })
-        .unwrap();
-    println!("the leader was killed at {points} points: before and after each write of an episode");
-    assert!(points >= 16, "an episode takes more than {points} / 2 writes");
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        rough::way(&Stage { bed: &bed, admin, upstream, fleet }).await
+    })
+    .unwrap();
     bed.down().unwrap();
 }
 
@@ -202,6 +208,11 @@ fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
 async fn kill(admin: &Client, leader: JoinHandle<Result<(), Ended>>) -> Result<()> {
     leader.abort();
     let _ = leader.await;
+    free_lease(admin).await
+}
+
+/// Takes the holder out of the Lease, as an operator does who knows that it is dead.
+async fn free_lease(admin: &Client) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(admin.clone(), "nrh-system");
     let nobody = Patch::Merge(json!({"spec": {"holderIdentity": null}}));
     match leases.patch("nrh-controller", &PatchParams::default(), &nobody).await {
@@ -209,52 +220,4 @@ async fn kill(admin: &Client, leader: JoinHandle<Result<(), Ended>>) -> Result<(
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Kills the leader before and after each write of an episode, one episode for each; how many points there were.
-async fn kill_points(stage: &Stage<'_>) -> Result<usize> {
-    let Stage { admin, upstream, fleet, .. } = stage;
-    let mut points = 0;
-    for fate in [Fate::Lost, Fate::Unanswered] {
-        let how = if fate == Fate::Lost { "before" } else { "after" };
-        for stop_at in 0..MOST_POINTS {
-            let node = format!("{how}-{stop_at}");
-            fleet.sick_node(&node).await?;
-            let (gone, count) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-            let hit = Arc::new(Mutex::new(None));
-            let (counted, noted, its) = (count.clone(), hit.clone(), node.clone());
-            let judge = move |call: &Call| {
-                if !call.is_of_episode(&its) {
-                    return Fate::Answered;
-                }
-                match counted.fetch_add(1, Ordering::SeqCst) {
-                    at if at < stop_at => Fate::Answered,
-                    at if at == stop_at => {
-                        *noted.lock().unwrap() = Some(call.line());
-                        fate
-                    }
-                    // Others of that moment.
-                    _ => Fate::Lost,
-                }
-            };
-            let first = start(&rough(upstream.clone(), gone.clone(), judge));
-            tokio::select! {
-                () = gone.notified() => {}
-                healed = fleet.healed(&node) => healed.context("without a crash")?,
-            }
-            kill(admin, first).await?;
-            let point = hit.lock().unwrap().clone();
-            let second = start(upstream);
-            let healed = fleet.healed(&node).await;
-            healed.with_context(|| format!("killed {how} write {stop_at}: {point:?}"))?;
-            fleet.check(&node).await.with_context(|| format!("killed {how} write {stop_at}: {point:?}"))?;
-            fleet.ledger_is_empty().await?;
-            kill(admin, second).await?;
-            fleet.remove(&node).await?;
-            let Some(point) = point else { break };
-            println!("killed {how} write {stop_at}: {point}");
-            points += 1;
-        }
-    }
-    Ok(points)
 }

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use nrh_testbed::process::Identity;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::account::{self, Write};
+use crate::process::Process;
 use crate::way::named;
-use crate::{AT_A_TIME, IMAGE, POLICY, Stage, kill, start_as, until};
+use crate::{AT_A_TIME, POLICY, Stage, kill, start_as, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 /// What the second leader is called, in the Lease and in the audit log.
@@ -26,32 +26,13 @@ const SICK: [usize; 3] = [6, 2, 4];
 /// How many of them it has acted on by then.
 const ACTED: usize = 3;
 
-/// A process of the controller, which can stand still.
-struct First {
-    process: Identity,
-    log: std::path::PathBuf,
-}
-
-impl First {
-    fn start(stage: &Stage<'_>) -> Result<Self> {
-        let bed = stage.bed;
-        let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
-        let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-        *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": token.trim()});
-        let kubeconfig = bed.dir().join("first.kubeconfig");
-        std::fs::write(&kubeconfig, config.to_string())?;
-        let kubeconfig = format!("KUBECONFIG={}", kubeconfig.display());
-        let log = bed.dir().join("logs/first.log");
-        let program = env!("CARGO_BIN_EXE_nrh");
-        let mut argv = vec!["env", &kubeconfig, "NRH_LOG=info", program, "controller", "--identity", "first"];
-        argv.extend(["--image", IMAGE, "--listen", "127.0.0.1:18080"]);
-        let argv: Vec<String> = argv.into_iter().map(ToOwned::to_owned).collect();
-        Ok(Self { process: bed.realm().daemon(&log, &argv)?, log })
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
+/// The leader that will sleep: a process, since only such a one can stand still.
+fn first(stage: &Stage<'_>) -> Result<Process> {
+    let bed = stage.bed;
+    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
+    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
+    *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": token.trim()});
+    Process::start(bed, "first", &config)
 }
 
 /// Who holds the Lease.
@@ -84,7 +65,7 @@ fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usi
 pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
-    let first = First::start(stage)?;
+    let first = first(stage)?;
     leads(stage, "first").await.with_context(|| first.log())?;
     let client = named(stage.upstream.clone(), SECOND);
     let second = start_as(&client, SECOND);
@@ -102,15 +83,15 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
         Ok((jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
     })
     .await?;
-    ensure!(first.process.signal(Signal::STOP)?, "the first leader has ended: {}", first.log());
+    first.signal(Signal::STOP)?;
     let asleep = Timestamp::now();
     sick(before, before + during).await?;
     leads(stage, SECOND).await?;
     // While the second has begun with what it found.
     sick(before + during, names.len()).await?;
     let woken = Timestamp::now();
-    first.process.signal(Signal::CONT)?;
-    ensure!(first.process.wait_gone(Duration::from_secs(20)), "the first goes on beside the second: {}", first.log());
+    first.signal(Signal::CONT)?;
+    ensure!(first.is_gone(), "the first goes on beside the second: {}", first.log());
     ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
     for node in &names {
         fleet.healed(node).await?;

@@ -80,11 +80,19 @@ impl<F: FnMut(&Call) -> Fate + Send + 'static> Judge for F {
     }
 }
 
+/// What a call does about the order that stands in a node's object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfOrder {
+    Gives,
+    Withdraws,
+}
+
 /// A call as it is judged.
 #[derive(Clone, Debug)]
 pub struct Call {
     method: Method,
     path: String,
+    order: Option<OfOrder>,
     /// Whether it asks to be told of changes.
     pub is_watch: bool,
 }
@@ -93,7 +101,7 @@ impl Call {
     fn of(request: &Request<Body>) -> Self {
         let uri = request.uri();
         let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
-        Self { method: request.method().clone(), path: uri.path().to_owned(), is_watch }
+        Self { method: request.method().clone(), path: uri.path().to_owned(), order: None, is_watch }
     }
 
     /// Whether it changes something.
@@ -106,12 +114,14 @@ impl Call {
         self.path.contains("/leases")
     }
 
-    /// Whether it is a write of that node's episode: of the ledger, the episode itself, its node or its Job, each of which has the
-    /// node's name in its own once it is made. Statuses that only tell, events and the Lease are none.
+    /// Whether it is a write of that node's episode: of the ledger, the episode itself, its node, its Job, its pod or the order to
+    /// its agent, each of which has the node's name in its own once it is made. Statuses that only tell, events, questions about
+    /// rights and the Lease are none.
     pub fn is_of_episode(&self, node: &str) -> bool {
-        let others = ["/leases", "/events", "/noderuntimehealths", "/remediationpolicies"];
+        let others = ["/leases", "/events", "/noderuntimehealths", "/remediationpolicies", "/selfsubjectaccessreviews"];
         let is_named = self.method == Method::POST || self.path.contains("/configmaps/") || self.path.contains(node);
-        self.is_write() && is_named && !others.iter().any(|other| self.path.contains(other))
+        let is_other = self.order.is_none() && others.iter().any(|other| self.path.contains(other));
+        self.is_write() && is_named && !is_other
     }
 
     /// Whether it is about objects of that resource.
@@ -122,6 +132,25 @@ impl Call {
     /// Whether it makes an object of that resource.
     pub fn makes(&self, resource: &str) -> bool {
         self.method == Method::POST && self.last() == resource
+    }
+
+    /// What is done to what, without any name: `PATCH noderemediations/status`.
+    pub fn kind(&self) -> String {
+        match self.order {
+            Some(OfOrder::Gives) => return "order given".to_owned(),
+            Some(OfOrder::Withdraws) => return "order withdrawn".to_owned(),
+            None => {}
+        }
+        let mut parts = self.path.trim_start_matches('/').split('/').peekable();
+        // `api/v1`, or `apis` with a group and its version.
+        let group = usize::from(parts.next() != Some("api"));
+        parts.nth(group);
+        if parts.next_if_eq(&"namespaces").is_some() {
+            parts.next();
+        }
+        let resource = parts.next().unwrap_or_default();
+        let subresource = parts.nth(1).map(|part| format!("/{part}")).unwrap_or_default();
+        format!("{} {resource}{subresource}", self.method)
     }
 
     /// One line, for people.
@@ -142,7 +171,8 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (upstream, judge, gone) = (upstream.clone(), judge.clone(), gone.clone());
         async move {
-            let call = Call::of(&request);
+            let (order, request) = order_in(request).await?;
+            let call = Call { order, ..Call::of(&request) };
             let fate = judge.lock().unwrap().call(&call);
             let response = pass(&upstream, &gone, fate, request).await?;
             if call.is_watch && response.status().is_success() {
@@ -152,6 +182,19 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
         }
     });
     Client::new(service, "default")
+}
+
+/// What the request does about an order, if anything: that stands in its body.
+async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Body>), BoxError> {
+    if request.method() != Method::PATCH || !request.uri().path().contains("/noderuntimehealths/") {
+        return Ok((None, request));
+    }
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect_bytes().await?;
+    let said: Value = serde_json::from_slice(&bytes)?;
+    let order = said.pointer("/status/order");
+    let order = order.map(|order| if order.is_null() { OfOrder::Withdraws } else { OfOrder::Gives });
+    Ok((order, Request::from_parts(parts, Body::from(bytes.to_vec()))))
 }
 
 /// As far as a call of that fate comes.
