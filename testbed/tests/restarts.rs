@@ -1,9 +1,10 @@
-//! Real nodes run by systemd, with the operator as shipped and a policy that restarts: what has failed comes back, in the right
-//! order; what a person has stopped stays stopped; a runtime that hangs is restarted where the policy says so; another node is
-//! untouched.
+//! Real nodes run by systemd, with the operator as shipped and a policy that restarts: what has failed comes back once, alone or
+//! both in the right order; what a person has stopped stays stopped; a runtime that hangs is restarted where the policy says so;
+//! another node is untouched. What was recorded of all this plays as it was.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod recorded;
 mod until;
 
 use std::collections::BTreeSet;
@@ -12,13 +13,15 @@ use std::time::Duration;
 
 use nrh_testbed::process::Identity;
 use nrh_testbed::view::{self, Container};
-use nrh_testbed::{Bed, BedOptions, Node, images, operator};
+use nrh_testbed::{AuditEntry, Bed, BedOptions, Node, images, operator};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use until::until;
 
 const KUBELET: &str = "kubelet.service";
 const CONTAINERD: &str = "containerd.service";
+/// It is not started again by systemd, and each of its starts is a line in a file.
+const ONCE: &str = "[Service]\nRestart=no\nExecStartPre=sh -c 'echo started >>/run/%n.starts'\n";
 /// A threshold of a minute, an act, and what a busy machine adds.
 const HEALED: Duration = Duration::from_mins(8);
 const RUNS: Duration = Duration::from_mins(3);
@@ -31,23 +34,40 @@ fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
         return;
     }
     let programs = operator::build().unwrap();
-    let options = BedOptions { name: "restarts".into(), nodes: 4, units: true, ..BedOptions::default() };
+    let options = BedOptions { name: "restarts".into(), nodes: 7, units: true, ..BedOptions::default() };
     let bed = Bed::up(options).unwrap();
-    let [well, both, stopped, hung] = bed.nodes() else { panic!("four nodes") };
-    install(&bed, &programs, well);
+    let [well, both, kubelet, runtime, stopped, stopped_runtime, hung] = bed.nodes() else { panic!("seven nodes") };
+    install(&bed, &programs, well, hung);
     let before = daemons(well);
     thread::scope(|scope| {
         scope.spawn(|| both_down(&bed, both));
-        scope.spawn(|| stopped_kubelet(&bed, stopped));
+        scope.spawn(|| one_down(&bed, kubelet, KUBELET, "RestartKubelet"));
+        scope.spawn(|| one_down(&bed, runtime, CONTAINERD, "RestartRuntime"));
+        scope.spawn(|| stopped_by_a_person(&bed, stopped, KUBELET, "RestartKubelet"));
+        scope.spawn(|| stopped_by_a_person(&bed, stopped_runtime, CONTAINERD, "RestartRuntime"));
         scope.spawn(|| hung_runtime(&bed, hung));
     });
+    // Some of it was over before the rest: nothing more was done about that in the meantime.
+    for (node, unit, count) in
+        [(both, CONTAINERD, 1), (both, KUBELET, 1), (kubelet, KUBELET, 1), (runtime, CONTAINERD, 1)]
+    {
+        assert_eq!(starts(node, unit), count, "starts of {unit} on {}", node.name);
+    }
+    for (node, unit) in [(stopped, KUBELET), (stopped_runtime, CONTAINERD)] {
+        assert_eq!(node.unit_state(unit).unwrap().active, "inactive", "{unit} on {}", node.name);
+    }
     assert_eq!(daemons(well), before, "{} was never sick", well.name);
     assert_eq!(episodes(&bed, well), Vec::<Value>::new());
+    let is_job = |entry: &AuditEntry| entry.object_ref.as_ref().is_some_and(|object| object.resource == "jobs");
+    let jobs: Vec<AuditEntry> =
+        bed.audit().unwrap().into_iter().filter(|entry| entry.verb == "create" && is_job(entry)).collect();
+    assert!(jobs.is_empty(), "all was done by the agents: {jobs:#?}");
+    recorded::plays_as_it_was(&bed, &programs.nrh);
     bed.down().unwrap();
 }
 
 /// The operator, on the one node that stays well; a policy that restarts; a workload on every node.
-fn install(bed: &Bed, programs: &operator::Programs, well: &Node) {
+fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Node) {
     operator::load_image(bed, programs).unwrap();
     for node in bed.nodes().iter().filter(|node| node.name != well.name) {
         bed.kubectl(&["taint", "node", &node.name, "restarts/reserved=:NoSchedule"]).unwrap();
@@ -62,7 +82,7 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node) {
     });
     bed.kubectl_input(&["apply", "-f", "-"], &work.to_string()).unwrap();
     operator::wait(bed).unwrap();
-    bed.kubectl(&["label", "node", &bed.nodes()[3].name, "restarts/careless=true"]).unwrap();
+    bed.kubectl(&["label", "node", &careless.name, "restarts/careless=true"]).unwrap();
     let rule = |name: &str, fault: &str, action: &str, with: Value| {
         json!({"name": name, "match": {"faults": [fault]}, "steps": [
             {"action": action, "restart": with, "timeout": "5m"},
@@ -71,7 +91,7 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node) {
     let policy = |name: &str, selector: Value, priority: i32, rules: Value| {
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
             "spec": {"mode": "Enforce", "nodeSelector": selector, "priority": priority, "rules": rules,
-                "limits": {"maxInFlight": 3, "maxUnhealthy": "100%"}}})
+                "limits": {"maxInFlight": 5, "maxUnhealthy": "100%"}}})
     };
     let careful = json!([
         rule("kubelet", "KubeletDown", "RestartKubelet", json!({})),
@@ -134,33 +154,75 @@ fn ready(bed: &Bed, node: &Node) -> bool {
     bed.kubectl(&["get", "node", &node.name, "-o", path]).is_ok_and(|status| status == "True")
 }
 
+/// The kubelet's last word about whether the node is Ready.
+fn heartbeat(bed: &Bed, node: &Node) -> String {
+    let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}"#;
+    bed.kubectl(&["get", "node", &node.name, "-o", path]).unwrap_or_default()
+}
+
+/// Waits until the node is Ready by a word of its kubelet that is not that one: the next may follow only minutes later.
+fn ready_anew(bed: &Bed, node: &Node, last: &str) {
+    until(&format!("{} is Ready", node.name), RUNS, || ready(bed, node) && heartbeat(bed, node) != last);
+}
+
+/// A unit's process is killed, and systemd does not start it again.
+fn fail(node: &Node, unit: &str) {
+    node.unit_write(&format!("{unit}.d/50-once.conf"), ONCE).unwrap();
+    node.unit_process(unit).unwrap().signal(Signal::KILL).unwrap();
+    until(&format!("{unit} of {} has failed", node.name), RUNS, || node.unit_state(unit).unwrap().active == "failed");
+}
+
+/// How often a unit was started since it failed, by whomever.
+fn starts(node: &Node, unit: &str) -> usize {
+    node.run("cat", &[&format!("/run/{unit}.starts")]).map_or(0, |text| text.lines().count())
+}
+
+/// One of them has ended, and systemd does not start it again; the other goes on.
+fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
+    let (containers, before) = (running(node), daemons(node));
+    fail(node, unit);
+    let last = heartbeat(bed, node);
+    until(&format!("{unit} of {} is started again", node.name), HEALED, || {
+        are(&steps(bed, node), &[[action, "Agent", "Succeeded"]])
+    });
+    assert_eq!(starts(node, unit), 1);
+    let (after, is_kubelet) = (daemons(node), unit == KUBELET);
+    let same = [before[0] == after[0], before[1] == after[1]];
+    assert!(after.iter().all(Option::is_some) && same == [!is_kubelet, is_kubelet], "{before:?}, then {after:?}");
+    ready_anew(bed, node, &last);
+    assert_eq!(running(node), containers, "no container was ended");
+    // The order stood in the node's own object, and the answer stands beside it.
+    let report: Value =
+        serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).unwrap()).unwrap();
+    let (answer, step) = (&report["status"]["agent"], &episodes(bed, node)[0]["status"]["steps"][0]);
+    assert_eq!((&answer["operationId"], answer["state"].as_str()), (&step["operationId"], Some("Done")));
+}
+
 /// Both have ended, and systemd does not start them again: nothing starts there any more, and nothing can be scheduled there to help.
 fn both_down(bed: &Bed, node: &Node) {
     let (containers, before) = (running(node), daemons(node));
-    for (unit, process) in [KUBELET, CONTAINERD].into_iter().zip(before) {
-        node.unit_write(&format!("{unit}.d/50-once.conf"), "[Service]\nRestart=no\n").unwrap();
-        process.unwrap().signal(Signal::KILL).unwrap();
-        until(&format!("{unit} has failed"), RUNS, || node.unit_state(unit).unwrap().active == "failed");
-    }
+    fail(node, KUBELET);
+    fail(node, CONTAINERD);
+    let last = heartbeat(bed, node);
     until("runtime and kubelet are started again, in this order", HEALED, || {
         let expected = [["RestartRuntime", "Agent", "Succeeded"], ["RestartKubelet", "Agent", "Succeeded"]];
         are(&steps(bed, node), &expected)
     });
-    until("the node is Ready", RUNS, || ready(bed, node));
+    ready_anew(bed, node, &last);
     let after = daemons(node);
     assert!(after.iter().all(Option::is_some) && after != before, "{after:?}");
     assert_eq!(running(node), containers, "no container was ended");
 }
 
-/// A person has stopped the kubelet, and nothing in the policy says that it is to be started then.
-fn stopped_kubelet(bed: &Bed, node: &Node) {
-    node.unit_stop(KUBELET).unwrap();
-    until("the stopped kubelet is left alone and people are told", HEALED, || {
-        are(&steps(bed, node), &[["RestartKubelet", "Agent", "Refused"], ["Notify", "Api", "Succeeded"]])
+/// A person has stopped a unit, and nothing in the policy says that it is to be started then.
+fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
+    node.unit_stop(unit).unwrap();
+    until(&format!("{unit}, which a person has stopped, is left alone and people are told"), HEALED, || {
+        are(&steps(bed, node), &[[action, "Agent", "Refused"], ["Notify", "Api", "Succeeded"]])
     });
     let said = episodes(bed, node)[0]["status"]["steps"][0]["message"].to_string();
-    assert!(said.contains("kubelet.service was stopped by somebody"), "{said}");
-    assert_eq!(node.unit_state(KUBELET).unwrap().active, "inactive");
+    assert!(said.contains(&format!("{unit} was stopped by somebody")), "{said}");
+    assert_eq!(node.unit_state(unit).unwrap().active, "inactive");
 }
 
 /// The runtime's process is there and answers nobody.
