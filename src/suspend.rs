@@ -56,10 +56,14 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whose veto stands and why, where it is another person's. One in nobody's name is everybody's.
+/// Whose veto stands and why, where it is not the caller's own: another person's, or one in nobody's name, a script's perhaps.
 fn of_another(spec: &NodeRuntimeHealthSpec, me: &str) -> Option<String> {
-    let is_other = spec.suspended_by.as_deref().is_some_and(|by| by != me);
-    spec.veto().filter(|_| is_other)
+    let veto = spec.veto().filter(|_| spec.suspended_by.as_deref() != Some(me))?;
+    Some(match &spec.suspended_by {
+        Some(_) => veto,
+        None if veto.is_empty() => "in nobody's name".to_owned(),
+        None => format!("in nobody's name: {veto}"),
+    })
 }
 
 /// The whole veto: nothing of one that stood before stays under another's name.
@@ -141,7 +145,9 @@ mod tests {
         let his = spec(json!({"suspend": true, "suspendedBy": "bob", "reason": "disk swap"}));
         assert_eq!(of_another(&his, "ann").unwrap(), "by bob: disk swap");
         assert_eq!(of_another(&his, "bob"), None);
-        assert_eq!(of_another(&spec(json!({"suspend": true, "reason": "x"})), "ann"), None, "in nobody's name");
+        let unsigned = spec(json!({"suspend": true, "reason": "by bob: disk swap"}));
+        assert_eq!(of_another(&unsigned, "ann").unwrap(), "in nobody's name: \"by bob: disk swap\"");
+        assert_eq!(of_another(&spec(json!({"suspend": true})), "ann").unwrap(), "in nobody's name");
         assert_eq!(of_another(&spec(json!({"suspend": false, "suspendedBy": "bob"})), "ann"), None, "it is lifted");
     }
 }

@@ -71,6 +71,8 @@ impl NodeRuntimeHealthSpec {
         let told = match &self.suspended_by {
             Some(by) if self.reason.is_empty() => format!("by {by}"),
             Some(by) => format!("by {by}: {}", self.reason),
+            // It names nobody, whatever it says.
+            None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
             None => self.reason.clone(),
         };
         self.suspend.then(|| bounded(&told, MAX_VETO))

@@ -305,8 +305,8 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     }
 }
 
-/// Whether a policy's conditions, or its storms, are not those that stand: that is told at once. Numbers and words, which change with
-/// each episode while many are sick, have time.
+/// Whether a policy's conditions, or the kinds of its storms, are not those that stand: that is told at once. Numbers and words, which
+/// change with each episode while many are sick, have time.
 pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
     let verdicts = |status: &RemediationPolicyStatus| {
         let mut all: Vec<_> =
@@ -316,7 +316,7 @@ pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyS
     };
     stands.observed_generation != now.observed_generation
         || verdicts(stands) != verdicts(now)
-        || stands.storms.is_empty() != now.storms.is_empty()
+        || !stands.storms.iter().map(|storm| &storm.fault).eq(now.storms.iter().map(|storm| &storm.fault))
 }
 
 /// Whether two statuses of a policy say the same, times aside.

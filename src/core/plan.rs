@@ -323,7 +323,8 @@ pub struct PlanSettings {
     /// A Job whose pod has not started within this time is given up for the agent.
     pub job_start: Duration,
     /// An order that the agent has not answered within this time is given up for a Job, where the kubelet can start one by now: longer
-    /// than the look before an act may take (`look` in the probe's bounds), since an agent says nothing before it is done.
+    /// than the look before an act may take (`look` in the probe's bounds), since an agent says nothing before it is done; and with the
+    /// time of a Job's start no longer than `order_ttl_seconds`, which a node counts from when it has first read of the operation.
     pub agent_start: Duration,
     /// Seconds for which an order may be started.
     pub order_ttl_seconds: u32,
@@ -348,7 +349,7 @@ impl Default for PlanSettings {
             evidence_max_age: EVIDENCE_MAX_AGE,
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),
-            agent_start: Duration::from_secs(90),
+            agent_start: Duration::from_secs(75),
             order_ttl_seconds: 120,
             answer_within: Duration::from_mins(3),
             cache_lag: Duration::from_mins(1),

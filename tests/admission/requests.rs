@@ -219,7 +219,7 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         (admin, marked_and_tainted()),
         (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
         (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
-        (admin, merge(report("worker-2"), json!({"spec": {"suspend": true}}))),
+        (admin, merge(report("worker-2"), json!({"spec": {"suspendedBy": "canary"}}))),
         (admin, episode_with(&json!({}))),
         (
             &callers.operator,

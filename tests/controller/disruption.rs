@@ -148,3 +148,28 @@ async fn nor_is_it_spent_again_by_the_next_leader() {
     assert_eq!(world.api.list("jobs").len(), 1, "{:?}", world.api.acts());
     next.crash().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_has_only_waited_for_another_kill_has_not_tried() {
+    let world = world(1);
+    let replica = world.controller("a");
+    for node in ["w1", "w2", "w3"] {
+        world.until("it has reported", || world.status(node)["summary"]["health"] == "Healthy").await;
+    }
+    // The first is never answered.
+    world.set_kubelet(false);
+    world.set_sick("w1", true);
+    world.until("one is begun", || step(&world)["state"] == "Started").await;
+    world.set_sick("w2", true);
+    let of_second = || {
+        let all = world.api.list("noderemediations");
+        all.into_iter().find(|one| one["spec"]["nodeName"] == "w2").unwrap_or_default()
+    };
+    let first = || of_second()["status"]["steps"][0].clone();
+    world.until("the second has waited", || first()["state"] == "Refused").await;
+    assert_eq!(first()["reason"], "CannotLook", "{}", first());
+    assert!(first()["message"].as_str().unwrap().contains("does not show in its budgets yet"), "{}", first());
+    world.set_kubelet(true);
+    world.until("it is healed all the same", || of_second()["status"]["phase"] == "Succeeded").await;
+    replica.crash().await;
+}

@@ -162,3 +162,40 @@ async fn a_policy_is_invalid_as_long_as_machines_may_not_be_read() {
     world.until("valid", || valid(&world).0 == "True").await;
     replica.crash().await;
 }
+
+/// It belongs to a Machine too, so nothing takes it away with the episode that has made it.
+#[tokio::test(start_paused = true)]
+async fn what_an_episode_that_is_gone_has_left_behind_is_deleted_before_the_next_hand_off() {
+    let world = world();
+    let left = |episode: &str| {
+        json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
+            "annotations": {"runtimehealth.io/episode": episode, "runtimehealth.io/operation": "op-of-before"}}})
+    };
+    let old = world.api.put(left("w1-gone"))["metadata"]["uid"].clone();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("handed off", || step(&world)["state"] == "Started").await;
+    let object = world.api.get(OBJECTS, "w1").unwrap();
+    assert_ne!(object["metadata"]["uid"], old, "another object");
+    assert_eq!(object["metadata"]["annotations"]["runtimehealth.io/operation"], step(&world)["operationId"]);
+    world.set_sick("w1", false);
+    world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
+    replica.crash().await;
+}
+
+/// Of an episode that nobody has removed yet it is that one's to take back.
+#[tokio::test(start_paused = true)]
+async fn what_an_episode_that_is_there_has_made_is_left_alone() {
+    let world = world();
+    world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w2-open"},
+        "spec": {"nodeName": "w2", "nodeUid": "u", "policy": "other", "mode": "Enforce"},
+        "status": {"phase": "OfALaterVersion", "message": "", "openedAt": "2025-06-01T11:00:00Z", "faults": [], "steps": []}}));
+    let object = json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
+        "annotations": {"runtimehealth.io/episode": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
+    let uid = world.api.put(object)["metadata"]["uid"].clone();
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("refused", || world.phases().iter().any(|phase| phase == "Failed")).await;
+    assert_eq!(world.api.get(OBJECTS, "w1").unwrap()["metadata"]["uid"], uid);
+    replica.crash().await;
+}

@@ -140,7 +140,7 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     assert_eq!((&step["lane"], step["switchedAt"].is_string()), (&json!("Job"), true));
     let why = step["laneReason"].as_str().unwrap();
     assert!(
-        why.starts_with("Agent: ") && why.contains("; then Job: the probe has not answered the order within 90s"),
+        why.starts_with("Agent: ") && why.contains("; then Job: the probe has not answered the order within 75s"),
         "{why}"
     );
     replica.crash().await;

@@ -30,11 +30,11 @@ fn pass(world: &mut World, seconds: u64) -> Plan {
 #[test]
 fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation() {
     let mut world = ordered(hung("log"), cont());
-    for _ in 0..4 {
+    for _ in 0..3 {
         pass(&mut world, 20);
     }
     assert_eq!(world.did(), ["order ReleaseCont"], "it is given time");
-    let plan = pass(&mut world, 10);
+    let plan = pass(&mut world, 15);
     assert_eq!(world.did(), ["order ReleaseCont", "job ReleaseCont"]);
     let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawOrder { .. }));
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
@@ -46,7 +46,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
     let episode = world.only_episode();
     assert_eq!((episode.phase, episode.steps.len(), episode.steps[0].lane), (Phase::Succeeded, 1, Lane::Job));
     let why = &episode.steps[0].lane_reason;
-    assert_eq!(why, "Agent: the node is not Ready; then Job: the probe has not answered the order within 90s");
+    assert_eq!(why, "Agent: the node is not Ready; then Job: the probe has not answered the order within 75s");
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
@@ -54,7 +54,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
 fn a_lane_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
     let mut world = ordered(hung("log"), cont());
     world.node("n1").job_starts = false;
-    for waited in (10..=260).step_by(10) {
+    for waited in (10..=250).step_by(10) {
         pass(&mut world, 10);
         assert_eq!(world.only_episode().steps[0].finished_at, None, "after {waited}s");
     }
@@ -67,7 +67,7 @@ fn a_lane_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
     // Its pod's last word may come a little later than its end.
     let mut world = ordered(hung("log"), cont());
     world.node("n1").job_starts = false;
-    pass(&mut world, 90);
+    pass(&mut world, 75);
     for (_, job) in world.jobs.values_mut() {
         (job.started, job.finished) = (true, true);
     }

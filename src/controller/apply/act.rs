@@ -46,11 +46,13 @@ impl Applier {
             let live = match Box::pin(self.recheck(look)).await {
                 Ok(live) => live,
                 Err(error) => {
+                    self.kills.forget(operation_id);
                     self.metrics.act(kind, "NotNow");
                     return Err(error);
                 }
             };
             if self.leadership.term(Instant::now()).is_none() {
+                self.kills.forget(operation_id);
                 return Err(ApplyError::NotLeading);
             }
             let result = match refused {

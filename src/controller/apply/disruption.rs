@@ -1,6 +1,7 @@
 //! Whether a running pod may be ended by the kill of its shim: its disruption budgets are asked right before, as an eviction asks them.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,12 +27,58 @@ const SETTLE: Duration = Duration::from_secs(30);
 /// For how long a budget that lets none go, or says nothing of now, is waited for: a rollout passes. Less than an attempt has for its
 /// beginning.
 const WAIT: Duration = Duration::from_mins(2);
-/// Most namespaces that are remembered: each for [`SETTLE`] only.
+/// What is held is tried again after so long at most.
+const TRIED_EVERY: Duration = Duration::from_secs(20);
+/// An attempt has no longer than this for its beginning.
+const FORGOTTEN: Duration = Duration::from_mins(10);
+/// Most namespaces, and most operations, that are remembered.
 const NAMESPACES: usize = 1_024;
 
-/// Kills of running pods' shims of the last moments: by namespace, when, and by which operation.
+/// Kills of running pods' shims of the last moments.
 #[derive(Debug, Default)]
-pub struct Kills(tokio::sync::Mutex<BTreeMap<String, (Instant, String)>>);
+pub struct Kills {
+    /// One is weighed at a time: two would find the same room.
+    turn: tokio::sync::Mutex<()>,
+    /// The last one of each namespace: when it was let go, and by which operation.
+    last: Mutex<BTreeMap<String, (Instant, String)>>,
+    /// Since when the budgets have let an operation's pod not go.
+    full: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Kills {
+    /// It was not done after all.
+    pub(super) fn forget(&self, operation: &str) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (_, last)| last != operation);
+    }
+
+    /// Another one of that namespace, of a moment ago.
+    fn other(&self, namespace: &str, operation: &str, now: Instant) -> Option<String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
+        last.get(namespace).map(|(_, last)| last.clone()).filter(|last| last != operation)
+    }
+
+    /// Notes that it is let go, unless too many were.
+    fn note(&self, namespace: &str, operation: &str, now: Instant) -> bool {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_room = last.len() < NAMESPACES || last.contains_key(namespace);
+        if is_room {
+            last.insert(namespace.to_owned(), (now, operation.to_owned()));
+        }
+        is_room
+    }
+
+    /// For how long its budgets have let it not go, as far as they were asked.
+    fn full_for(&self, operation: &str, now: Instant) -> Duration {
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        full.retain(|_, since| now.saturating_duration_since(*since) < FORGOTTEN);
+        if full.len() >= NAMESPACES {
+            return Duration::ZERO;
+        }
+        now.saturating_duration_since(*full.entry(operation.to_owned()).or_insert(now))
+    }
+}
 
 impl Applier {
     /// The refusal of an order that would end a pod past a disruption budget. One that stands already is not judged anew: what the
@@ -52,7 +99,7 @@ impl Applier {
         // From what is read until it is noted nobody else asks: two would find the same room.
         let busy =
             || ApplyError::NotNow(format!("other kills of running pods are being weighed, before that of Pod {pod}"));
-        let mut ended = timeout(DEADLINE, self.kills.0.lock()).await.map_err(|_| busy())?;
+        let _turn = timeout(DEADLINE, self.kills.turn.lock()).await.map_err(|_| busy())?;
         let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
         let api = self.calls.read_in::<PodDisruptionBudget>(&pod.namespace);
         let budgets = bounded(what, api.list(&ListParams::default())).await?;
@@ -60,32 +107,39 @@ impl Applier {
         if covering.peek().is_none() {
             return Ok(None);
         }
-        let now = Instant::now();
-        ended.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
+        let (now, operation) = (Instant::now(), &order.operation_id);
         let other =
-            ended.get(&pod.namespace).map(|(_, operation)| operation).filter(|other| **other != order.operation_id);
-        if let Some(other) = other.cloned().or_else(|| self.unsettled(&order.operation_id, &pod.namespace)) {
-            return Err(ApplyError::NotNow(format!(
+            self.kills.other(&pod.namespace, operation, now).or_else(|| self.unsettled(operation, &pod.namespace));
+        if let Some(other) = other {
+            let message = format!(
                 "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
-            )));
+            );
+            // Who has only waited for others has not tried: that costs no attempt, and nothing harsher follows on it.
+            if asked.is_begun || asked.age < WAIT {
+                return Err(ApplyError::NotNow(message));
+            }
+            return Ok(Some(ActResult::Refused {
+                reason: OutcomeReason::CannotLook,
+                message: cut(&message, MAX_LINE),
+            }));
         }
         let Some(full) = covering.find(|budget| !has_room(budget, &found)) else {
-            if ended.len() >= NAMESPACES && !ended.contains_key(&pod.namespace) {
-                return Err(busy());
-            }
-            ended.insert(pod.namespace.clone(), (now, order.operation_id.clone()));
-            return Ok(None);
+            return if self.kills.note(&pod.namespace, operation, now) { Ok(None) } else { Err(busy()) };
         };
         let message = format!(
             "PodDisruptionBudget {}/{} lets none go, and the kill would end Pod {pod}: nothing was touched",
             pod.namespace,
             full.name_any()
         );
+        let waited = self.kills.full_for(operation, now);
         // What was begun in the other lane may be on its way: that nothing was touched is not known.
         if asked.is_begun || asked.age < WAIT {
             return Err(ApplyError::NotNow(message));
         }
-        Ok(Some(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) }))
+        // Whose turn came late has not waited for its budgets yet.
+        let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
+        let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CannotLook };
+        Ok(Some(ActResult::Refused { reason, message: cut(&message, MAX_LINE) }))
     }
 
     /// Which pod an order would end, and how the attempt stands; `None` where it ends none, or was given already.
@@ -110,7 +164,11 @@ impl Applier {
             state.snapshot.episodes.values().flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)));
         let (_, step) = steps.find(|(episode, step)| {
             let pod = step.target.pod.as_ref().or_else(|| episode.fault(&step.fault_id)?.subject.pod.as_ref());
+            let is_of_shim = step.target.process.as_ref().is_none_or(|process| process.role != Role::RuntimeClient);
+            let kind = episode.fault(&step.fault_id).map(|fault| fault.kind);
             step.operation_id != operation
+                && is_of_shim
+                && kind == Some(FaultType::HungContainer)
                 && step.signal == Some(Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
                 && (step.state == StepState::Started || step.acted_at.is_some_and(is_recent))

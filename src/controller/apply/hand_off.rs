@@ -41,7 +41,7 @@ impl Applier {
         let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return missing(&handed.kind) };
         let api = kind.api(self.calls.raw_acts(), &handed.namespace);
         if let Some(standing) = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await? {
-            return not_made(&standing, &handed);
+            return self.met(&api, &standing, &handed).await;
         }
         let templates = of_template.api(self.calls.raw_acts(), &template.namespace);
         let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
@@ -74,22 +74,30 @@ impl Applier {
             Ok(_) => Ok(ActResult::Started),
             Err(error) if error.is_conflict() => {
                 let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
-                match stranded(&standing, &handed) {
-                    Some(episode) if self.is_gone(episode).await => self.clear_away(&api, &standing, &handed).await,
-                    _ => not_made(&standing, &handed),
-                }
+                self.met(&api, &standing, &handed).await
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Deletes what an episode has left behind that is there no more: where a Machine owns it too, it goes with nobody.
-    async fn clear_away(
+    /// What it means that an object of that name is there. One of an episode that has done with it is deleted first: where a Machine
+    /// owns it too, it goes with nobody.
+    async fn met(
         &self,
         api: &Api<DynamicObject>,
         standing: &DynamicObject,
         handed: &HandedOff,
     ) -> Result<ActResult, ApplyError> {
+        let is_left = match stranded(standing, handed) {
+            Some((episode, operation)) => self.has_done_with(episode, operation, handed) || self.is_gone(episode).await,
+            None => false,
+        };
+        if !is_left {
+            return not_made(standing, handed);
+        }
+        if !self.leads() {
+            return Err(ApplyError::NotLeading);
+        }
         let uid = standing.metadata.uid.clone();
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid, resource_version: None }),
@@ -97,8 +105,18 @@ impl Applier {
         };
         bounded_opt(|| format!("deleting {handed} of before"), async { api.delete(&handed.name, &params).await })
             .await?;
-        tracing::info!(object = %handed, "what an episode has left behind that is gone was deleted");
-        Err(ApplyError::NotNow(format!("{handed}, left behind by an episode that is gone, was to be deleted first")))
+        tracing::info!(object = %handed, "what an earlier episode has left behind was deleted");
+        Err(ApplyError::NotNow(format!("{handed}, left behind by an earlier episode, was to be deleted first")))
+    }
+
+    /// Whether an episode of ours is at its end and owes the deletion no more.
+    fn has_done_with(&self, episode: &str, operation: &str, handed: &HandedOff) -> bool {
+        let state = self.cache.lock();
+        let Some(episode) = state.snapshot.episodes.get(episode).filter(|episode| episode.phase.is_final()) else {
+            return false;
+        };
+        let mut all = episode.undo.handed_off.iter();
+        all.any(|of| of.operation_id == operation && of.name == handed.name && of.deleted_at.is_some())
     }
 
     /// Tells a remediator that its time is over, and ends the attempt. One that may not be told, or is not there, is left.
@@ -174,11 +192,11 @@ impl Applier {
     }
 }
 
-/// The episode of ours that has made an object for another operation, by the object's own word.
-fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<&'a str> {
+/// The episode of ours, and its operation, for which an object was made before, by the object's own word.
+fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<(&'a str, &'a str)> {
     let operation = operation_of(standing)?;
     let is_left = standing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
-    standing.annotations().get(EPISODE_ANNOTATION).map(String::as_str).filter(|_| is_left)
+    Some((standing.annotations().get(EPISODE_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
 }
 
 /// What it means that an object of that name stands there already.

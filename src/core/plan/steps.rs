@@ -201,22 +201,27 @@ fn other_lane(
         return None;
     }
     // Towards the end of the attempt, which is counted from its beginning, it is not begun anew.
-    let has_time =
-        since(ctx.snapshot.now, record.reserved_at).saturating_add(settings.job_start) <= settings.answer_within;
-    let late = |limit: Duration| (has_time && age >= limit).then_some(limit.as_secs());
+    let spent = since(ctx.snapshot.now, record.reserved_at);
+    let late = |limit: Duration, begins_within: Duration| {
+        let has_time = spent.saturating_add(begins_within) <= settings.answer_within;
+        (has_time && age >= limit).then_some(limit.as_secs())
+    };
     match record.lane {
         Lane::Job => {
             let job = ctx.snapshot.jobs.get(&record.operation_id);
             // No other pod is made for such a Job: there is nothing to wait for.
             let refused = job.and_then(refused);
             let is_waiting = !job.is_some_and(|job| job.finished || job.started);
-            let unbegun =
-                || Some(format!("no Job started within {}s", late(settings.job_start).filter(|_| is_waiting)?));
+            let unbegun = || {
+                let late = late(settings.job_start, settings.retry).filter(|_| is_waiting)?;
+                Some(format!("no Job started within {late}s"))
+            };
             refused.or_else(unbegun).map(|why| (Lane::Agent, why))
         }
         // The kubelet may have come back meanwhile, and the probe's watch for orders may not.
         Lane::Agent if lanes::is_of_either(record.action) => {
-            let late = late(settings.agent_start).filter(|_| !is_running && lanes::choose(facts).0 == Lane::Job)?;
+            let is_possible = !is_running && lanes::choose(facts).0 == Lane::Job;
+            let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
             Some((Lane::Job, format!("the probe has not answered the order within {late}s")))
         }
         Lane::Agent | Lane::Api => None,

@@ -76,7 +76,7 @@ fn decided(account: &str) -> Decisions {
         if let Some(action) = what["does"].as_str() {
             decided.entry(node).or_default().actions.push(action.to_owned());
         } else if let Some(end) = what["ends"].as_str().filter(|end| *end != "Simulated") {
-            decided.entry(node).or_default().end = end.to_owned();
+            end.clone_into(&mut decided.entry(node).or_default().end);
         }
     }
     decided
