@@ -134,6 +134,10 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
             if seconds.acted.is_none() && act.acted(stage, injection)? {
                 seconds.acted = now();
             }
+            // So may be the fault; an episode is opened for a confirmed one only, and stays.
+            if seconds.detected.is_none() {
+                seconds.detected = stage.opened(act.fault(), injection.at);
+            }
             Ok(true)
         })();
         match looked {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::tell::Teller;
@@ -112,6 +113,24 @@ impl Stage {
             .filter_map(|list| health["status"][list].as_array())
             .flatten()
             .any(|found| found["type"] == fault && found["state"] == "Confirmed")
+    }
+
+    /// Seconds from then to when an episode was opened on the sick node for such a fault, if one was since.
+    pub(super) fn opened(&self, fault: &str, since: Timestamp) -> Option<f64> {
+        let text = self.bed.kubectl(&["get", "nrem", "-o", "json"]).ok()?;
+        let list: Value = serde_json::from_str(&text).ok()?;
+        let is_for = |episode: &&Value| {
+            let faults = episode["status"]["faults"].as_array();
+            episode["spec"]["nodeName"] == *self.sick.name
+                && faults.is_some_and(|all| all.iter().any(|one| one["type"] == fault))
+        };
+        let opened = list["items"]
+            .as_array()?
+            .iter()
+            .filter(is_for)
+            .filter_map(|episode| episode["status"]["openedAt"].as_str());
+        let after = opened.filter_map(|at| Some(at.parse::<Timestamp>().ok()?.duration_since(since).as_secs_f64()));
+        after.filter(|seconds| *seconds >= 0.0).reduce(f64::min)
     }
 
     pub(super) fn show_health(&self) {
