@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::config::AuthInfo;
 use kube::{Client, Config};
 use nrh_testbed::process::Identity;
@@ -30,6 +31,8 @@ pub struct Program {
     nrh: PathBuf,
     kubeconfig: PathBuf,
     token: String,
+    /// `NAME=value` of each variable that its Deployment sets to a fixed value.
+    variables: Vec<String>,
 }
 
 /// One that runs.
@@ -52,7 +55,7 @@ impl Program {
         *user = json!({"token": token});
         let kubeconfig = bed.dir().join("controller.kubeconfig");
         std::fs::write(&kubeconfig, config.to_string())?;
-        Ok(Self { nrh: nrh.to_owned(), kubeconfig, token })
+        Ok(Self { nrh: nrh.to_owned(), kubeconfig, token, variables: variables(bed)? })
     }
 
     /// A client with the controller's rights, inside [`Bed::run`].
@@ -67,10 +70,9 @@ impl Program {
         let kubeconfig = format!("KUBECONFIG={}", self.kubeconfig.display());
         let (program, listen) = (self.nrh.display().to_string(), format!("127.0.0.1:{port}"));
         let ceiling = CEILING.to_string();
-        let argv = [
-            "env",
-            &kubeconfig,
-            "NRH_LOG=warn",
+        let mut argv = vec!["env", &kubeconfig, "NRH_LOG=warn"];
+        argv.extend(self.variables.iter().map(String::as_str));
+        argv.extend([
             &program,
             "controller",
             "--image",
@@ -81,9 +83,10 @@ impl Program {
             &ceiling,
             "--identity",
             name,
-        ];
+        ]);
+        let argv: Vec<String> = argv.into_iter().map(str::to_owned).collect();
         let log = bed.dir().join(format!("logs/{name}.log"));
-        let process = bed.realm().daemon(&log, &argv.map(str::to_owned))?;
+        let process = bed.realm().daemon(&log, &argv)?;
         Ok(Engine { process, port, started })
     }
 }
@@ -141,6 +144,22 @@ impl Engine {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// What the Deployment sets in its container, what is taken from the pod aside.
+fn variables(bed: &Bed) -> Result<Vec<String>> {
+    let text = bed.kubectl(&["-n", "nrh-system", "get", "deployment", "nrh-controller", "-o", "json"])?;
+    let deployment: Deployment = serde_json::from_str(&text)?;
+    let pod = deployment.spec.and_then(|spec| spec.template.spec).context("the Deployment has no pod template")?;
+    let all = pod
+        .containers
+        .into_iter()
+        .filter(|container| container.name == "controller")
+        .flat_map(|c| c.env.unwrap_or_default());
+    let fixed: Vec<String> =
+        all.filter_map(|variable| Some(format!("{}={}", variable.name, variable.value?))).collect();
+    ensure!(!fixed.is_empty(), "container controller of the Deployment nrh-controller sets no variable");
+    Ok(fixed)
 }
 
 /// Sum of a metric over its labels.
