@@ -1,4 +1,4 @@
-//! What the commands have in common by which a person writes: each call has its end, and each write says who writes.
+//! What the commands have in common that a person gives: each call has its end, and each write says who writes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 /// How long the API server may take for one answer.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The cluster of the current kubeconfig.
 pub(crate) async fn client() -> anyhow::Result<Client> {
@@ -17,7 +17,10 @@ pub(crate) async fn client() -> anyhow::Result<Client> {
 
 /// The answer to a call, or that there is none in time.
 pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
-    Ok(tokio::time::timeout(DEADLINE, call).await.context("no answer in time")??)
+    let answer = tokio::time::timeout(DEADLINE, call).await;
+    Ok(answer.with_context(|| {
+        format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
+    })??)
 }
 
 /// The caller's own name, as the API server knows them.

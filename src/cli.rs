@@ -73,7 +73,7 @@ pub struct ControllerArgs {
     /// Where `/metrics`, `/livez` and `/readyz` are served.
     #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
-    /// Most episodes in flight in the whole cluster, over all policies.
+    /// Most episodes in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
     /// Conditions to write to Node objects for other tools: `all`, or names with commas between them; none by default.

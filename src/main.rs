@@ -61,7 +61,7 @@ fn print_thresholds(args: &ThresholdsArgs) -> anyhow::Result<()> {
     let thresholds = args.config.as_deref().map(nrh::node::config::read).transpose()?.unwrap_or_default();
     let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
         .into_iter()
-        .map(|kind| (kind.as_str(), thresholds.nominal(kind).as_secs()))
+        .map(|kind| (kind.as_str(), thresholds.usual_time_to_confirm(kind).as_secs()))
         .collect();
     println!("{}", serde_json::to_string_pretty(&seconds)?);
     Ok(())

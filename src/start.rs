@@ -136,10 +136,7 @@ fn one<'r>(args: &StartArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r Faul
         ),
         several => {
             let lines = several.iter().map(|(fault, choice)| format!("  {}", line(&args.node, fault, choice)));
-            let lines = lines.collect::<Vec<_>>().join(
-                "
-",
-            );
+            let lines = lines.collect::<Vec<_>>().join("\n");
             bail!("there are several: say which with --fault (a type or an id) and --policy\n{lines}")
         }
     }

@@ -139,6 +139,7 @@ mod tests {
         let lifted = after(&before, &resumed()).spec;
         assert_eq!((lifted.veto(), lifted.suspended_by), (None, None));
     }
+
     #[test]
     fn another_s_veto_is_not_lifted_or_replaced_in_passing() {
         let spec = |spec: Value| serde_json::from_value::<NodeRuntimeHealthSpec>(spec).unwrap();

@@ -3,6 +3,8 @@
 
 #[path = "controller/by_hand.rs"]
 mod by_hand;
+#[path = "controller/cordons.rs"]
+mod cordons;
 #[path = "controller/disruption.rs"]
 mod disruption;
 #[path = "controller/drains.rs"]
@@ -12,6 +14,8 @@ mod fake_api;
 mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
+#[path = "controller/last_look.rs"]
+mod last_look;
 #[path = "controller/ledger.rs"]
 mod ledger;
 #[path = "controller/marks.rs"]
@@ -26,6 +30,8 @@ mod orders;
 mod reboots;
 #[path = "controller/requests.rs"]
 mod requests;
+#[path = "controller/restored.rs"]
+mod restored;
 #[path = "controller/retries.rs"]
 mod retries;
 #[path = "controller/taints.rs"]

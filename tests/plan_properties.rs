@@ -10,6 +10,8 @@ mod approvals;
 mod budgets;
 #[path = "plan/by_hand.rs"]
 mod by_hand;
+#[path = "plan/clocks.rs"]
+mod clocks;
 #[path = "plan/conditions.rs"]
 mod conditions;
 #[path = "plan/drains.rs"]

@@ -35,6 +35,12 @@ use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 use crate::core::reboot::{MarkForReboot, Reboot};
 use crate::core::snapshot::Tri;
 
+/// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,
+/// so that CEL takes it as it is.
+const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
+/// The value of a label, which may be empty.
+const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
+
 /// Which nodes, which faults, which steps, and how much at once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -114,15 +120,16 @@ pub struct NodeSelector {
     pub match_expressions: Vec<NodeRequirement>,
 }
 
-/// Labels with their values, both as long as Kubernetes lets them be.
+/// Labels with their values, both as Kubernetes lets them be: any other would select nothing.
 fn label_values(_: &mut SchemaGenerator) -> Schema {
+    let rule = format!("self.all(key, key.size() <= 317 && key.matches('{LABEL_KEY}'))");
     json_schema!({
         "type": "object",
         "maxProperties": 16,
-        "additionalProperties": {"type": "string", "maxLength": 63},
+        "additionalProperties": {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
         "x-kubernetes-validations": [{
-            "rule": "self.all(key, key.size() >= 1 && key.size() <= 317)",
-            "message": "a label's key has 1 to 317 characters"
+            "rule": rule,
+            "message": "expected the key of a label, such as pool or node.kubernetes.io/instance-type"
         }]
     })
 }
@@ -146,13 +153,13 @@ pub enum SelectorOperator {
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? (has(self.values) && self.values.size() > 0) : !has(self.values)").message("In and NotIn need values; Exists and DoesNotExist take none"))]
 pub struct NodeRequirement {
     /// Key of the label, such as `node.kubernetes.io/instance-type` or `app.kubernetes.io/name`.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(length(min = 1, max = 317), regex(pattern = LABEL_KEY))]
     pub key: String,
     /// In: the label has one of the values; NotIn: it is absent or has none of them; Exists; DoesNotExist.
     pub operator: SelectorOperator,
     /// Values for In and NotIn. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(max = 63)))]
+    #[schemars(length(max = 32), inner(length(max = 63), regex(pattern = LABEL_VALUE)))]
     pub values: Vec<String>,
 }
 
@@ -345,7 +352,7 @@ pub struct PolicyStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
     /// Time from the act to a verified cure, with Drain from the first eviction to the last pod's end, after which the step has
-    /// failed: a duration from 1s to 24h. Default 3m.
+    /// failed: a duration from 1s to 24h, at least 5m with Reboot and 15m with MarkForReboot. Default 3m.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
     /// How often the step may be tried on one fault. 1 (default) to 5. A call that the API server refuses touches
@@ -363,8 +370,8 @@ pub struct PolicyStep {
     /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Automatic (default, which Reboot and MarkForReboot do not take for granted): nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`). The
-    /// node's episode holds its slot meanwhile.
+    /// Automatic (default; Reboot and MarkForReboot have no default: write it): nobody is asked. Manual: it waits until a person
+    /// has approved this very attempt (`nrh approve`). The node's episode holds its slot meanwhile.
     // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalMode>,

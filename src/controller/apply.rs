@@ -67,8 +67,8 @@ pub enum ApplyError {
     /// This process does not lead any more.
     #[error("not done: this process does not lead any more")]
     NotLeading,
-    /// Something cannot be written as JSON.
-    #[error("cannot be written as JSON")]
+    /// The status of an episode, or the order to a node, cannot be written as JSON.
+    #[error("the status of the episode, or the order to its node, cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 

@@ -36,6 +36,7 @@ use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 pub mod arrival;
 pub mod conditions;
 pub mod fold;
+pub mod guard;
 pub mod job;
 pub mod known_pods;
 pub mod node;
@@ -48,6 +49,7 @@ pub mod watches;
 
 use arrival::Arrivals;
 use conditions::Shared;
+use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
 use report::Standing;
@@ -169,6 +171,8 @@ pub struct State {
     pub snapshot: Snapshot,
     /// Versions of the objects in it.
     pub versions: AllVersions,
+    /// Objects of kinds that others write which are there and cannot be read.
+    pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, Standing>,
     /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
@@ -214,6 +218,7 @@ impl State {
         Self {
             snapshot: Snapshot::default(),
             versions: AllVersions::default(),
+            unread: Unreads::default(),
             standing: BTreeMap::new(),
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),

@@ -5,8 +5,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use tokio::time::timeout;
+
+use crate::api::CONTROLLER_MANAGER;
 
 /// Longest time one call may take. Long enough for a busy API server, short enough that a pass that meets a
 /// hung one ends before the next leader could want to start.
@@ -166,6 +169,16 @@ impl Calls {
     {
         Api::namespaced(self.acts.clone(), namespace)
     }
+}
+
+/// For a patch in the controller's name.
+pub fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// For a creation in the controller's name.
+pub fn post_params() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// Waits for one call, at most [`DEADLINE`]. `what` says what is tried, for the error.

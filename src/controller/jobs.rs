@@ -20,7 +20,7 @@ const ACTIVE_DEADLINE: i64 = 180;
 /// Seconds after its end at which Kubernetes removes a Job, should we not have done it.
 const TTL_AFTER_FINISHED: i32 = 600;
 /// Service account of the Jobs: it holds no rights, and its token is not mounted.
-pub const SERVICE_ACCOUNT: &str = "nrh-act";
+const SERVICE_ACCOUNT: &str = "nrh-act";
 
 /// A path of the node that the executor needs, and how.
 struct Mount {

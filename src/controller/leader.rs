@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::{CallError, Calls, bounded, bounded_opt};
 use super::clock::Clock;
-use crate::api::{LEASE_NAME, SYSTEM_NAMESPACE};
+use crate::api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
 
 /// How long a lease holds without renewal.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How long a leader tries to renew before it stands down: well before others may take the lease.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// How often it is renewed, or looked at by those who wait.
 pub const RETRY: Duration = Duration::from_secs(2);
 
@@ -185,13 +185,18 @@ impl Election {
         let want = self.wanted(step, lease.as_ref());
         let wrote = match step {
             Step::Wait => return Ok(None),
-            Step::Create => bounded(what("creating"), api.create(&PostParams::default(), &want)).await,
-            Step::Renew | Step::Take => {
-                bounded(what("renewing"), api.replace(LEASE_NAME, &PostParams::default(), &want)).await
-            }
+            Step::Create => bounded(what("creating"), api.create(&parameters(), &want)).await,
+            Step::Renew | Step::Take => bounded(what("renewing"), api.replace(LEASE_NAME, &parameters(), &want)).await,
         };
         match wrote {
-            Ok(lease) => Ok(Some(epoch(&lease))),
+            Ok(lease) => {
+                let server = written_at(&lease);
+                match step {
+                    Step::Renew => server.into_iter().for_each(|server| self.clock.hold_against(server)),
+                    Step::Create | Step::Take | Step::Wait => self.clock.begin_term(server),
+                }
+                Ok(Some(epoch(&lease)))
+            }
             // A renewal that loses the swap is settled by the next read: somebody holds it then, or not.
             Err(error) if error.is_conflict() && step == Step::Renew => Err(error),
             Err(error) if error.is_conflict() => Ok(None),
@@ -252,6 +257,16 @@ impl Election {
     }
 }
 
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// When we have written the lease, by the API server's clock, cut to the second. It notes that with each write.
+fn written_at(lease: &Lease) -> Option<Timestamp> {
+    let ours = lease.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(CONTROLLER_MANAGER));
+    ours.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+}
+
 /// The term's number, as the lease says it.
 fn epoch(lease: &Lease) -> u64 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0).max(0).unsigned_abs().into()
@@ -303,6 +318,23 @@ mod tests {
         let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
         let late: Timestamp = "2025-01-02T00:00:00Z".parse().unwrap();
         assert!(first_epoch(late) > first_epoch(early) + 1000);
+    }
+
+    #[test]
+    fn the_api_server_says_when_we_have_written_the_lease() {
+        let entry =
+            |manager: &str, time: &str| serde_json::json!({"manager": manager, "operation": "Update", "time": time});
+        let lease = |managed: serde_json::Value| -> Lease {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "l", "managedFields": managed}})).unwrap()
+        };
+        let all = [
+            entry("nrh-controller", "2026-01-01T00:00:05Z"),
+            entry("kubectl-edit", "2026-01-01T00:09:00Z"),
+            entry("nrh-controller", "2026-01-01T00:00:03Z"),
+        ];
+        let ours = written_at(&lease(serde_json::Value::from(all.to_vec()))).map(|at| at.to_string());
+        assert_eq!(ours.as_deref(), Some("2026-01-01T00:00:05Z"));
+        assert_eq!(written_at(&lease(serde_json::json!([]))), None);
     }
 
     #[test]

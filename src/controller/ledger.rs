@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PostParams};
 use serde_json::json;
 
-use super::calls::{CallError, Calls, bounded, bounded_opt};
-use crate::api::{CONTROLLER_MANAGER, LEDGER_NAME, SYSTEM_NAMESPACE};
+use super::calls::{CallError, Calls, bounded, bounded_opt, patch_params};
+use crate::api::{LEDGER_NAME, SYSTEM_NAMESPACE};
 use crate::core::snapshot::Ledger;
 
 /// Key of the slots in the ConfigMap.
@@ -100,8 +100,7 @@ impl LedgerStore {
             None => bounded(what, api.create(&PostParams::default(), &new_map(&data))).await,
             Some(version) => {
                 let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
-                let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.into()), ..PatchParams::default() };
-                bounded(what, api.patch(LEDGER_NAME, &params, &Patch::Merge(&patch))).await
+                bounded(what, api.patch(LEDGER_NAME, &patch_params(), &Patch::Merge(&patch))).await
             }
         }?;
         self.version = stored.resource_version();

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
+use super::cache::guard::Outside;
 use crate::core::fault::FaultType;
 use crate::core::plan::{Health, Plan};
 
@@ -139,7 +143,8 @@ impl Metrics {
             ("NodeRuntimeHealth", bad_reports),
             ("NodeRemediation", bad_episodes),
         ];
-        for (kind, n) in bad {
+        let others = [Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND].map(|kind| (kind, state.unread.count(kind)));
+        for (kind, n) in bad.into_iter().chain(others) {
             self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));
         }
     }
@@ -179,6 +184,7 @@ mod tests {
             "nrh_decision_duration_seconds_count 1",
             "nrh_unreadable_objects{of=\"RemediationPolicy\"} 0",
             "nrh_unreadable_objects{of=\"NodeRemediation\"} 0",
+            "nrh_unreadable_objects{of=\"Node\"} 0",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

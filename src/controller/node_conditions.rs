@@ -197,7 +197,9 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
     let mut writes = Vec::new();
     for (node, view) in &state.snapshot.nodes {
         let stands = state.node_conditions.get(node).unwrap_or(&none);
-        if view.deleting || not_before.contains_key(node) || (wanted.0.is_empty() && stands.ours.is_none()) {
+        // What stands on one that cannot be read is not known.
+        let is_lost = view.deleting || view.unreadable.is_some();
+        if is_lost || not_before.contains_key(node) || (wanted.0.is_empty() && stands.ours.is_none()) {
             continue;
         }
         let mut want = want(state, node, &view.uid, wanted);

@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
-use crate::api::{CONTROLLER_MANAGER, LEDGER_NAME, RemediationPolicy, SYSTEM_NAMESPACE};
+use super::calls::post_params;
+use crate::api::{LEDGER_NAME, RemediationPolicy, SYSTEM_NAMESPACE};
 
 /// The policy as it stands in `config/policies/dry-run`.
 pub const YAML: &str = include_str!("../../config/policies/dry-run/policy.yaml");
@@ -53,8 +54,7 @@ async fn create(client: Client) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     let policy = shipped()?;
-    let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-    match policies.create(&params, &policy).await {
+    match policies.create(&post_params(), &policy).await {
         Ok(made) => Ok(Some(made.name_any())),
         // Somebody applied it in this very moment.
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),

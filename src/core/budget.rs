@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::episode::{Episode, since};
+use super::episode::{Episode, not_ahead, since};
 use super::fault::FaultType;
 use super::held::HoldReason;
 use super::policy::Mode;
@@ -58,18 +58,21 @@ impl Slots {
             stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !episodes.contains_key(*name))
         {
             let is_unreadable = unreadable.contains_key(name);
+            let slot = Slot { taken_at: not_ahead(slot.taken_at, now), ..slot.clone() };
             if is_unreadable || since(now, slot.taken_at) < lag {
                 if !is_unreadable {
                     waiting.insert(name.clone());
                 }
                 kinds.extend(slot.kinds.clone().map(|of_slot| (name.clone(), of_slot)));
-                slots.insert(name.clone(), slot.clone());
+                slots.insert(name.clone(), slot);
             }
         }
         if stored.is_none() {
             slots.extend(unreadable.iter().filter_map(|(name, episode)| Some((name.clone(), rebuilt(episode, now)?))));
         }
         for (name, episode) in episodes {
+            // Also one that only has to put back what it did, however long that is refused: were its slot given back, the next node
+            // would be cordoned, and could not be opened again either, up to `maxUnhealthy` of them.
             if episode.mode == Mode::Enforce && episode.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
                 if slot.is_none() && episode.phase.is_final() {
@@ -197,7 +200,7 @@ impl Slots {
     }
 
     /// Takes a slot for a new episode. Ask [`Self::refuse`] first. A slot that was taken before an episode that
-    /// could not be created is taken anew: for how long it may go unseen counts from now.
+    /// could not be created is taken anew: for how long it may go unseen counts from [about now](Self::held_since).
     pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
@@ -207,6 +210,13 @@ impl Slots {
             }
             Mode::DryRun => self.simulated.push(slot),
         }
+    }
+
+    /// Since when an episode of that name that is to be made holds its slot. While it cannot be made that is said anew now and
+    /// then: a slot of an episode that nobody sees is kept for `lag`, and each time the ledger is written.
+    pub fn held_since(&self, episode: &str, now: Timestamp, lag: Duration) -> Timestamp {
+        let held = self.slot(episode).map(|slot| slot.taken_at);
+        held.filter(|taken_at| since(now, *taken_at) < lag / 2).unwrap_or(now)
     }
 
     /// The slot that an episode of that name holds already (its creation failed after the slot was taken).

@@ -15,9 +15,9 @@ use super::text;
 use super::tri::Tri;
 
 /// Most evictions that are accepted in one round.
-pub const MAX_EVICTIONS: usize = 20;
+const MAX_EVICTIONS: usize = 20;
 /// Most evictions that are asked for in one round, those that a budget refuses included.
-pub const MAX_TRIES: usize = 60;
+const MAX_TRIES: usize = 60;
 /// How many evictions may be answered with a 429 of which nobody says why, until nobody is asked further in this round: one may be
 /// a webhook's word on one pod, several are a server that has enough to do.
 const MAX_BUSY: usize = 3;

@@ -1,6 +1,7 @@
 //! The healing of one node, from the first step to the undo: the record and its state machine.
 
 mod acted;
+mod ahead;
 mod by_hand;
 mod hand_off;
 mod naming;
@@ -20,6 +21,7 @@ use super::taint::TaintEffect;
 use super::text;
 
 pub use acted::{ActResult, acted, uncordoned, untainted};
+pub use ahead::not_ahead;
 pub use by_hand::{Cancel, Wish};
 pub use hand_off::{taken_back, timed_out};
 pub use naming::{episode_name, episode_of, operation_id};

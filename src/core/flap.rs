@@ -19,12 +19,12 @@ use super::text::{bounded, hash};
 use super::tri::Tri;
 
 /// What one change adds to the penalty.
-pub const PER_CHANGE: u32 = 1_000;
+const PER_CHANGE: u32 = 1_000;
 /// Penalty from which on a node flaps: six changes, if they come quickly. Two reboots in a row make no more than five. A change
 /// every eight minutes reaches it, one every nine never does.
 pub const CUT_OFF: u32 = 5_500;
 /// Penalty below which a node is stable again.
-pub const REUSE: u32 = 1_500;
+const REUSE: u32 = 1_500;
 /// Highest penalty: eight times the reuse threshold, so a node is stable again three half-lives after its last change.
 pub const CEILING: u32 = 12_000;
 /// Time in which a penalty decays by half.

@@ -19,7 +19,7 @@ pub use about::{Meant, why_none};
 /// The word that stands for no owner among the kinds of owners.
 pub const NO_OWNER: &str = "None";
 /// Most labels of pods that all policies together may ask for; of the others nobody knows anything.
-pub const MAX_KEYS: usize = 256;
+const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
 const MAX_KEY: usize = 317;
 /// Longest value of a label, and longest kind of an owner, in bytes.

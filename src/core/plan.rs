@@ -2,6 +2,7 @@
 //! again. Equal input, equal output, in any order.
 
 mod advance;
+mod ahead;
 mod approval;
 mod attempt;
 mod conditions;

@@ -34,7 +34,9 @@ pub enum OnFailure {
     Stop,
 }
 
-/// Whether a person has to agree before a step is done.
+/// Whether a person has to agree before a step is done. Automatic (default; `Reboot` and `MarkForReboot` have no default: write it):
+/// nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`), and the node's episode holds its
+/// slot meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ApprovalMode {
     /// Nobody has to.

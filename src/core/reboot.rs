@@ -32,13 +32,13 @@ pub const SENTINEL: &str = "/run/reboot-required";
 /// What the path of such a file has to look like. Below `/run` and nowhere else: that folder is in memory, so the boot takes the file
 /// away, and a machine that comes back finds no order to reboot once more. The name has to say what it is for: other names in that
 /// folder (`nologin`, `utmp`) mean something to others.
-pub const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
+const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
 
 /// Longest time that a mark stands, in seconds: the longest that a step may take.
 pub const MARK_STANDS: u32 = 86_400;
 
 /// Longest such path.
-pub const MAX_SENTINEL: usize = 69;
+const MAX_SENTINEL: usize = 69;
 
 /// Parameters of the step `MarkForReboot`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ pub struct MarkForReboot {
     /// The file for which the other tool looks (kured: `--reboot-sentinel`), as the node has it: directly in /run, with reboot in its
     /// name. Default /run/reboot-required, where kured looks as shipped (it calls the folder /var/run, which is the same).
     #[serde(default = "default_sentinel")]
-    #[schemars(length(max = 69), regex(pattern = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$"))]
+    #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
     pub path: String,
 }
 
@@ -66,7 +66,7 @@ impl Default for MarkForReboot {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MarkOrder {
     /// The file, as the node itself has it: directly in /run, with reboot in its name.
-    #[schemars(length(max = 69), regex(pattern = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$"))]
+    #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
     pub path: String,
     /// Seconds after which the node takes it away by itself, whoever may have forgotten it.
     #[schemars(range(min = 1, max = MARK_STANDS))]

@@ -61,6 +61,9 @@ pub struct NodeView {
     /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s
     /// exclusion), each as a short text.
     pub vetoes: Vec<String>,
+    /// Why its object cannot be read now, if so: all else is what was known of it before, perhaps nothing. Nothing is done on such
+    /// a node.
+    pub unreadable: Option<String>,
     /// The conditions that a policy may ask for, in order of their types. Nodes that stand alike share them.
     pub conditions: Arc<[Foreign]>,
 }

@@ -230,15 +230,15 @@ impl Thresholds {
         }
     }
 
-    /// Longest time from the first sign to `Confirmed`, as a person would reckon it: printed by the demo
-    /// and by `nrh explain`.
-    pub fn nominal(&self, kind: FaultType) -> Duration {
+    /// Usual time from the first sign to `Confirmed`, as a person would reckon it: printed by `nrh thresholds`, and what a timeline
+    /// takes for it. Looks that come late or fail make it longer.
+    pub fn usual_time_to_confirm(&self, kind: FaultType) -> Duration {
         let of = |c: &Confirmation| c.grace.max(c.apart.saturating_mul(c.looks.saturating_sub(1)));
         match kind {
             FaultType::HungContainer => of(&self.hung_container),
             FaultType::LeakedShim => of(&self.leaked_shim),
             FaultType::OrphanContainer => {
-                self.nominal(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
+                self.usual_time_to_confirm(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
             }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
             FaultType::RuntimeClientHung => self.runtime_client_age.saturating_add(of(&self.runtime_client_hung)),

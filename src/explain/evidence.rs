@@ -9,9 +9,9 @@ mod text;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, bail};
-use kube::Client;
 use serde_json::Value;
 
+use crate::caller;
 use crate::cli::EvidenceArgs;
 use crate::core::text::bounded;
 use crate::node::evidence::{Bundle, Folder};
@@ -27,7 +27,7 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
     let out = &mut io::stdout();
     match &args.node {
         Some(node) => {
-            let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG")?;
+            let client = caller::client().await?;
             let bundles = fetch::fetch(client, node, args.fault.as_deref()).await?;
             print(out, bundles.into_iter().map(Ok), args.json)?;
         }

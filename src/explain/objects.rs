@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
+use crate::caller::{DEADLINE, within};
 use crate::controller::cache::{node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
@@ -25,8 +26,6 @@ use crate::core::policy::Policy;
 use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri, UnreadableEpisode};
 use crate::core::text::bounded;
 
-/// How long the API server may take for one answer.
-const DEADLINE: Duration = Duration::from_secs(20);
 /// Most pods that are read one by one.
 const MAX_PODS: usize = 500;
 
@@ -384,7 +383,7 @@ where
         + serde::de::DeserializeOwned,
 {
     let api: Api<DeserializeGuard<K>> = Api::all(client);
-    Ok(tokio::time::timeout(DEADLINE, api.list(&ListParams::default())).await.context("no answer in time")??.items)
+    Ok(within(api.list(&ListParams::default())).await?.items)
 }
 
 #[cfg(test)]

@@ -36,9 +36,9 @@ pub mod tasks;
 mod tests;
 
 /// Largest answer that is read, the limit the kubelet uses too.
-pub const MAX_ANSWER: usize = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 /// Longest wait for a connection to the socket.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
 /// A container that there is not.
@@ -56,7 +56,7 @@ pub enum CriError {
     /// The runtime itself gave up waiting for something behind it and said so.
     #[error("the runtime gave up waiting for something behind it")]
     DeadlineInside,
-    /// The answer is larger than [`MAX_ANSWER`], or than the runtime wants to send.
+    /// The answer is larger than `MAX_ANSWER`, or than the runtime wants to send.
     #[error("the runtime's answer is too large to read: {0}")]
     TooLarge(String),
     /// The connection ended, or broke the protocol, before the answer was whole.
@@ -83,11 +83,6 @@ impl CriError {
     /// Whether it says that the runtime gives no answer, and nothing of what this process lacks.
     pub const fn is_silence(&self) -> bool {
         matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Missing(_) | Self::Cut(_))
-    }
-
-    /// Whether the connection is of no further use.
-    pub const fn breaks_connection(&self) -> bool {
-        matches!(self, Self::Cut(_) | Self::Missing(_) | Self::Unreachable(_) | Self::Forbidden(_) | Self::TooLarge(_))
     }
 
     /// What a status says about the object `id` (empty for calls that name none).
@@ -126,7 +121,7 @@ impl fmt::Debug for Cri {
 }
 
 impl Cri {
-    /// Connects to `socket`, within [`CONNECT_TIMEOUT`].
+    /// Connects to `socket`, within `CONNECT_TIMEOUT`.
     ///
     /// # Errors
     /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open

@@ -35,9 +35,9 @@ mod tests;
 pub use seen::Inspected;
 
 /// Largest list that is read.
-pub const MAX_LIST: usize = 16 << 20;
+const MAX_LIST: usize = 16 << 20;
 /// Largest answer about one container that is read.
-pub const MAX_INSPECT: usize = 1 << 20;
+const MAX_INSPECT: usize = 1 << 20;
 /// Largest other answer, and largest text of an error.
 const MAX_SMALL: usize = 64 << 10;
 /// Longest error text that is kept, in bytes.

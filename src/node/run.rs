@@ -404,6 +404,7 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.port, since)
         && looked(&seen.bus, since)
 }
+
 /// One moment by the node's monotonic clock and by that of the lanes. Read apart, an old look would seem a new one.
 fn moment() -> std::io::Result<(Duration, Instant)> {
     let mut tries = 8;

@@ -133,8 +133,8 @@ fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
 
 /// When a fault was confirmed that has been there since then: not when a policy let its healing begin.
 fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Timestamp {
-    let nominal = Thresholds::default().nominal(kind);
-    since.and_then(|since| since.checked_add(nominal).ok()).map_or(latest, |at| at.min(latest))
+    let usual = Thresholds::default().usual_time_to_confirm(kind);
+    since.and_then(|since| since.checked_add(usual).ok()).map_or(latest, |at| at.min(latest))
 }
 
 /// When it went without an act, if it did. When one went that was given up, nobody has noted: it was there at the end of

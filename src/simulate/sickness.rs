@@ -163,7 +163,7 @@ pub(super) fn pod_like(event: &FaultEvent) -> Option<PodLike> {
 /// The fault as the probe of this node confirms it now.
 fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
     let kind = event.kind;
-    let lasted = Thresholds::default().nominal(kind);
+    let lasted = Thresholds::default().usual_time_to_confirm(kind);
     let pod = has_pod(kind).then(|| pod(event, node, 0));
     let name = event.name.clone().unwrap_or_else(|| "main".to_owned());
     let key = format!("{node}/{}/{name}", pod.as_ref().map_or("", |pod| pod.uid.as_str()));

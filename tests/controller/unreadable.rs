@@ -1,4 +1,4 @@
-//! An episode that a newer version has written, and that the version which leads now cannot read.
+//! An episode that a newer version has written, and that the version which leads now cannot read; and Nodes that no version can.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World};
+use crate::fake_api::{FakeApi, Fault};
 use crate::{die_with_an_episode_open, jobs_created};
 
 /// A leader dies with an episode of w1 open, which nobody can read any more; another one leads. Its name.
@@ -88,4 +89,73 @@ async fn a_lost_ledger_is_rebuilt_with_it() {
     let next = nothing_is_done_on_the_first_and_the_others_go_on(&world, &name).await;
     assert!(slots(&world).contains(&name), "{}", slots(&world));
     next.crash().await;
+}
+
+/// A time that the API server takes and the controller cannot hold, and one that it can.
+const BEYOND: &str = "9999-12-31T23:59:59Z";
+const FINE: &str = "2025-06-01T12:00:00Z";
+
+/// The kubelet of a node writes this time into its status.
+fn beat(api: &FakeApi, node: &str, at: &str) {
+    api.change("nodes", node, |node| node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(at));
+}
+
+fn is_healed(world: &World, node: &str) -> bool {
+    let is_it = |episode: &Value| episode["spec"]["nodeName"] == node && episode["status"]["phase"] == "Succeeded";
+    world.api.list("noderemediations").iter().any(is_it)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
+    let world = World::new(8);
+    world.policy("hung", "Enforce", &World::release());
+    world.kubelets();
+    // One is so from the start, when nothing is known of it yet.
+    beat(&world.api, "w1", BEYOND);
+    world.set_sick("w1", true);
+    for node in ["w1", "w2", "w3", "w4"] {
+        world.probe(node);
+    }
+    let replica = world.controller("a");
+    heals(&world, "w2").await;
+    // The other becomes so while it is watched.
+    beat(&world.api, "w3", BEYOND);
+    world.set_sick("w3", true);
+    heals(&world, "w4").await;
+    let is_told =
+        || held(&world).iter().any(|line| line.starts_with("CannotAct: ") && line.contains("lastHeartbeatTime"));
+    world.until("it is told why", is_told).await;
+    sleep(Duration::from_mins(2)).await;
+    let jobs = jobs_created(&world.api.calls());
+    assert!(jobs.iter().all(|job| !job.contains("/w1-") && !job.contains("/w3-")), "{jobs:?}");
+    for node in ["w1", "w3"] {
+        beat(&world.api, node, FINE);
+        world.until(&format!("{node} is healed, too"), || is_healed(&world, node)).await;
+    }
+    world.until("nothing is held", || held(&world).is_empty()).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_be_read_at_the_last_look_is_not_acted_on_and_its_episode_waits() {
+    let world = World::healthy();
+    // What the watch has shown was fine.
+    let mut armed = true;
+    world.api.hook(move |call| {
+        let looks = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
+        looks.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    let is_beyond = || world.api.get("nodes", "w1").unwrap()["status"]["conditions"][0]["lastHeartbeatTime"] == BEYOND;
+    world.until("it was looked at", is_beyond).await;
+    sleep(Duration::from_mins(1)).await;
+    assert!(jobs_created(&world.api.calls()).is_empty(), "{:?}", world.api.acts());
+    let phases = world.phases();
+    assert!(matches!(phases.as_slice(), [phase] if phase != "Cancelled" && phase != "Failed"), "{phases:?}");
+    world.api.unhook();
+    beat(&world.api, "w1", FINE);
+    world.until("it goes on", || world.phases() == ["Succeeded"]).await;
+    assert_eq!(jobs_created(&world.api.calls()).len(), 1);
+    replica.crash().await;
 }

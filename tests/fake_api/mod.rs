@@ -93,6 +93,13 @@ struct Store {
     down: bool,
 }
 
+/// What etcd held at one moment.
+pub struct Backup {
+    version: u64,
+    objects: BTreeMap<Target, Value>,
+    applied: BTreeMap<(Target, String), Value>,
+}
+
 /// The server.
 #[derive(Clone, Default)]
 pub struct FakeApi {
@@ -145,6 +152,26 @@ impl FakeApi {
     /// No call is answered any more, and watches end; or all is well again.
     pub fn set_down(&self, down: bool) {
         self.lock().down = down;
+        self.changed.notify_waiters();
+    }
+
+    /// What etcd holds now.
+    pub fn backup(&self) -> Backup {
+        let store = self.lock();
+        Backup { version: store.version, objects: store.objects.clone(), applied: store.applied.clone() }
+    }
+
+    /// All is as it was then, the count of versions too; Leases alone stay, so whoever leads goes on. Watches that run are not told:
+    /// they are silent until their version comes again.
+    pub fn restore(&self, backup: Backup) {
+        let mut store = self.lock();
+        let Backup { version, mut objects, applied } = backup;
+        objects.retain(|target, _| target.plural != "leases");
+        let is_lease = |(target, _): &(&Target, &Value)| target.plural == "leases";
+        objects.extend(store.objects.iter().filter(is_lease).map(|(target, lease)| (target.clone(), lease.clone())));
+        store.changes.retain(|change| change.version <= version);
+        (store.version, store.objects, store.applied) = (version, objects, applied);
+        drop(store);
         self.changed.notify_waiters();
     }
 

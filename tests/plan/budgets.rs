@@ -323,6 +323,38 @@ fn history_is_kept_within_limit_and_time() {
     assert!(world.episodes.is_empty());
 }
 
+#[test]
+fn a_limit_that_is_lowered_takes_several_passes_the_oldest_first() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.run(secs(300));
+    let record = world.only_episode().clone();
+    for number in 0..150 {
+        let mut older = record.clone();
+        older.name = format!("old-{number:03}");
+        older.finished_at = record.finished_at.map(|at| at - secs(1_000 - number));
+        world.episodes.insert(older.name.clone(), older);
+    }
+    world.tick(secs(7_200));
+    world.policies[0].history.limit = 10;
+    let mut passes: Vec<Vec<String>> = Vec::new();
+    loop {
+        let effects = world.plan().effects;
+        if effects.is_empty() {
+            break;
+        }
+        let deleted = effects.into_iter().map(|effect| match effect {
+            Effect::DeleteEpisode { name } => name,
+            other => panic!("{other:?}"),
+        });
+        let deleted: Vec<String> = deleted.collect();
+        world.episodes.retain(|name, _| !deleted.contains(name));
+        passes.push(deleted);
+    }
+    assert_eq!(passes.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 13]);
+    let expected: Vec<String> = (0..141).map(|number| format!("old-{number:03}")).collect();
+    assert_eq!(passes.concat(), expected);
+}
+
 /// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn names_are_never_used_again() {
@@ -452,18 +484,21 @@ fn a_decision_from_a_stale_cache_meets_its_own_episode() {
     world.pass();
     let name = world.only_episode().name.clone();
     let mut late = stale;
-    late.now = late.now.checked_add(secs(7)).unwrap();
     late.ledger.clone_from(&world.ledger);
-    let plan = plan(&late, &world.settings);
-    let created: Vec<_> = plan
-        .effects
-        .iter()
-        .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
-        .collect();
-    assert_eq!(created, [&name], "the API server refuses the second one");
-    let slots =
-        plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
-    assert_eq!(slots, Some(1), "and its slot is not spent twice");
+    // Its slot is held from before, and that is said anew only now and then.
+    for (after, said) in [(7, None), (40, Some(1))] {
+        late.now = world.now.checked_add(secs(after)).unwrap();
+        let plan = plan(&late, &world.settings);
+        let created: Vec<_> = plan
+            .effects
+            .iter()
+            .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
+            .collect();
+        assert_eq!(created, [&name], "the API server refuses the second one");
+        let slots =
+            plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
+        assert_eq!(slots, said, "and its slot is not spent twice, after {after} s");
+    }
 }
 
 #[test]

@@ -120,6 +120,39 @@ fn somebody_elses_mark_is_left_alone() {
     assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
 }
 
+/// A tool puts the annotations of the old Node on the new one, and a person cordons that.
+#[test]
+fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
+    for is_over in [false, true] {
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+        world.pass();
+        let name = world.only_episode().name.clone();
+        let node = world.node("n1");
+        node.sick.clear();
+        node.send();
+        if is_over {
+            world.run(secs(300));
+            assert!(!world.episodes[&name].is_live() && world.nodes["n1"].view.cordoned_by.is_none());
+        }
+        let view = &mut world.node("n1").view;
+        view.uid = "uid-new".into();
+        (view.unschedulable, view.cordoned_by) = (true, Some(name.clone()));
+        let before = is_over.then(|| world.only_episode().clone());
+        let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+        for _ in 0..3 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        let view = &world.nodes["n1"].view;
+        assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
+        assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
+        let known = world.only_episode();
+        assert!(!known.is_live() && !known.undo.owes_cordon(), "{known:?}");
+        assert!(before.is_none_or(|before| before == *known), "its record is about the machine before");
+        assert_eq!(world.plan().effects, [], "over: {is_over}");
+    }
+}
+
 #[test]
 fn a_mark_left_by_a_removed_episode_is_taken_off() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);

@@ -311,8 +311,10 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Replace(n) => {
             let node = world.node(name(n));
             node.view.uid = format!("uid-{}-{turn}", name(n));
-            (node.view.unschedulable, node.view.cordoned_by) = (false, None);
-            // Its annotations may come back with it.
+            // Its annotations may come back with it, and somebody may cordon it as the one before was.
+            if turn.is_multiple_of(2) {
+                (node.view.unschedulable, node.view.cordoned_by) = (false, None);
+            }
             node.view.taints.clear();
             node.report.node_uid = Some(node.view.uid.clone());
             node.claimed.clear();

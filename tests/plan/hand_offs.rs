@@ -310,3 +310,26 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());
     assert_eq!(world.remediators.objects.len(), 1, "it goes with the episode, which owns it");
 }
+
+/// Ten minutes of trying are no ten minutes of being away.
+#[test]
+fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
+    for (watched, owed) in [(secs(5), true), (secs(600), false)] {
+        let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+        for _ in 0..200 {
+            if states(&world) == [StepState::Failed] {
+                break;
+            }
+            world.tick(secs(5));
+            world.pass();
+        }
+        assert_eq!(states(&world), [StepState::Failed]);
+        let mut snapshot = world.snapshot();
+        // As it stood before that was recorded.
+        snapshot.episodes.values_mut().for_each(|episode| episode.undo.handed_off[0].deleted_at = None);
+        (snapshot.now, snapshot.watched) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
+        let plan = plan(&snapshot, &world.settings);
+        let tries = plan.effects.iter().any(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));
+        assert_eq!(tries, owed, "after {watched:?}: {:?}", plan.effects);
+    }
+}

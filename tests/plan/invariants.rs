@@ -7,6 +7,7 @@ use std::time::Duration;
 use nrh::core::drain::{Owner, cannot_end};
 use nrh::core::episode::{Episode, HealState, Phase, StepRecord, StepState, episode_of, since};
 use nrh::core::fault::{FaultState, FaultType};
+use nrh::core::hand_off::HandedOff;
 use nrh::core::narrow::PodSeen;
 use nrh::core::order::NodeAction;
 use nrh::core::plan::{Effect, Operation, Plan};
@@ -126,7 +127,8 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 let mark = snapshot.nodes[node].cordoned_by.as_ref();
                 assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
                 if let Some(known) = snapshot.episodes.get(episode) {
-                    assert_eq!(known.node_uid, snapshot.nodes[node].uid, "not on a replaced node");
+                    // On a replaced node for the mark that came back with it, and nothing else: the cordon stays (`check_opened`).
+                    assert!(known.node_uid == snapshot.nodes[node].uid || mark.is_some(), "on a replaced node");
                 }
             }
             Effect::Untaint { episode, node } => {
@@ -161,6 +163,17 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     check_room(snapshot, plan);
 }
 
+/// What stands on a machine that carries the mark of an episode of another one is nobody's here: it is never opened for the sake of
+/// that mark. Of `before` is what was so when the plan was carried out, whatever that was decided from.
+fn check_opened(before: &Snapshot, plan: &Plan, world: &World) {
+    for effect in &plan.effects {
+        let Effect::Uncordon { episode, node, .. } = effect else { continue };
+        let Some((known, view)) = before.episodes.get(episode).zip(before.nodes.get(node)) else { continue };
+        let stays = known.node_uid != view.uid && view.unschedulable;
+        assert!(!stays || world.nodes[node].view.unschedulable, "{node} was opened for {episode}, of another machine");
+    }
+}
+
 /// What is opened has room by the fleet as it is: a percent of a fleet that has shrunk is less than it was.
 fn check_room(snapshot: &Snapshot, plan: &Plan) {
     let written = |effect: &Effect| match effect {
@@ -186,6 +199,22 @@ fn check_room(snapshot: &Snapshot, plan: &Plan) {
         let all = running(&own);
         let is_within = opened(&own) == 0 || all <= usize::try_from(most).unwrap();
         assert!(is_within, "{all} of {} in flight, {most} of {selected} nodes", policy.name);
+        for limit in &policy.limits.per_topology {
+            for place in ["0", "1"] {
+                let is_there = |node: &NodeView| node.labels.get(&limit.key).is_some_and(|value| value == place);
+                let there = |e: &Episode| own(e) && snapshot.nodes.get(&e.node).is_some_and(is_there);
+                let nodes = self::selected(snapshot, policy).filter(|node| is_there(node)).count();
+                let most = limit.max_in_flight.of(u32::try_from(nodes).unwrap());
+                let is_within = opened(&there) == 0 || running(&there) <= usize::try_from(most).unwrap();
+                assert!(is_within, "{} in zone {place}, {most} of {nodes} nodes", running(&there));
+            }
+        }
+        for limit in &policy.limits.per_fault {
+            let such = |e: &Episode| own(e) && !e.kinds().is_disjoint(&limit.faults);
+            let most = limit.max_in_flight.of(u32::try_from(selected).unwrap());
+            let is_within = opened(&such) == 0 || running(&such) <= usize::try_from(most).unwrap();
+            assert!(is_within, "{} for {:?}, {most} of {selected} nodes", running(&such), limit.faults);
+        }
     }
 }
 
@@ -437,9 +466,17 @@ fn check_hand_offs(world: &World) {
     let hand_offs = &world.remediators;
     assert!(hand_offs.made.values().all(|count| *count == 1), "made twice: {:?}", hand_offs.made);
     for object in &hand_offs.objects {
-        let owed = world.episodes.values().flat_map(|episode| &episode.undo.handed_off);
-        let mut owed = owed.filter(|owed| owed.deleted_at.is_none() && owed.is_of_episode(&object.handed.operation_id));
-        assert!(owed.any(|owed| owed.is_same_object(&object.handed)), "stranded: {object:?}");
+        let is_its = |(episode, owed): &(&Episode, &HandedOff)| {
+            // It was tried for ten minutes: it goes with the episode.
+            let step = episode.steps.iter().find(|step| step.operation_id == owed.operation_id);
+            let ended = step.and_then(|step| step.finished_at);
+            let is_given_up = owed.deleted_at.zip(ended).is_some_and(|(at, ended)| since(at, ended) >= secs(600));
+            (owed.deleted_at.is_none() || is_given_up)
+                && owed.is_of_episode(&object.handed.operation_id)
+                && owed.is_same_object(&object.handed)
+        };
+        let mut owed = world.episodes.values().flat_map(|e| e.undo.handed_off.iter().map(move |owed| (e, owed)));
+        assert!(owed.any(|owed| is_its(&owed)), "stranded: {object:?}");
     }
     for step in world.episodes.values().flat_map(|episode| &episode.steps) {
         let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
@@ -553,6 +590,7 @@ pub fn play(world: &mut World, told: &mut Told, rounds: &[Round]) {
         let plan = world.carry_out(&snapshot, &round.chaos);
         told.decided(world, &plan);
         check_plan(&snapshot, &plan);
+        check_opened(&now, &plan, world);
         check_world(world);
         before = now;
     }

@@ -90,18 +90,16 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let zones = prop::option::of(1_u32..3);
+    let percents = || prop::sample::select(vec![25_u32, 50, 75]).prop_map(Amount::Percent);
+    let zones = prop::option::of(prop_oneof![(1_u32..3).prop_map(Amount::Count), percents()]);
     let bad = prop::sample::select(vec![50_u32, 75, 100]);
     let acts = prop::option::of((1_u32..4, prop::sample::select(vec![60_u64, 600, 7200])));
-    let rare = prop::option::weighted(0.4, 0_u32..3);
-    let most = prop_oneof![
-        (1_u32..4).prop_map(Amount::Count),
-        prop::sample::select(vec![25_u32, 50, 75]).prop_map(Amount::Percent),
-    ];
+    let rare = prop::option::weighted(0.4, prop_oneof![(0_u32..3).prop_map(Amount::Count), percents()]);
+    let most = prop_oneof![(1_u32..4).prop_map(Amount::Count), percents()];
     (most, bad, zones, acts, rare).prop_map(|(max_in_flight, bad, zones, acts, rare)| {
-        let zone = |most| TopologyLimit { key: ZONE.into(), max_in_flight: Amount::Count(most) };
+        let zone = |most| TopologyLimit { key: ZONE.into(), max_in_flight: most };
         let kinds = [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::NodeCondition];
-        let few = |most| FaultLimit { faults: kinds.into(), max_in_flight: Amount::Count(most) };
+        let few = |most| FaultLimit { faults: kinds.into(), max_in_flight: most };
         let per_node = |(acts, within)| NodeLimit { acts, within: secs(within) };
         Limits {
             max_unhealthy: Amount::Percent(bad),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nrh::core::episode::{Episode, StepState, since};
 use nrh::core::fault::FaultType;
 use nrh::core::plan::{Effect, Operation, Plan};
@@ -68,7 +68,25 @@ struct Seen {
     acts: BTreeMap<String, Timestamp>,
 }
 
+/// The clock is set once, so long after the beginning.
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    after: Duration,
+    by: SignedDuration,
+}
+
+fn set() -> impl Strategy<Value = Set> {
+    let by = prop::sample::select(vec![-1_000_000_i64, -7_200, -300, -30, 30, 300, 7_200]);
+    (60_u64..9_000, by).prop_map(|(after, by)| Set { after: secs(after), by: SignedDuration::from_secs(by) })
+}
+
 impl Seen {
+    /// What has been seen is as long ago as before, whatever the clock says.
+    fn set(&mut self, by: SignedDuration) {
+        self.began += by;
+        self.well.values_mut().chain(self.acts.values_mut()).for_each(|at| *at += by);
+    }
+
     fn strike(&mut self, world: &mut World, name: &'static str, plague: &Plague, told: &mut Told) {
         let now = world.now;
         let lasts = since(now, self.began);
@@ -172,10 +190,17 @@ proptest! {
         mut world in any_worlds(),
         plagues in prop::collection::vec(plague(), NODES.len()),
         pace in prop::sample::select(vec![20_u64, 45]),
+        set in prop::option::of(set()),
     ) {
         Told::or_timeline(&mut world, |world, told| {
             let mut seen = Seen { began: world.now, well: BTreeMap::new(), acts: BTreeMap::new() };
+            let mut due = set;
             while since(world.now, seen.began) < LASTS {
+                if let Some(set) = due.take_if(|set| since(world.now, seen.began) >= set.after) {
+                    told.happens(Duration::ZERO, &format!("the clock is set by {:#}", set.by));
+                    world.now += set.by;
+                    seen.set(set.by);
+                }
                 for (name, plague) in NODES.into_iter().zip(&plagues) {
                     seen.strike(world, name, plague, told);
                 }
@@ -189,7 +214,10 @@ proptest! {
                 seen.note(&plan, snapshot.now);
                 check_waits(world, &plan);
             }
-            seen.check_acts(world);
+            // By a clock that was set ahead, acts are longer ago than they are.
+            if set.is_none_or(|set| set.by.is_negative()) {
+                seen.check_acts(world);
+            }
         })?;
     }
 }

@@ -1,9 +1,10 @@
-//! Episodes that are there and that this version cannot read.
+//! Episodes that are there and that this version cannot read, and Nodes that no version can.
 
 use nrh::core::plan::{Effect, HoldReason, Plan, plan};
+use nrh::core::policy::Action;
 use nrh::core::snapshot::{Ledger, Slot, Snapshot, UnreadableEpisode};
 
-use crate::samples::{cont, hung, policy, rule};
+use crate::samples::{cont, hung, policy, rule, step};
 use crate::world::{Cure, World, acts};
 
 const NAME: &str = "n1-of-later";
@@ -76,4 +77,58 @@ fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
     snapshot.unreadable.clear();
     let gone = plan(&snapshot, &world.settings);
     assert!(matches!(gone.effects.as_slice(), [Effect::Uncordon { .. }]), "{:?}", gone.effects);
+}
+
+const WHY: &str = "status.conditions[0].lastHeartbeatTime: out of range";
+
+fn unread(snapshot: &mut Snapshot, node: &str) {
+    snapshot.nodes.get_mut(node).unwrap().unreadable = Some(WHY.to_owned());
+}
+
+fn is_told(plan: &Plan, node: &str) -> bool {
+    let is_reason = |held: &&nrh::core::plan::Held| held.reason == HoldReason::CannotAct;
+    plan.held.iter().filter(is_reason).any(|held| held.node == node && held.message.contains(WHY))
+}
+
+#[test]
+fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    unread(&mut snapshot, "n1");
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.held);
+    assert!(is_told(&plan, "n1"), "{:?}", plan.held);
+    assert_eq!(plan.policies["p"].unhealthy, 2);
+}
+
+#[test]
+fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    for _ in 0..3 {
+        world.pass();
+    }
+    let mut snapshot = world.snapshot();
+    let node = snapshot.nodes.get_mut("n1").unwrap();
+    // A view of before the cordon would be taken for a person's uncordon, and other marks end the episode.
+    (node.unschedulable, node.vetoes) = (false, vec!["drain in progress".to_owned()]);
+    unread(&mut snapshot, "n1");
+    let waits = plan(&snapshot, &world.settings);
+    assert_eq!(waits.effects, []);
+    assert!(is_told(&waits, "n1"), "{:?}", waits.held);
+    snapshot.nodes.get_mut("n1").unwrap().unreadable = None;
+    assert_ne!(plan(&snapshot, &world.settings).effects, []);
+}
+
+#[test]
+fn marks_on_a_node_that_cannot_be_read_are_not_taken_for_left_over() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    snapshot.reports.values_mut().for_each(|report| report.faults.clear());
+    snapshot.ledger = Some(Ledger::default());
+    snapshot.nodes.get_mut("n1").unwrap().cordoned_by = Some(NAME.to_owned());
+    assert!(matches!(plan(&snapshot, &world.settings).effects.as_slice(), [Effect::Uncordon { .. }]));
+    unread(&mut snapshot, "n1");
+    let told = plan(&snapshot, &world.settings);
+    assert_eq!(told.effects, []);
+    assert!(is_told(&told, "n1"), "{:?}", told.held);
 }

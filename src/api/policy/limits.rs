@@ -6,6 +6,7 @@ use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use super::LABEL_KEY;
 use crate::api::HumanDuration;
 use crate::core::fault::FaultType;
 
@@ -97,7 +98,7 @@ impl Default for PolicyStorm {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyTopologyLimit {
     /// Key of the label, such as `topology.kubernetes.io/zone`.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(length(min = 1, max = 317), regex(pattern = LABEL_KEY))]
     pub topology_key: String,
     /// Episodes that may run at the same time on nodes with one value of it: a number, or a percent of the selected nodes that
     /// have this value (rounded down, but at least 1; 0 and 0% mean none).

@@ -13,7 +13,6 @@ use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRunt
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
-use crate::controller::events::Kind;
 use crate::controller::jobs;
 use crate::core::drain::hung;
 use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
@@ -22,6 +21,8 @@ use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
 use crate::core::stuck;
 use crate::core::thresholds::Thresholds;
+
+pub(super) mod undo;
 
 /// How often an act is made anew at once whose object somebody else has written right before: the probe, and our own status,
 /// stand in the object of an order, too.
@@ -145,37 +146,6 @@ impl Applier {
         Ok(())
     }
 
-    /// Removes the cordon, where the mark is still this episode's.
-    pub(super) async fn uncordon(&self, name: &str, node: &str, heir: Option<&str>) -> Result<(), ApplyError> {
-        let api = self.calls.read::<Node>();
-        let found = bounded_opt(|| format!("reading Node {node}"), api.get(node)).await?;
-        let held = self.cache.lock().snapshot.episodes.get(name).cloned();
-        // The watch that shows episodes may be further behind than anybody knows.
-        if held.is_none() && !self.is_gone(name).await {
-            return Err(ApplyError::NotNow(format!("episode {name}, whose cordon seemed to be left over, is there")));
-        }
-        let ours = found.as_ref().filter(|found| {
-            let same = held.as_ref().is_none_or(|episode| found.uid().as_deref() == Some(episode.node_uid.as_str()));
-            same && nodes::cordoned_by(found).as_deref() == Some(name)
-        });
-        let inherits = ours.filter(|found| nodes::view(found).unschedulable).zip(heir);
-        if let Some((found, heir)) = inherits {
-            self.patch_node(node, &marked(found, heir)).await?;
-            tracing::info!(episode = name, node, heir, "the cordon is left to another episode");
-        } else if let Some(found) = ours {
-            let (patch, what) = put_back(found);
-            self.patch_node(node, &patch).await?;
-            self.events.tell(found, Kind::Uncordoned, format!("episode {name}: {what}"));
-            tracing::info!(episode = name, node, "{what}");
-        } else if let Some(found) = found.clone() {
-            found.fold(&mut self.cache.lock(), Instant::now());
-        }
-        match held {
-            Some(episode) => self.write_episode(&episode::uncordoned(&episode, self.clock.now())).await,
-            None => Ok(()),
-        }
-    }
-
     async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActResult, ApplyError> {
         let api = self.calls.act_in::<Pod>(&pod.namespace);
         let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
@@ -276,18 +246,6 @@ impl Applier {
         Job::forget(operation_id, &mut self.cache.lock());
         Ok(())
     }
-}
-
-/// The write that ends our part in a node's cordon, and what it does, in words. A node that somebody has begun to take out
-/// of service meanwhile stays unschedulable: whoever did that found it cordoned and had no need to do so again.
-fn put_back(node: &Node) -> (Value, String) {
-    let metadata = json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}});
-    if let Some(mark) = nodes::maintained(node).first() {
-        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
-        return (json!({"metadata": metadata}), what);
-    }
-    let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
-    (patch, "the node is schedulable again".to_owned())
 }
 
 /// Why a pod is not deleted, if it is not.
@@ -420,26 +378,6 @@ mod tests {
             assert!(spares(kind, "other"), "{kind}");
         }
         assert!(!spares("ContainerStuck", "u"));
-    }
-
-    #[test]
-    fn a_node_that_others_take_out_of_service_stays_cordoned() {
-        let node = |extra: Value| -> Node {
-            let mut node = json!({"metadata": {"name": "w1", "resourceVersion": "7"}, "spec": {"unschedulable": true}});
-            node.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            serde_json::from_value(node).unwrap()
-        };
-        let frees = |extra: Value| put_back(&node(extra)).0.pointer("/spec/unschedulable").is_some();
-        assert!(frees(json!({})));
-        let condition =
-            |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
-        assert!(frees(condition("False")));
-        assert!(!frees(condition("True")));
-        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
-        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
-        let (patch, what) = put_back(&node(condition("True")));
-        assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
-        assert!(what.contains("DrainInProgress"), "{what}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
 use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
@@ -13,11 +13,10 @@ use super::{Applier, ApplyError};
 use crate::api::condition::condition;
 use crate::api::convert::{remediation_spec, remediation_status};
 use crate::api::{
-    CONTROLLER_MANAGER, ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus,
-    POLICY_LABEL,
+    ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
 };
 use crate::controller::cache::fold::Folds;
-use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::core::episode::{Episode, Phase, StepState, since};
 use crate::core::snapshot::{ReportView, Snapshot, Tri};
 use crate::core::text::{is_subdomain, short_name};
@@ -27,10 +26,6 @@ use tokio::time::Instant;
 
 /// For how long a deleted episode is kept until its node's object has noted who stopped it.
 const NOTED_WITHIN: Duration = Duration::from_secs(30);
-
-fn parameters() -> PostParams {
-    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
-}
 
 /// The labels by which an episode is found.
 pub(super) fn labels(episode: &Episode) -> BTreeMap<String, String> {
@@ -88,7 +83,7 @@ impl Applier {
     pub(super) async fn open_episode(&self, episode: &Episode) -> Result<(), ApplyError> {
         let api = self.calls.act::<NodeRemediation>();
         let what = || format!("creating NodeRemediation {}", episode.name);
-        let made = match bounded(what, api.create(&parameters(), &object(episode))).await {
+        let made = match bounded(what, api.create(&post_params(), &object(episode))).await {
             Ok(made) => made,
             Err(error) => {
                 if error.is_conflict() {
@@ -116,11 +111,10 @@ impl Applier {
         };
         let status = whole(serde_json::to_value(status(episode, &before, self.clock.now()))?);
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
-        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let api = self.calls.act::<NodeRemediation>();
         let what = || format!("writing the status of NodeRemediation {}", episode.name);
         let sent = Instant::now();
-        match bounded(what, api.patch_status(&episode.name, &params, &Patch::Merge(&patch))).await {
+        match bounded(what, api.patch_status(&episode.name, &patch_params(), &Patch::Merge(&patch))).await {
             Ok(written) => {
                 // An act follows at once, with its last look before it.
                 if episode.current_step().is_some_and(|step| step.state == StepState::Reserved) {
@@ -236,9 +230,8 @@ impl Applier {
             (version, Vec::<String>::new())
         };
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": rest}});
-        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let what = || format!("freeing NodeRemediation {name}");
-        let freed = bounded(what, api.patch(name, &params, &Patch::Merge(&patch))).await?;
+        let freed = bounded(what, api.patch(name, &patch_params(), &Patch::Merge(&patch))).await?;
         freed.fold(&mut self.cache.lock(), Instant::now());
         Ok(())
     }

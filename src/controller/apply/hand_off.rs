@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions};
 use serde_json::{Value, json};
 
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::{
-    CONTROLLER_MANAGER, EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL,
-    TIMED_OUT_ANNOTATION,
+    EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, TIMED_OUT_ANNOTATION,
 };
-use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
 use crate::core::episode::{self, ActResult, Episode};
 use crate::core::fault::MAX_LINE;
@@ -69,8 +68,7 @@ impl Applier {
             return Err(ApplyError::NotLeading);
         }
         let object = object(&handed, &live.episode, &kind, &read, machine);
-        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
-        match bounded(|| format!("creating {handed}"), api.create(&params, &object)).await {
+        match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
             Ok(_) => Ok(ActResult::Started),
             Err(error) if error.is_conflict() => {
                 let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
@@ -151,9 +149,8 @@ impl Applier {
         let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
         let at = crate::core::episode::clock(at);
         let patch = json!({"metadata": {"uid": standing.uid(), "annotations": {TIMED_OUT_ANNOTATION: at}}});
-        let params = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
         let what = || format!("telling {handed} that its time is over");
-        let told = bounded_opt(what, api.patch(&handed.name, &params, &Patch::Merge(&patch))).await?;
+        let told = bounded_opt(what, api.patch(&handed.name, &patch_params(), &Patch::Merge(&patch))).await?;
         Ok(told.is_some())
     }
 

@@ -3,16 +3,15 @@
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
-use kube::api::Api;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::act::undo::{Mark, plain};
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::TAINT_ANNOTATION;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::node as nodes;
-use crate::controller::calls::bounded_opt;
 use crate::controller::events::Kind;
 use crate::core::episode::{self, ActResult, Episode};
 use crate::core::order::OutcomeReason;
@@ -59,8 +58,7 @@ impl Applier {
 
     /// Takes the taint off, where the mark is still this episode's.
     pub(super) async fn untaint(&self, name: &str, node: &str) -> Result<(), ApplyError> {
-        let api: Api<Node> = self.calls.read();
-        let found = bounded_opt(|| format!("reading Node {node}"), api.get(node)).await?;
+        let found = self.node_now(node).await?;
         let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
         let owes = |episode: &Episode| episode.node_uid == uid && episode.undo.owes_taint();
         let held = self.known(name).filter(owes);
@@ -71,7 +69,9 @@ impl Applier {
             )));
         }
         if let Some((found, mark)) = found.as_ref().and_then(|found| Some((found, marked(found, name)?))) {
-            self.patch_node(node, &patch(found, &others(found, mark.effect), None)).await?;
+            if let Err(error) = self.patch_node(node, &patch(found, &others(found, mark.effect), None)).await {
+                return Err(Box::pin(self.not_put_back(found, name, held.as_ref(), Mark::Taint, error)).await);
+            }
             let is_on = mark.effect.is_some_and(|effect| nodes::view(found).carries(effect));
             let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
             self.events.tell(found, Kind::Untainted, format!("episode {name}: {what}"));
@@ -88,7 +88,7 @@ impl Applier {
             found.clone().fold(&mut self.cache.lock(), Instant::now());
         }
         match held {
-            Some(episode) => self.write_episode(&episode::untainted(&episode, self.clock.now())).await,
+            Some(episode) => self.write_episode(&episode::untainted(&plain(&episode), self.clock.now())).await,
             None => Ok(()),
         }
     }

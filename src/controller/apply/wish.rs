@@ -2,20 +2,16 @@
 //! that was decided.
 
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::episode::labels;
 use super::{Applier, ApplyError};
-use crate::api::{CONTROLLER_MANAGER, FINALIZER, NodeRemediation};
+use crate::api::{FINALIZER, NodeRemediation};
 use crate::controller::cache::fold::Folds;
-use crate::controller::calls::bounded;
+use crate::controller::calls::{bounded, patch_params};
 use crate::core::episode::Episode;
-
-fn parameters() -> PatchParams {
-    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
-}
 
 impl Applier {
     /// Makes the object an episode: first what keeps it from vanishing with its slot, then its status. A crash in between leaves
@@ -73,7 +69,7 @@ impl Applier {
     /// Patches the object or its status, and folds the answer in; what is not as we thought is read again.
     async fn patch_wish(&self, name: &str, patch: &Value, is_status: bool) -> Result<NodeRemediation, ApplyError> {
         let api = self.calls.act::<NodeRemediation>();
-        let (params, patch) = (parameters(), Patch::Merge(patch));
+        let (params, patch) = (patch_params(), Patch::Merge(patch));
         let what = || format!("writing NodeRemediation {name}, a start by hand");
         let answer = if is_status {
             bounded(what, api.patch_status(name, &params, &patch)).await

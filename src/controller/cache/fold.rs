@@ -10,6 +10,7 @@ use kube::Resource;
 use kube::core::DeserializeGuard;
 use tokio::time::Instant;
 
+use super::guard::Outside;
 use super::report::Standing;
 use super::versions::{Versions, version_of};
 use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
@@ -29,7 +30,7 @@ pub enum News {
 }
 
 impl News {
-    fn when(matters: bool) -> Self {
+    pub(super) fn when(matters: bool) -> Self {
         if matters { Self::Matters } else { Self::Nothing }
     }
 }
@@ -76,6 +77,7 @@ impl Folds for Node {
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         match node_conditions::standing(&self) {
             Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
             None => state.node_conditions.remove(key),
@@ -90,6 +92,7 @@ impl Folds for Node {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         state.pods_of_nodes.remove(key);
         state.node_conditions.remove(key);
         state.notices.forget(key);
@@ -318,6 +321,7 @@ impl Folds for DaemonSet {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
             return Self::forget(key, state);
         };
@@ -331,6 +335,7 @@ impl Folds for DaemonSet {
         };
         if !row.troubled {
             state.pods_of_sets.remove(key);
+            state.known_pods.forget_set(key);
         }
         let matters = state.daemon_sets.get(key) != Some(&row);
         state.daemon_sets.insert(key.to_owned(), row);
@@ -338,7 +343,9 @@ impl Folds for DaemonSet {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         state.pods_of_sets.remove(key);
+        state.known_pods.forget_set(key);
         News::when(state.daemon_sets.remove(key).is_some())
     }
 }
@@ -365,7 +372,8 @@ impl Folds for Job {
         &mut state.versions.jobs
     }
 
-    fn put(self, _key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.exists, row.job_started, row.job_finished);
@@ -374,6 +382,7 @@ impl Folds for Job {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         // A Job's name is its operation; a pod of it that is still there is of no interest any more.
         News::when(state.jobs.remove(key).is_some())
     }
@@ -385,7 +394,8 @@ impl Folds for Pod {
         &mut state.versions.job_pods
     }
 
-    fn put(self, _key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
         // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
@@ -395,6 +405,7 @@ impl Folds for Pod {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         // The Job controller names a pod after its Job and a suffix.
         if let Some((id, _)) = key.rsplit_once('-')
             && state.jobs.get(id).is_some_and(|row| !row.exists)

@@ -84,8 +84,8 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
 
 /// Whether the Job controller made this pod for the operation's Job. A kubelet may mirror pods of its own making into
 /// our namespace, with any label; an owner is not among what it may give them.
-fn is_of_job(id: &str, pod: &Pod) -> bool {
-    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+fn is_of_job(id: &str, meta: &ObjectMeta) -> bool {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
     owners.iter().any(|owner| {
         owner.kind == "Job" && owner.api_version == "batch/v1" && owner.name == id && owner.controller == Some(true)
     })
@@ -93,7 +93,7 @@ fn is_of_job(id: &str, pod: &Pod) -> bool {
 
 /// Takes over what a Job's pod says; any other pod says nothing.
 pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
-    if !is_of_job(id, pod) {
+    if !is_of_job(id, &pod.metadata) {
         return;
     }
     row.pod_rejected = rejected(pod);
@@ -104,6 +104,12 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
         row.pod_finished = true;
         row.outcome = ended.message.as_deref().and_then(|message| outcome(message, id));
     }
+}
+
+/// Takes over that the Job's pod is there and cannot be read; whether that is news. It may have started: to take it for one that never
+/// did would send the same order another way.
+pub fn note_unread_pod(row: &mut JobRow, id: &str, meta: &ObjectMeta) -> bool {
+    is_of_job(id, meta) && row.pod_rejected.is_none() && !std::mem::replace(&mut row.pod_started, true)
 }
 
 /// Why the kubelet has refused a pod at its admission, as one that shuts its node down does, or that has no room: then it says that the

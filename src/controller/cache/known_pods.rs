@@ -101,6 +101,14 @@ impl KnownPods {
         self.tidy();
     }
 
+    /// Forgets what was read of a DaemonSet that is gone, or that has no suspects any more: it is not read again, so nothing
+    /// would take the place of that.
+    pub fn forget_set(&mut self, set: &str) {
+        if self.of_sets.remove(set).is_some() {
+            self.tidy();
+        }
+    }
+
     /// Nobody asks for anything any more.
     pub fn clear(&mut self) {
         *self = Self::default();

@@ -62,6 +62,7 @@ pub fn view(node: &Node) -> NodeView {
         deleting: meta.deletion_timestamp.is_some(),
         labels,
         vetoes,
+        unreadable: None,
         conditions: conditions::of(node),
     }
 }

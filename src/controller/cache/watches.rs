@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::fold::{Folds, News};
+use super::guard::Guarded;
 use crate::api::{NODE_NAMESPACE, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationPolicy};
 
 /// Objects in one answer to a first list. While it is read, an answer takes several times its size in memory, which is not
@@ -28,13 +29,13 @@ pub async fn run(client: Client, cache: Arc<Cache>) {
     let all = watcher::Config::default().page_size(PAGE);
     let ours = all.clone().labels(OPERATION_LABEL);
     tokio::select! {
-        () = watch(Api::<Node>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<Node>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<DeserializeGuard<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<DeserializeGuard<RemediationPolicy>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<DeserializeGuard<NodeRemediation>>::all(client.clone()), all.clone(), &cache) => {}
-        () = watch(Api::<DaemonSet>::all(client.clone()), all.clone(), &cache) => {}
-        () = watch(Api::<Job>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
-        () = watch(Api::<Pod>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
+        () = watch(Api::<Guarded<DaemonSet>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<Job>>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
+        () = watch(Api::<Guarded<Pod>>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
     }
 }
 

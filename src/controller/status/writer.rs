@@ -23,6 +23,7 @@ use crate::api::{
 };
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::report::Standing;
+use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
@@ -153,10 +154,14 @@ impl StatusWriter {
         }
     }
 
-    /// Writes while this process leads, for as long as it runs.
+    /// Writes while this process leads. Ends only when etcd was restored from a backup under us: whoever calls it treats that as the
+    /// end of the process.
     pub async fn run(mut self) {
         loop {
             let full = self.round().await;
+            if self.is_another_history() {
+                return;
+            }
             if full {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -172,6 +177,20 @@ impl StatusWriter {
                 () = tokio::time::sleep(rest) => {}
             }
         }
+    }
+
+    /// Whether the API server tells of another history than the one that is held, as a list or the answer to a write has shown. All
+    /// that would be written goes by what is held, and no answer to it would be news.
+    fn is_another_history(&self) -> bool {
+        let state = self.cache.lock();
+        let Some((kind, found)) = state.versions.went_back() else { return false };
+        tracing::error!(
+            kind,
+            found,
+            "versions of objects have gone back, as after a restore of etcd from a backup: nothing that is known can be trusted; this \
+             process ends, and the next one reads all anew"
+        );
+        true
     }
 
     /// How long nothing has to be compared where no plan comes: a comparison of all nodes costs as much as a decision.
@@ -340,15 +359,16 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             let api: Api<DeserializeGuard<NodeRuntimeHealth>> = calls.act();
             let what = || format!("writing the status of NodeRuntimeHealth {node}");
             let patch = Patch::Apply(node_patch(part));
+            let before = latest::<NodeRuntimeHealth>(cache, node);
             let written = bounded(what, api.patch_status(node, &apply(), &patch)).await?;
             let foreign = foreign(&written, part);
-            fold(cache, written);
+            fold(cache, before, written);
             let Some(foreign) = foreign else { return Ok(()) };
             tracing::warn!(node, fields = %foreign, "somebody else has written what is the controller's; it is removed");
             let by_us = PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() };
             let what = || format!("removing what others wrote into the status of NodeRuntimeHealth {node}");
             let patch = Patch::Merge(json!({"status": foreign}));
-            fold(cache, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
+            fold(cache, before, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
             Ok(())
         }
         Write::Policy { name, status } => {
@@ -357,8 +377,9 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             let patch = Patch::Apply(json!({
                 "apiVersion": RemediationPolicy::api_version(&()), "kind": RemediationPolicy::kind(&()), "status": status,
             }));
+            let before = latest::<DeserializeGuard<RemediationPolicy>>(cache, name);
             let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
-            fold(cache, written);
+            fold(cache, before, written);
             Ok(())
         }
     }
@@ -402,8 +423,16 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
     json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
 }
 
-fn fold<K: Folds>(cache: &Cache, object: K) {
+/// The latest version of an object that is known before a call about it is sent.
+fn latest<K: Folds>(cache: &Cache, key: &str) -> u64 {
     let state: &mut State = &mut cache.lock();
+    K::versions(state).latest(key)
+}
+
+/// Takes the answer to a call over that was sent when the object's latest version was `before`.
+fn fold<K: Folds>(cache: &Cache, before: u64, object: K) {
+    let state: &mut State = &mut cache.lock();
+    K::versions(state).note_answer(&K::key(object.meta()), before, version_of(object.meta()));
     object.fold(state, Instant::now());
 }
 
@@ -428,10 +457,11 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
         status: None,
     };
     let api = calls.act::<NodeRuntimeHealth>();
+    let before = latest::<NodeRuntimeHealth>(cache, node);
     let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
     match bounded(|| format!("creating NodeRuntimeHealth {node}"), api.create(&params, &object)).await {
         Ok(made) => {
-            fold(cache, made);
+            fold(cache, before, made);
             cache.wake();
             Ok(())
         }

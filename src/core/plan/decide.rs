@@ -8,8 +8,8 @@ use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
 use super::{
-    Effect, Held, Plan, PlanSettings, Wake, advance, ending, history, kept, leftovers, opening, outlook, payment,
-    scope, taint, unreadable, wishes,
+    Effect, Held, Plan, PlanSettings, Wake, advance, ahead, ending, history, kept, leftovers, opening, outlook,
+    payment, scope, taint, unreadable, wishes,
 };
 use crate::core::budget::Slots;
 use crate::core::episode::Episode;
@@ -43,6 +43,9 @@ impl Ctx<'_> {
 ///
 /// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
 pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
+    // What was changed by that is written like any change.
+    let (known, until_now) = (snapshot, ahead::taken_as_now(snapshot));
+    let snapshot = until_now.as_ref().unwrap_or(known);
     let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
     policies.sort_by(|a, b| a.order(b));
     let by_name: BTreeMap<&str, &Policy> = policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect();
@@ -65,6 +68,12 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let payments = payment::settle(ctx, &nodes, &mut slots);
     let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
     for facts in nodes.values() {
+        // As if nobody had looked since: neither how it stands is known, nor what an act would find.
+        if unreadable::is_frozen(facts) {
+            let open = facts.open.iter().map(|episode| Turn::new(Episode::clone(episode)));
+            turns.entry(facts.name).or_default().extend(open);
+            continue;
+        }
         for episode in &facts.open {
             let payment = payments.get(episode.name.as_str()).unwrap_or(&Payment::Awaited);
             let turn = advance::take(ctx, facts, episode, payment, &mut slots, &mut wake);
@@ -84,7 +93,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let opened = opening::open(ctx, &nodes, &busy, &mut slots, &mut wake);
     let mut held = opened.held;
     held.extend(begun.held);
-    held.extend(unreadable::told(ctx, &nodes, &mut wake));
+    held.extend(unreadable::told(&nodes, &mut wake));
     for turn in begun.turns.into_iter().chain(opened.turns) {
         if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {
             turns.entry(name).or_default().push(turn);
@@ -101,7 +110,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let gone = leftovers(ctx, &nodes, &turns, &slots);
     for (node, mut extra) in gone {
         let turns = turns.get(node).map(Vec::as_slice).unwrap_or_default();
-        effects.extend(turns.iter().filter_map(|turn| write(snapshot, &turn.episode)));
+        effects.extend(turns.iter().filter_map(|turn| write(known, &turn.episode)));
         effects.append(&mut extra);
         effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
     }
@@ -143,8 +152,9 @@ fn leftovers<'a>(
         let mine = turns.get(facts.name);
         let episodes: Vec<&Episode> = mine.into_iter().flatten().map(|turn| &turn.episode).collect();
         let order = leftovers::order(ctx, facts, &episodes);
-        let mark = ending::stray_mark(ctx, facts, stands);
-        let taint = taint::stray(ctx, facts, stands);
+        let is_known = !unreadable::is_frozen(facts);
+        let mark = ending::stray_mark(ctx, facts, stands).filter(|_| is_known);
+        let taint = taint::stray(ctx, facts, stands).filter(|_| is_known);
         if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
             gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
         }

@@ -187,7 +187,8 @@ pub(super) fn undo(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -
     effect
 }
 
-/// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon.
+/// A mark that no open episode stands behind: what a forcibly removed episode left, or a person's uncordon; also one that another
+/// tool has saved and put on a new machine of that name, where the mark is taken off alone.
 pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.cordoned_by.as_deref()?;
@@ -200,7 +201,8 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&
 /// Whether no episode stands behind a mark on the node.
 fn is_stray(ctx: Ctx<'_>, view: &NodeView, mark: &str, is_slot: impl Fn(&str) -> bool) -> bool {
     match ctx.snapshot.episodes.get(mark) {
-        Some(episode) => !episode.is_live() && episode.node_uid == view.uid,
+        // At once: by the time its record is gone nobody could tell any more that it is of another machine, and whose cordon that is.
+        Some(episode) => !episode.is_live() || episode.node_uid != view.uid,
         // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     }

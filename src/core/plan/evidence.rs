@@ -307,9 +307,10 @@ pub(super) fn gather<'a>(
 
 /// Whether a node does not flap. One without a history has had no changes for as long as it was watched.
 fn stable(snapshot: &Snapshot, node: &str) -> Tri {
+    let is_read = snapshot.nodes.get(node).is_some_and(|view| view.unreadable.is_none());
     match snapshot.flaps.get(node) {
         Some(flap) if flap.flapping.is_some() => Tri::False,
-        _ if snapshot.nodes.contains_key(node) && snapshot.watched >= QUIET => Tri::True,
+        _ if is_read && snapshot.watched >= QUIET => Tri::True,
         _ => Tri::Unknown,
     }
 }

@@ -206,7 +206,9 @@ pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
     for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
         let step = episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
         let end = step.and_then(|step| step.finished_at);
-        if end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
+        // A controller that was away meanwhile has not tried.
+        let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
+        if has_tried && end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
             handed.deleted_at = Some(now);
         }
     }
@@ -223,7 +225,9 @@ pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
     if age < ctx.settings.retry {
         return wake.at(ctx.settings.retry.saturating_sub(age));
     }
-    let until = clock(end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end));
+    let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched);
+    let until = end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end);
+    let until = clock(until.max(ctx.snapshot.now.checked_add(least).unwrap_or(until)));
     let node = &turn.episode.node;
     let mut message = format!(
         "{handed} is to be deleted before anything else is done to node {node}, and the API server has not accepted that yet: \

@@ -12,7 +12,12 @@ use crate::core::policy::{Mode, Policy};
 /// Most records of starts by hand that never began, for each policy.
 const NEVER_BEGAN: u32 = 20;
 
-/// Finished episodes beyond the limit or the time to live of their policy, oldest first.
+/// Most records that one pass removes: where a limit is lowered thousands may be too many. A pass ends when all that it has begun is
+/// done, and as long as the API server is slow to delete nothing else is decided. What is left goes in the passes after it, since one
+/// that has done anything is followed by another at once.
+const AT_ONCE: usize = 64;
+
+/// Finished episodes beyond the limit or the time to live of their policy, oldest first; not more than one pass may remove.
 ///
 /// Some are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
 /// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), those of the last
@@ -59,7 +64,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, 
         }
     }
     gone.sort_unstable();
-    gone.into_iter().map(|(_, name)| Effect::DeleteEpisode { name: name.to_owned() }).collect()
+    gone.into_iter().take(AT_ONCE).map(|(_, name)| Effect::DeleteEpisode { name: name.to_owned() }).collect()
 }
 
 /// Whether it is the record of a start by hand with which nothing was begun: no decision rests on it.

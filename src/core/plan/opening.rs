@@ -296,7 +296,7 @@ fn begin<'a>(
     let slot = Slot {
         node: facts.name.to_owned(),
         policy: policy.name.clone(),
-        taken_at: ctx.snapshot.now,
+        taken_at: slots.held_since(&turn.episode.name, ctx.snapshot.now, ctx.settings.cache_lag),
         kinds: Some(turn.episode.kinds()),
     };
     slots.take(&turn.episode.name, slot, policy.mode);

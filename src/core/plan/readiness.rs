@@ -3,7 +3,7 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::{Look, Relapse};
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope};
+use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope, unreadable};
 use crate::core::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::core::fault::Fault;
 use crate::core::narrow::{Lack, why_none};
@@ -23,7 +23,7 @@ pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<
     if view.deleting {
         return Some(format!("node {} is being deleted", facts.name));
     }
-    if let Some(why) = suspended(facts) {
+    if let Some(why) = suspended(facts).or_else(|| unreadable::of_node(facts)) {
         return Some(why);
     }
     let first = view.vetoes.iter().filter(|veto| !passed.contains(&veto.as_str())).min()?;
@@ -59,6 +59,7 @@ pub(super) fn judge<'p>(
     seen: &Seen<'_>,
 ) -> Result<&'p Rule, Hold> {
     let fault = seen.fault.as_ref();
+    unreadable::may_begin(facts)?;
     if let Some(why) = leave_alone(facts) {
         return Err(Hold::new(HoldReason::Vetoed, &why));
     }

@@ -41,13 +41,28 @@ pub(super) fn scopes<'a>(
     snapshot: &Snapshot,
 ) -> BTreeMap<&'a str, Scope<'a>> {
     let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
+    // Which policies select a node together: few such sets in a fleet, and most nodes have that of the one before.
+    let mut together: BTreeSet<Vec<usize>> = BTreeSet::new();
+    let mut last: Vec<usize> = Vec::new();
     for facts in nodes.values() {
         let Some(view) = facts.view.filter(|view| !view.deleting) else { continue };
-        let selected: Vec<&'a Policy> =
-            policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect();
-        for scope in scopes.iter_mut().filter(|scope| selected.iter().any(|p| p.name == scope.policy.name)) {
-            scope.count(facts, view, snapshot.now);
-            scope.overlaps.extend(selected.iter().map(|p| p.name.as_str()).filter(|n| *n != scope.policy.name));
+        // In the same order, since both are.
+        let mut rest = facts.policies.iter().peekable();
+        let selects = |policy: &&Policy| rest.next_if(|selecting| selecting.name == policy.name).is_some();
+        let places = policies.iter().map(selects).enumerate().filter_map(|(place, selects)| selects.then_some(place));
+        let places: Vec<usize> = places.collect();
+        for place in &places {
+            scopes[*place].count(facts, view, snapshot.now);
+        }
+        if places != last {
+            together.insert(places.clone());
+            last = places;
+        }
+    }
+    for places in &together {
+        for place in places {
+            let others = places.iter().filter(|other| *other != place);
+            scopes[*place].overlaps.extend(others.map(|other| policies[*other].name.as_str()));
         }
     }
     scopes
@@ -213,9 +228,10 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
 /// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
 /// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
 /// must not keep a hung container from being healed.
-/// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe.
+/// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe. One whose object cannot be read
+/// counts as if it were not Ready.
 fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
-    facts.view.is_some_and(|view| view.ready != Tri::True)
+    facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some())
         || facts.probe == Probe::Silent
         || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
         || facts.unreadable.is_some()

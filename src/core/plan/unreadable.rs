@@ -1,10 +1,13 @@
 //! Episodes that are there and that this version cannot read, as after a newer one was taken back. Their steps may be under way and
 //! their marks on the node: so each keeps its slot, its Job, its marks and its node, and everything else goes on.
+//!
+//! And Nodes that are there and whose objects cannot be read. What stands on them now nobody knows, so all of it waits as if nobody had
+//! looked since: their episodes, with their slots, and what is to be put back there.
 
 use std::collections::BTreeMap;
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Held, Hold, HoldReason, Wake};
+use super::{Held, Hold, HoldReason, Wake};
 use crate::core::snapshot::{Snapshot, UnreadableEpisode};
 use crate::core::text::short_name;
 
@@ -35,8 +38,25 @@ impl<'a> Kept<'a> {
     }
 }
 
+/// That the node's object cannot be read, in words.
+pub(super) fn of_node(facts: &NodeFacts<'_>) -> Option<String> {
+    let (name, why) = (facts.name, facts.view?.unreadable.as_ref()?);
+    Some(format!(
+        "the Node object of {name} cannot be read ({why}): nothing is done on that node until it can be; see who writes that field \
+         (kubectl get node {name} -o yaml --show-managed-fields)"
+    ))
+}
+
+/// Whether all that is open on the node waits, since its object cannot be read.
+pub(super) fn is_frozen(facts: &NodeFacts<'_>) -> bool {
+    facts.view.is_some_and(|view| view.unreadable.is_some())
+}
+
 /// Whether anything may be begun on the node.
 pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Hold> {
+    if let Some(why) = of_node(facts) {
+        return Err(Hold::new(HoldReason::CannotAct, &why));
+    }
     let Some((name, episode)) = facts.unreadable else { return Ok(()) };
     let message = format!(
         "episode {name} has node {} and cannot be read by this version of the controller: nothing is begun there before a \
@@ -47,10 +67,7 @@ pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Hold> {
 }
 
 /// What is told of the nodes, whether or not there is a fault to heal.
-pub(super) fn told(ctx: Ctx<'_>, nodes: &BTreeMap<&str, NodeFacts<'_>>, wake: &mut Wake) -> Vec<Held> {
-    if ctx.snapshot.unreadable.is_empty() {
-        return Vec::new();
-    }
+pub(super) fn told(nodes: &BTreeMap<&str, NodeFacts<'_>>, wake: &mut Wake) -> Vec<Held> {
     let hold = |facts: &NodeFacts<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
     nodes.values().filter_map(hold).collect()
 }

@@ -173,7 +173,7 @@ fn start<'a>(
     let slot = Slot {
         node: wish.node.clone(),
         policy: policy.name.clone(),
-        taken_at: ctx.snapshot.now,
+        taken_at: slots.held_since(&wish.name, ctx.snapshot.now, ctx.settings.cache_lag),
         kinds: Some(turn.episode.kinds()),
     };
     slots.take(&wish.name, slot, Mode::Enforce);

@@ -26,7 +26,7 @@ pub(in crate::node) mod settings;
 pub use settings::Settings;
 
 /// Longest wait for `/healthz`.
-pub const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
+const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// One way in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
 struct Kind {
@@ -198,7 +198,7 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(address, settings.healthz_port))
 }
 
-/// Asks `/healthz`: `Ok` when it answers 200, else what it did instead. Ends within [`HEALTHZ_DEADLINE`].
+/// Asks `/healthz`: `Ok` when it answers 200, else what it did instead. Ends within `HEALTHZ_DEADLINE`.
 ///
 /// # Errors
 /// A sentence: refused, silent, or the first line of another answer.

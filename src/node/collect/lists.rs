@@ -24,7 +24,7 @@ use crate::node::patience::Patience;
 use crate::node::runtime::Client;
 
 /// Most containers asked for directly in one round.
-pub const MAX_RECHECKS: usize = 5;
+const MAX_RECHECKS: usize = 5;
 /// Most sandboxes that are not ready asked for in one round: there may be hundreds, of jobs that have ended, and nothing is
 /// urgent about them.
 const MAX_SANDBOXES: usize = 2;

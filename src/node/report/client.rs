@@ -115,7 +115,7 @@ pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Connection, CallErr
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The object does not exist; the controller makes it.
-    #[error("the object does not exist yet")]
+    #[error("this node's NodeRuntimeHealth does not exist yet; the controller creates it")]
     Missing,
     /// The credentials are not accepted, or not good enough.
     #[error("the API server refused: {message} ({code})")]

@@ -47,9 +47,16 @@ pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
 
 impl World {
     pub(super) fn uncordon(&mut self, episode: &str, node: &str, heir: Option<&String>) {
+        let uid = self.episodes.get(episode).map(|known| known.node_uid.as_str());
         if let Some(node) = self.nodes.get_mut(node)
             && node.view.cordoned_by.as_deref() == Some(episode)
         {
+            // On another machine of that name: whose the cordon is nobody knows.
+            if uid.is_some_and(|uid| uid != node.view.uid) {
+                node.view.cordoned_by = None;
+                self.log.push((node.view.uid.clone(), "mark off".into()));
+                return;
+            }
             if let Some(heir) = heir.filter(|_| node.view.unschedulable) {
                 node.view.cordoned_by = Some(heir.clone());
                 return;

@@ -169,7 +169,11 @@ mod tests {
     }
 
     fn verdict(read: Read) -> Result<(), String> {
-        judge(read, "op", "n1", "p").map(|_| ())
+        verdict_among(read, &[])
+    }
+
+    fn verdict_among(read: Read, others: &[Policy]) -> Result<(), String> {
+        judge(read, "op", "n1", "p", others, jiff::Timestamp::UNIX_EPOCH).map(|_| ())
     }
 
     const WHAT: &str = "HungContainer (container of d/a): ";
@@ -243,9 +247,7 @@ mod tests {
                 "rules": [rule("dbs", &json!({"podSelector": {"matchLabels": {"app": "db"}}}))]}});
         let with = |object: &Value, pod: &Value| {
             let other = convert::policy(&serde_json::from_value(object.clone()).unwrap()).unwrap();
-            let mut read = all(&json!([rule("r", &json!({}))]), pod, |_| {});
-            read.others = vec![other];
-            verdict(read)
+            verdict_among(all(&json!([rule("r", &json!({}))]), pod, |_| {}), &[other])
         };
         let (web, db) = (pod(&json!({"app": "web"})), pod(&json!({"app": "db"})));
         assert_eq!(with(&object, &web), Ok(()));

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -305,4 +306,44 @@ fn a_new_list_forgets_an_unreadable_episode_that_it_does_not_show() {
     state.versions.episodes.begin();
     NodeRemediation::finish_list(&mut state);
     assert!(state.snapshot.unreadable.is_empty());
+}
+
+fn daemon_set(version: u64, ready: u32) -> DaemonSet {
+    serde_json::from_value(json!({
+        "metadata": {"name": "ds", "namespace": "d", "uid": "s", "resourceVersion": version.to_string()},
+        "spec": {"selector": {"matchLabels": {"app": "ds"}}, "template": {}},
+        "status": {"currentNumberScheduled": 1, "desiredNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": ready}}))
+    .unwrap()
+}
+
+#[test]
+fn of_the_pods_of_a_set_that_is_well_or_gone_nothing_is_kept() {
+    let (mut state, now) = (state(), Instant::now());
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "ds-1", "namespace": "d", "uid": "p"}})).unwrap();
+    let named = BTreeSet::from([crate::controller::cache::pods::pod_ref(&pod)]);
+    let asked = BTreeSet::from(["app".to_owned()]);
+    let known = |state: &State| state.known_pods.seen(now).len();
+    for version in [1, 3] {
+        daemon_set(version, 0).fold(&mut state, now);
+        assert!(state.daemon_sets["d/ds"].troubled);
+        state.known_pods.note_set("d/ds", &named, std::slice::from_ref(&pod), &asked, now);
+        assert_eq!(known(&state), 1);
+        if version == 1 {
+            daemon_set(2, 1).fold(&mut state, now);
+            assert_eq!(known(&state), 0, "it is well");
+        }
+    }
+    daemon_set(4, 0).fold_deletion(&mut state);
+    assert_eq!(known(&state), 0, "it is gone");
+}
+
+#[test]
+fn a_node_that_a_new_list_does_not_show_is_not_brought_back_by_a_read_from_before() {
+    let (mut state, now) = (state(), Instant::now());
+    let read = node(1, BEGAN);
+    read.clone().fold(&mut state, now);
+    state.versions.nodes.begin();
+    Node::finish_list(&mut state);
+    assert_eq!(read.fold(&mut state, now), News::Nothing);
+    assert!(state.snapshot.nodes.is_empty());
 }

@@ -1,0 +1,263 @@
+//! Cordons taken back, and what people are told where the API server refuses to have a mark of ours taken off a node.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::marked;
+use crate::api::{CORDON_ANNOTATION, TAINT_ANNOTATION};
+use crate::controller::apply::{Applier, ApplyError};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::node as nodes;
+use crate::controller::calls::CallError;
+use crate::controller::events::Kind;
+use crate::core::episode::{self, Episode};
+use crate::core::text::bounded as cut;
+
+/// How the message of an episode goes on as long as the API server refuses to have put back what it did to its node.
+const REFUSED: &str = "; not put back: ";
+/// Most that is kept of the message before that: the rest is for the refusal.
+const KEPT: usize = 320;
+
+/// What an episode has put on its node.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::controller::apply) enum Mark {
+    Cordon,
+    Taint,
+}
+
+impl Mark {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Taint => "taint",
+        }
+    }
+
+    const fn annotation(self) -> &'static str {
+        match self {
+            Self::Cordon => CORDON_ANNOTATION,
+            Self::Taint => TAINT_ANNOTATION,
+        }
+    }
+}
+
+/// How an episode lets go of a node's cordon.
+#[derive(Debug)]
+struct Release {
+    patch: Value,
+    /// Whether people are told on the Node, and as what.
+    told: Option<Kind>,
+    /// What it does, in words.
+    what: String,
+}
+
+impl Applier {
+    /// Removes the cordon, where the mark is still this episode's. On another machine of that name the mark goes alone.
+    pub(in crate::controller::apply) async fn uncordon(
+        &self,
+        name: &str,
+        node: &str,
+        heir: Option<&str>,
+    ) -> Result<(), ApplyError> {
+        let found = self.node_now(node).await?;
+        let held = self.cache.lock().snapshot.episodes.get(name).cloned();
+        // The watch that shows episodes may be further behind than anybody knows.
+        if held.is_none() && !self.is_gone(name).await {
+            return Err(ApplyError::NotNow(format!("episode {name}, whose cordon seemed to be left over, is there")));
+        }
+        let ours = found.as_ref().filter(|found| nodes::cordoned_by(found).as_deref() == Some(name));
+        if let Some(found) = ours {
+            let Release { patch, told, what } = release(found, held.as_ref(), heir);
+            if let Err(error) = self.patch_node(node, &patch).await {
+                return Err(Box::pin(self.not_put_back(found, name, held.as_ref(), Mark::Cordon, error)).await);
+            }
+            if let Some(kind) = told {
+                self.events.tell(found, kind, format!("episode {name}: {what}"));
+            }
+            tracing::info!(episode = name, node, "{what}");
+        } else if let Some(found) = found.clone() {
+            found.fold(&mut self.cache.lock(), Instant::now());
+        }
+        let Some(held) = held else { return Ok(()) };
+        let next = episode::uncordoned(&plain(&held), self.clock.now());
+        // One that owes nothing any more stays as it is: it is about another machine, or was over when its mark came back.
+        if next == held { Ok(()) } else { self.write_episode(&next).await }
+    }
+
+    /// Tells people that the API server refuses to have a mark taken off a node: once, by an event and in the episode that owes it, and
+    /// with each try (which the recorder folds into one event) where there is none any more. Everything else that keeps a call from being
+    /// answered passes by itself.
+    pub(in crate::controller::apply) async fn not_put_back(
+        &self,
+        node: &Node,
+        name: &str,
+        held: Option<&Episode>,
+        mark: Mark,
+        error: CallError,
+    ) -> ApplyError {
+        if !error.is_refusal() {
+            return error.into();
+        }
+        let why = error.line();
+        if let Some(episode) = held {
+            // It says so already, and so did an event.
+            let Some(next) = noted(episode, mark, &why) else { return error.into() };
+            if let Err(unwritten) = self.write_episode(&next).await {
+                tracing::warn!(episode = name, error = unwritten.line(), "an undo is refused, and that was not noted");
+                return error.into();
+            }
+        }
+        let (what, annotation, node_name) = (mark.name(), mark.annotation(), node.name_any());
+        let text = format!(
+            "episode {name}: its {what} stays on the node: {why}; tried again until that is accepted, or until the {what} is yours: \
+             kubectl annotate node {node_name} {annotation}-"
+        );
+        self.events.tell(node, Kind::NotActed, text);
+        error.into()
+    }
+}
+
+/// Whether this is another machine than the one that the episode is about.
+fn is_another(node: &Node, episode: &Episode) -> bool {
+    node.uid().as_deref() != Some(episode.node_uid.as_str())
+}
+
+/// How the episode lets go of the cordon that carries its name.
+fn release(node: &Node, held: Option<&Episode>, heir: Option<&str>) -> Release {
+    let is_closed = nodes::view(node).unschedulable;
+    if held.is_some_and(|episode| is_another(node, episode)) {
+        return mark_alone(node, is_closed);
+    }
+    if let Some(heir) = heir.filter(|_| is_closed) {
+        return Release {
+            patch: marked(node, heir),
+            told: None,
+            what: format!("the cordon is left to episode {heir}"),
+        };
+    }
+    let (patch, what) = put_back(node);
+    Release { patch, told: Some(Kind::Uncordoned), what }
+}
+
+/// A tool has saved the annotations of a node and put them on the next machine of that name: that says nothing of who has cordoned
+/// this one.
+fn mark_alone(node: &Node, is_closed: bool) -> Release {
+    let patch = json!({"metadata": without_mark(node)});
+    let what = "the mark of our cordon is off the node, which is another machine than the one that was cordoned";
+    if !is_closed {
+        return Release { patch, told: Some(Kind::Uncordoned), what: what.to_owned() };
+    }
+    let name = node.name_any();
+    let what = format!(
+        "{what}; it stays unschedulable, since nobody here knows who has cordoned this one: kubectl uncordon {name} opens it"
+    );
+    Release { patch, told: Some(Kind::NotActed), what }
+}
+
+fn without_mark(node: &Node) -> Value {
+    json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}})
+}
+
+/// The write that ends our part in a node's cordon, and what it does, in words. A node that somebody has begun to take out
+/// of service meanwhile stays unschedulable: whoever did that found it cordoned and had no need to do so again.
+fn put_back(node: &Node) -> (Value, String) {
+    let metadata = without_mark(node);
+    if let Some(mark) = nodes::maintained(node).first() {
+        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
+        return (json!({"metadata": metadata}), what);
+    }
+    let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
+    (patch, "the node is schedulable again".to_owned())
+}
+
+/// The episode that says that its mark cannot be taken off; none where it says so already: no sentence of the API server's, which may
+/// be another one each time, is written again and again.
+fn noted(episode: &Episode, mark: Mark, why: &str) -> Option<Episode> {
+    let note = format!("{REFUSED}its {}", mark.name());
+    if episode.message.contains(&note) {
+        return None;
+    }
+    let mut next = episode.clone();
+    next.say(&format!("{}{note}: {why}", cut(message(episode), KEPT)));
+    Some(next)
+}
+
+/// The episode without that.
+pub(in crate::controller::apply) fn plain(episode: &Episode) -> Episode {
+    Episode { message: message(episode).to_owned(), ..episode.clone() }
+}
+
+/// What the episode says of itself, without that.
+fn message(episode: &Episode) -> &str {
+    episode.message.split_once(REFUSED).map_or(episode.message.as_str(), |(plain, _)| plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{NodeRemediation, convert};
+
+    fn node(extra: &Value) -> Node {
+        let mut node =
+            json!({"metadata": {"name": "w1", "uid": "n1", "resourceVersion": "7"}, "spec": {"unschedulable": true}});
+        node.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        serde_json::from_value(node).unwrap()
+    }
+
+    /// An episode of the node with that uid.
+    fn of(uid: &str) -> Episode {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+            "spec": {"nodeName": "w1", "nodeUid": uid, "policy": "p", "mode": "Enforce"},
+            "status": {"phase": "Running", "message": "HungContainer is gone now", "openedAt": "2025-01-01T00:00:00Z"}});
+        convert::episode(&serde_json::from_value::<NodeRemediation>(object).unwrap())
+    }
+
+    #[test]
+    fn a_node_that_others_take_out_of_service_stays_cordoned() {
+        let frees = |extra: Value| put_back(&node(&extra)).0.pointer("/spec/unschedulable").is_some();
+        assert!(frees(json!({})));
+        let condition =
+            |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
+        assert!(frees(condition("False")));
+        assert!(!frees(condition("True")));
+        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
+        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
+        let (patch, what) = put_back(&node(&condition("True")));
+        assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
+        assert!(what.contains("DrainInProgress"), "{what}");
+    }
+
+    #[test]
+    fn on_another_machine_the_mark_goes_alone() {
+        let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
+        let (open, closed) = (node(&json!({"spec": {}})), node(&json!({})));
+        let of_closed = release(&closed, Some(&of("n0")), Some("heir"));
+        assert_eq!((of_closed.patch, of_closed.told), (mark_off.clone(), Some(Kind::NotActed)));
+        assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
+        let of_open = release(&open, Some(&of("n0")), None);
+        assert_eq!((of_open.patch, of_open.told), (mark_off, Some(Kind::Uncordoned)));
+        // On its own one, and where nobody knows any more which that was, the cordon goes with it.
+        for held in [Some(of("n1")), None] {
+            assert_eq!(release(&closed, held.as_ref(), None).patch["spec"], json!({"unschedulable": null}));
+            let left = release(&closed, held.as_ref(), Some("heir"));
+            assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "heir");
+            assert_eq!((left.patch.get("spec"), left.told), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_refused_undo_is_noted_once_and_the_note_goes_with_it() {
+        let refused = noted(&of("n1"), Mark::Taint, "patching Node w1 failed: not here (403)").unwrap();
+        let said = "HungContainer is gone now; not put back: its taint: patching Node w1 failed: not here (403)";
+        assert_eq!(refused.message, said);
+        assert_eq!(noted(&refused, Mark::Taint, "another sentence"), None);
+        let next = noted(&refused, Mark::Cordon, "no").unwrap();
+        assert_eq!(next.message, "HungContainer is gone now; not put back: its cordon: no");
+        assert_eq!(plain(&next), of("n1"));
+        let long = Episode { message: "x".repeat(512), ..of("n1") };
+        let noted_long = noted(&long, Mark::Cordon, &"y".repeat(512)).unwrap();
+        assert!(noted_long.message.len() <= 512 && noted(&noted_long, Mark::Cordon, "no").is_none());
+    }
+}

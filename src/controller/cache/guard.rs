@@ -1,0 +1,230 @@
+//! Objects of kinds that others write, each read for itself: one that cannot be read hides no other of its list, and stops no watch.
+//!
+//! The API server takes times that the types here cannot hold (`9999-12-31T23:59:59Z`), and whoever may write the status of one Node
+//! may write one. kube's own guard reads the metadata by the same types, which hold times as well (`managedFields`); this one reads
+//! what it can of them.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::fold::{Folds, News};
+use super::versions::Versions;
+use super::{State, job};
+use crate::core::snapshot::NodeView;
+use crate::core::text::bounded;
+
+/// Longest reason that is kept of why an object cannot be read.
+const MAX_WHY: usize = 200;
+
+/// An object of which only the metadata can be read.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// What can be read of its metadata: its name, uid, version and labels in any case.
+    pub metadata: ObjectMeta,
+    /// Which field cannot be read, and why; bounded.
+    pub why: String,
+}
+
+/// An object, or what can be read of it.
+#[derive(Clone, Debug)]
+pub struct Guarded<K>(pub Result<K, Box<Unread>>);
+
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let whole = Value::deserialize(deserializer)?;
+        if let Ok(object) = K::deserialize(&whole) {
+            return Ok(Self(Ok(object)));
+        }
+        // Once more, to learn which field it is.
+        Ok(Self(serde_path_to_error::deserialize::<_, K>(&whole).map_err(|error| {
+            Box::new(Unread { metadata: metadata(&whole), why: bounded(&error.to_string(), MAX_WHY) })
+        })))
+    }
+}
+
+/// The metadata of an object, as far as it can be read.
+fn metadata(whole: &Value) -> ObjectMeta {
+    let mut found = whole.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    // Who owns which field is written by anybody who may write the object.
+    if let Some(fields) = found.as_object_mut() {
+        fields.remove("managedFields");
+    }
+    ObjectMeta::deserialize(&found).unwrap_or_else(|_| {
+        let text = |key: &str| Some(found.get(key)?.as_str()?.to_owned());
+        ObjectMeta {
+            name: text("name"),
+            namespace: text("namespace"),
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+            labels: found.get("labels").and_then(|labels| BTreeMap::deserialize(labels).ok()),
+            ..ObjectMeta::default()
+        }
+    })
+}
+
+impl<K: Resource> Resource for Guarded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(dt)
+    }
+
+    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(dt)
+    }
+
+    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(dt)
+    }
+
+    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match &self.0 {
+            Ok(object) => object.meta(),
+            Err(bad) => &bad.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match &mut self.0 {
+            Ok(object) => object.meta_mut(),
+            Err(bad) => &mut bad.metadata,
+        }
+    }
+}
+
+/// The objects that cannot be read now, by kind and key. Each is told once.
+#[derive(Debug, Default)]
+pub struct Unreads(BTreeMap<&'static str, BTreeSet<String>>);
+
+impl Unreads {
+    /// Notes one; whether that is new.
+    pub fn note(&mut self, kind: &'static str, key: &str) -> bool {
+        self.0.entry(kind).or_default().insert(key.to_owned())
+    }
+
+    /// It can be read again, or is gone.
+    pub fn forget(&mut self, kind: &str, key: &str) {
+        if let Some(keys) = self.0.get_mut(kind) {
+            keys.remove(key);
+        }
+    }
+
+    /// How many there are of a kind.
+    pub fn count(&self, kind: &str) -> usize {
+        self.0.get(kind).map_or(0, BTreeSet::len)
+    }
+}
+
+/// A kind that others write.
+pub trait Outside: Folds {
+    /// Its name.
+    const KIND: &'static str;
+    /// What an object that cannot be read comes to, for people.
+    const HELD: &'static str;
+
+    /// Takes over that an object is there and cannot be read. What was known of it before is kept: that nobody can read it does
+    /// not mean that it is gone.
+    fn unread(bad: &Unread, key: &str, state: &mut State) -> News;
+}
+
+impl<K: Outside> Folds for Guarded<K> {
+    fn versions(state: &mut State) -> &mut Versions {
+        K::versions(state)
+    }
+
+    fn key(meta: &ObjectMeta) -> String {
+        K::key(meta)
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        match self.0 {
+            Ok(object) => object.put(key, state, now),
+            Err(bad) => {
+                let news = K::unread(&bad, key, state);
+                if state.unread.note(K::KIND, key) {
+                    let (kind, held) = (K::KIND, K::HELD);
+                    tracing::warn!(kind, object = key, error = bad.why, "an object cannot be read: {held}");
+                }
+                news
+            }
+        }
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        K::forget(key, state)
+    }
+}
+
+impl Outside for Node {
+    const KIND: &'static str = "Node";
+    const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
+                                (kubectl get node NAME -o yaml --show-managed-fields)";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State) -> News {
+        let uid = bad.metadata.uid.clone().unwrap_or_default();
+        let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
+        if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
+            let is_known = view.deleting == deleting && view.unreadable == unreadable;
+            (view.deleting, view.unreadable) = (deleting, unreadable);
+            return News::when(!is_known);
+        }
+        // Never read, or another object of that name: a row of its own, so that it is counted among the nodes that policies select.
+        Self::forget(key, state);
+        let labels = bad.metadata.labels.clone().unwrap_or_default();
+        let view = NodeView { uid, labels, deleting, unreadable, ..NodeView::default() };
+        state.snapshot.nodes.insert(key.to_owned(), view);
+        News::Matters
+    }
+}
+
+impl Outside for DaemonSet {
+    const KIND: &'static str = "DaemonSet";
+    const HELD: &'static str = "what was known of it counts on; if it was never read, its pods are not looked for";
+
+    fn unread(_bad: &Unread, _key: &str, _state: &mut State) -> News {
+        News::Nothing
+    }
+}
+
+impl Outside for Job {
+    const KIND: &'static str = "Job";
+    const HELD: &'static str =
+        "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State) -> News {
+        let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        News::when(!std::mem::replace(&mut row.exists, true))
+    }
+}
+
+/// The pod of one of our Jobs.
+impl Outside for Pod {
+    const KIND: &'static str = "Pod";
+    const HELD: &'static str =
+        "its Job counts as started, and nothing else is sent in its place before its step is over";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State) -> News {
+        let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        News::when(job::note_unread_pod(row, id, &bad.metadata))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Cordons of ours: what comes off a Node again, what stays there, and what is told where the API server refuses that.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::fake_api::Fault;
+use crate::fake_api::world::World;
+
+const CORDONED_BY: &str = "runtimehealth.io/cordoned-by";
+const TAINTED_BY: &str = "runtimehealth.io/tainted-by";
+
+/// A policy that marks a node in this way before it heals it.
+fn world(mark: &Value) -> World {
+    let world = World::new(3);
+    world.policy("hung", "Enforce", &json!([mark, World::release()[0].clone(), {"action": "Notify"}]));
+    world.kubelets();
+    for node in ["w1", "w2", "w3"] {
+        world.probe(node);
+    }
+    world
+}
+
+fn node(world: &World) -> Value {
+    world.api.get("nodes", "w1").unwrap_or_default()
+}
+
+fn mark(world: &World, annotation: &str) -> Value {
+    node(world)["metadata"]["annotations"][annotation].clone()
+}
+
+/// The warnings on the node that say this.
+fn warned(world: &World, said: &str) -> Vec<Value> {
+    let is_it = |event: &Value| event["note"].as_str().is_some_and(|note| note.contains(said));
+    world.api.list("events").into_iter().filter(|event| event["type"] == "Warning" && is_it(event)).collect()
+}
+
+/// A tool has put the annotations of the old Node on the new one, and a person cordons that one.
+#[tokio::test(start_paused = true)]
+async fn a_mark_on_a_new_machine_is_swept_and_the_cordon_there_stays() {
+    let world = world(&json!({"action": "Cordon"}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("cordoned", || !mark(&world, CORDONED_BY).is_null()).await;
+    let old = mark(&world, CORDONED_BY);
+    world.until("healed", || world.phases() == ["Succeeded"]).await;
+    world.until("uncordoned", || mark(&world, CORDONED_BY).is_null()).await;
+    assert!(node(&world)["spec"]["unschedulable"].is_null());
+    let status = || world.api.list("noderemediations")[0]["status"].clone();
+    let before = status();
+    world.api.change("nodes", "w1", |node| {
+        node["metadata"]["uid"] = json!("another-machine");
+        node["metadata"]["annotations"][CORDONED_BY] = old;
+        node["spec"]["unschedulable"] = json!(true);
+    });
+    world.until("swept", || mark(&world, CORDONED_BY).is_null()).await;
+    world.until("told", || !warned(&world, "kubectl uncordon w1 opens it").is_empty()).await;
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(node(&world)["spec"]["unschedulable"], true, "nobody here knows whose it is");
+    assert_eq!((world.phases().len(), status()), (1, before), "its record is about the machine before");
+    replica.crash().await;
+}
+
+/// By an admission webhook, say, or since rights were taken away.
+#[tokio::test(start_paused = true)]
+async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_end() {
+    let taint = json!({"action": "Taint", "taint": {"effect": "PreferNoSchedule"}});
+    let cases = [(json!({"action": "Cordon"}), CORDONED_BY, "cordon"), (taint, TAINTED_BY, "taint")];
+    for (how, annotation, what) in cases {
+        let world = world(&how);
+        world.api.hook(move |call| {
+            let of_node = call.verb == "patch" && call.target.plural == "nodes";
+            let is_undo = call.body["metadata"]["annotations"].get(annotation).is_some_and(Value::is_null);
+            (of_node && is_undo).then_some(Fault::Code(403))
+        });
+        let replica = world.controller("a");
+        world.set_sick("w1", true);
+        let message = || world.api.list("noderemediations").first().map(|e| e["status"]["message"].to_string());
+        let is_noted = || message().is_some_and(|said| said.contains(&format!("; not put back: its {what}: ")));
+        world.until("noted", is_noted).await;
+        let told = || warned(&world, &format!("its {what} stays on the node"));
+        world.until("told", || !told().is_empty()).await;
+        let written = || world.api.writes().into_iter().filter(|write| write.contains("noderemediations/")).count();
+        let before = written();
+        sleep(Duration::from_mins(30)).await;
+        let events = told();
+        assert!(events.len() == 1 && events[0]["series"].is_null(), "told again and again: {events:#?}");
+        assert!(events[0]["note"].to_string().contains("(403)"), "{events:#?}");
+        assert_eq!(written(), before, "{what}: {:?}", message());
+        let ledger = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["ledger.json"].clone();
+        assert_ne!(ledger(), "{\"slots\":{}}", "no further node is marked by who cannot take it back");
+        world.api.unhook();
+        world.until("put back", || mark(&world, annotation).is_null()).await;
+        world.until("at its end", || world.phases() == ["Succeeded"]).await;
+        assert!(!is_noted(), "{:?}", message());
+        world.until("the slot is given back", || ledger() == "{\"slots\":{}}").await;
+        replica.crash().await;
+    }
+}
