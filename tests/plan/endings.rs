@@ -2,7 +2,7 @@
 
 use nrh::core::episode::{Episode, Phase, StepState};
 use nrh::core::plan::{Effect, HoldReason, plan};
-use nrh::core::policy::{Action, ApprovalMode, Mode, Step};
+use nrh::core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
 use nrh::core::snapshot::Slot;
 
 use crate::samples::{cont, hung, kill, step};
@@ -319,4 +319,21 @@ fn nothing_joins_an_open_episode_of_a_paused_policy() {
     world.policies[0].pause_requests.clear();
     world.pass();
     assert_eq!(world.only_episode().faults.len(), 2);
+}
+
+/// Found by a random world: such a fault was noted in the episode and in its slot, as long as no other policy had the node.
+#[test]
+fn nothing_joins_an_episode_whose_policy_does_not_select_the_node_any_more() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    world.pass();
+    world.policies[0].selector = Selector(vec![Requirement::In("pool".into(), ["other".to_owned()].into())]);
+    world.infect("n1", hung("db"), Cure::Nothing);
+    let before = world.ledger.clone();
+    let plan = world.pass();
+    assert_eq!((world.only_episode().faults.len(), &world.ledger), (1, &before));
+    let said: Vec<&str> = plan.held.iter().map(|held| held.message.as_str()).collect();
+    assert!(said.iter().any(|said| said.contains("does not select node n1 any more")), "{said:?}");
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled, "what was under way is finished, and nothing follows");
+    assert_eq!(world.did().len(), 1, "{:?}", world.did());
 }

@@ -9,7 +9,7 @@ use nrh::core::episode::Episode;
 use nrh::core::fault::{Fault, FaultType};
 use nrh::core::plan::{Effect, Held, HoldReason, Plan, plan};
 use nrh::core::policy::{Policy, Step};
-use nrh::core::snapshot::Snapshot;
+use nrh::core::snapshot::{Ledger, Snapshot};
 use nrh::simulate::world::{self, describe};
 
 use crate::samples::{policy, rule};
@@ -100,14 +100,18 @@ impl World {
     /// Decides on what was so at some time, and does it now: what a leader with an old cache would do.
     pub fn carry_out(&mut self, snapshot: &Snapshot, chaos: &Chaos) -> Plan {
         let plan = plan(snapshot, &self.settings);
-        let is_ledger_current = snapshot.ledger == self.ledger;
+        let may_store = |ledger: &Ledger| snapshot.ledger == self.ledger && !self.drops_what_is_there(snapshot, ledger);
+        let stores = plan.effects.iter().find_map(|effect| match effect {
+            Effect::StoreLedger(ledger) => Some(may_store(ledger)),
+            _ => None,
+        });
         let (mut calls, mut broken) = (0_usize, BTreeSet::new());
         let mut is_ledger_stored = true;
         for effect in &plan.effects {
             if chaos.crash_after.is_some_and(|limit| calls >= limit) {
                 break;
             }
-            let conflicts = matches!(effect, Effect::StoreLedger(_)) && !is_ledger_current;
+            let conflicts = matches!(effect, Effect::StoreLedger(_)) && stores == Some(false);
             let fails = conflicts || chaos.failing.contains(&calls);
             calls += 1;
             let node = self.node_of(effect);
@@ -128,6 +132,14 @@ impl World {
         }
         self.note_what_people_stopped(&plan);
         plan
+    }
+
+    /// Whether a slot would be given back whose episode did not show, and is there: right before the ledger is stored the controller
+    /// searches for such episodes, since the version of the ledger does not say that they were made.
+    fn drops_what_is_there(&self, seen: &Snapshot, next: &Ledger) -> bool {
+        let known = seen.ledger.iter().flat_map(|ledger| ledger.slots.keys());
+        let mut unseen = known.filter(|name| !next.slots.contains_key(*name) && !seen.episodes.contains_key(*name));
+        unseen.any(|name| self.episodes.contains_key(name))
     }
 
     /// Passes and time, until no episode is open or the time is over.

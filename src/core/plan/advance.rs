@@ -123,6 +123,7 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
 /// Confirmed faults of the node that are not in the episode yet, or have come back.
 fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, slots: &mut Slots, wake: &mut Wake) {
     let scope = ctx.scopes.get(policy.name.as_str());
+    let selects = facts.policies.iter().any(|selecting| selecting.name == policy.name);
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
         match turn.episode.fault(id).map(|fault| fault.state) {
@@ -139,6 +140,15 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
                 continue;
             }
             Some(HealState::Healed) | None => {}
+        }
+        if !selects {
+            // What is under way is finished, and nothing new is taken on in the name of a policy that is not for the node any more.
+            let message = format!(
+                "{} ({}): policy {} does not select node {} any more; its episode {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.episode.name
+            );
+            turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            continue;
         }
         let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
         if let Some((other, Found::Perhaps(rule, lack))) = other.map(|other| (other, facts.rule_of(other, &seen.fault)))
