@@ -9,6 +9,7 @@
 //! ```
 
 pub mod action;
+pub mod along;
 pub mod budget;
 pub mod condition;
 pub mod diagnose;

@@ -21,6 +21,7 @@ use super::evictions;
 use super::hand_offs::rights::Lacks;
 use super::node_conditions;
 use crate::api::{RemediationPolicyStatus, WrittenFlap};
+use crate::core::along::Along;
 use crate::core::episode::Episode;
 use crate::core::fault::{Fault, FaultState, PodRef};
 use crate::core::flap::QUIET;
@@ -331,8 +332,9 @@ impl State {
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
         let unseen = Arrivals::default();
+        let mut arrivals = Along::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
-            report::age(view, self.arrivals.get(node).unwrap_or(&unseen), now);
+            report::age(view, arrivals.at(node).unwrap_or(&unseen), now);
         }
         self.refresh_starts(now);
         self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
@@ -368,9 +370,10 @@ impl State {
     fn refresh_starts(&mut self, now: Instant) {
         let Snapshot { nodes, reports, .. } = &mut self.snapshot;
         let seen = std::mem::take(&mut self.unfinished);
+        let mut nodes = Along::new(&*nodes);
         for (node, report) in reports {
             let kubelet = &mut report.kubelet;
-            let lasts = nodes.get(node).is_some_and(|view| unfinished(view, kubelet).is_some());
+            let lasts = nodes.at(node).is_some_and(|view| unfinished(view, kubelet).is_some());
             let began = kubelet.began.filter(|_| lasts);
             let since = began.map(|began| match seen.get(node) {
                 Some((known, since)) if *known == began => (began, *since),

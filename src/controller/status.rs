@@ -1,6 +1,7 @@
 //! What is written about nodes and policies: views of the same plan that is carried out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -44,7 +45,7 @@ const OF_PROBE: [ConditionType; 15] = [
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     /// By node, with the lines on what is held there.
-    pub nodes: BTreeMap<String, (NodeOutlook, Vec<String>)>,
+    pub nodes: BTreeMap<String, (Arc<NodeOutlook>, Vec<String>)>,
     /// By policy.
     pub policies: BTreeMap<String, PolicyOutlook>,
 }

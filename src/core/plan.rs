@@ -39,6 +39,7 @@ mod unreadable;
 mod wishes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -301,8 +302,8 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// What is not done, and why.
     pub held: Vec<Held>,
-    /// What to write about each node that reports.
-    pub nodes: BTreeMap<String, NodeOutlook>,
+    /// What to write about each node that reports. Nodes on which nothing happens and that stand alike share it.
+    pub nodes: BTreeMap<String, Arc<NodeOutlook>>,
     /// What to write about each policy.
     pub policies: BTreeMap<String, PolicyOutlook>,
     /// When to decide again, if nothing happens before.

@@ -467,7 +467,8 @@ fn check_hand_offs(world: &World) {
     let hand_offs = &world.remediators;
     assert!(hand_offs.made.values().all(|count| *count == 1), "made twice: {:?}", hand_offs.made);
     for object in &hand_offs.objects {
-        let is_kept_in_mind = |episode: &Episode, owed: &HandedOff| owed.deleted_at.is_none() || is_given_up(episode, owed);
+        let is_kept_in_mind =
+            |episode: &Episode, owed: &HandedOff| owed.deleted_at.is_none() || is_given_up(episode, owed);
         assert!(is_of_any(world, object, is_kept_in_mind), "stranded: {object:?}");
     }
     for step in world.episodes.values().flat_map(|episode| &episode.steps) {

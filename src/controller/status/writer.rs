@@ -28,6 +28,7 @@ use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
+use crate::core::along::Along;
 use crate::core::plan::NodeOutlook;
 
 /// Most writes at the same time.
@@ -260,9 +261,11 @@ impl StatusWriter {
         if is_all {
             self.compared.1 = Some(now);
         }
+        let mut standings = Along::new(standings);
+        let (mut said_now, mut said_before) = (Along::new(&outlook.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = writes.len() < ROUND;
-            match standings.get_mut(node) {
+            match standings.at(node) {
                 None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
                 None => writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
                 Some(standing) if standing.deleting => {}
@@ -270,8 +273,8 @@ impl StatusWriter {
                     writes.extend(is_room.then(|| Write::Remove { node: node.clone(), uid: standing.uid.clone() }));
                 }
                 Some(standing) => {
-                    let Some(said) = outlook.nodes.get(node) else { continue };
-                    standing.is_settled &= !is_all && before.nodes.get(node) == Some(said);
+                    let Some(said) = said_now.at(node) else { continue };
+                    standing.is_settled &= !is_all && said_before.at(node) == Some(said);
                     if standing.is_settled || !is_room {
                         continue;
                     }
@@ -293,7 +296,7 @@ impl StatusWriter {
     fn node_write(
         &mut self,
         node: &str,
-        (outlook, held): &(NodeOutlook, Vec<String>),
+        (outlook, held): &(Arc<NodeOutlook>, Vec<String>),
         standing: &Standing,
         now: Instant,
         budget: &mut Budget,

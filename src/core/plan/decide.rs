@@ -1,9 +1,10 @@
 //! One pass: gather, move the open episodes on, open new ones, clean up, and say what was held.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::evidence::{self, NodeFacts};
+use super::evidence::{self, Nodes};
 use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
@@ -140,7 +141,7 @@ fn write(snapshot: &Snapshot, episode: &Episode) -> Option<Effect> {
 /// For every node with something to do: what is to be taken away there before the act.
 fn leftovers<'a>(
     ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     turns: &'a BTreeMap<&'a str, Vec<Turn>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
@@ -164,10 +165,11 @@ fn leftovers<'a>(
 
 fn outlooks(
     ctx: Ctx<'_>,
-    nodes: &BTreeMap<&str, NodeFacts<'_>>,
+    nodes: &Nodes<'_>,
     turns: &BTreeMap<&str, Vec<Turn>>,
     held: &[Held],
-) -> BTreeMap<String, super::NodeOutlook> {
+) -> BTreeMap<String, Arc<super::NodeOutlook>> {
+    let mut resting = outlook::Resting::default();
     let mut by_node: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
     for one in held {
         by_node.entry(&one.node).or_default().push(one);
@@ -179,7 +181,7 @@ fn outlooks(
             let held = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
             let turns = turns.get(facts.name).map(Vec::as_slice).unwrap_or_default();
             let turn = turns.iter().find(|turn| turn.episode.is_open()).or_else(|| turns.first());
-            (facts.name.to_owned(), outlook::node(ctx, facts, turn, held))
+            (facts.name.to_owned(), resting.node(ctx, facts, turn, held))
         })
         .collect()
 }

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::unreadable::{Kept, Unreadable};
 use super::{PlanSettings, Wake, conditions, relapse};
+use crate::core::along::Along;
 use crate::core::episode::{Episode, EpisodeFault, since};
 use crate::core::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::core::flap::{FlapView, QUIET};
@@ -78,6 +79,9 @@ pub(super) struct NodeFacts<'a> {
     /// An episode that has the node and cannot be read.
     pub unreadable: Option<Unreadable<'a>>,
 }
+
+/// What is known of every node that is named anywhere, by its name. Each stays where it is while the map is made.
+pub(super) type Nodes<'a> = BTreeMap<&'a str, Box<NodeFacts<'a>>>;
 
 /// Whether a fault of an episode is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +250,7 @@ pub(super) fn gather<'a>(
     settings: &PlanSettings,
     policies: &[&'a Policy],
     wake: &mut Wake,
-) -> BTreeMap<&'a str, NodeFacts<'a>> {
+) -> Nodes<'a> {
     let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
     for pod in &snapshot.pods {
         pods.entry(&pod.node).or_default().push(pod);
@@ -257,13 +261,21 @@ pub(super) fn gather<'a>(
     }
     let kept = Kept::of(snapshot);
     let live_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
-    let names: BTreeSet<&str> =
+    let mut names: Vec<&str> =
         snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
+    #[expect(
+        clippy::stable_sort_primitive,
+        reason = "they are runs that are sorted already, which only a stable sort merges"
+    )]
+    names.sort();
+    names.dedup();
+    let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
+    let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.noticed));
+    let mut flaps = Along::new(&snapshot.flaps);
     names
         .into_iter()
         .map(|name| {
-            let view = snapshot.nodes.get(name);
-            let report = snapshot.reports.get(name);
+            let (view, report, flap) = (views.at(name), reports.at(name), flaps.at(name));
             let mut pods = pods.remove(name).unwrap_or_default();
             // Whatever order the list had: the same pod must be judged the same.
             pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
@@ -274,22 +286,22 @@ pub(super) fn gather<'a>(
             let uid = view.map(|view| view.uid.as_str());
             let recent = relapse::recent(&finished, uid, snapshot.now, settings.failed_memory);
             let probe = Probe::of(view, report);
-            let mut facts = NodeFacts {
+            let mut facts = Box::new(NodeFacts {
                 name,
                 view,
                 report,
                 probe,
                 seen: Vec::new(),
                 pods,
-                pods_read: snapshot.pods_read.get(name).copied(),
+                pods_read: reads.at(name).copied(),
                 around: Around {
                     pods: Some(&snapshot.pods_seen),
                     runtime: view.and_then(|view| view.runtime_version.as_deref()),
                     kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
                 },
-                noticed: snapshot.noticed.get(name).map(Vec::as_slice).unwrap_or_default(),
-                flap: snapshot.flaps.get(name),
-                stable: stable(snapshot, name),
+                noticed: notices.at(name).map(Vec::as_slice).unwrap_or_default(),
+                flap,
+                stable: stable(snapshot, view, flap),
                 policies: view.map_or_else(Vec::new, |view| {
                     policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
                 }),
@@ -297,7 +309,7 @@ pub(super) fn gather<'a>(
                 finished,
                 recent,
                 unreadable: kept.on(name),
-            };
+            });
             facts.seen = seen(&facts, snapshot.now, settings);
             plan_wake(&facts, settings, wake);
             (name, facts)
@@ -306,9 +318,9 @@ pub(super) fn gather<'a>(
 }
 
 /// Whether a node does not flap. One without a history has had no changes for as long as it was watched.
-fn stable(snapshot: &Snapshot, node: &str) -> Tri {
-    let is_read = snapshot.nodes.get(node).is_some_and(|view| view.unreadable.is_none());
-    match snapshot.flaps.get(node) {
+fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>) -> Tri {
+    let is_read = view.is_some_and(|view| view.unreadable.is_none());
+    match flap {
         Some(flap) if flap.flapping.is_some() => Tri::False,
         _ if is_read && snapshot.watched >= QUIET => Tri::True,
         _ => Tri::Unknown,

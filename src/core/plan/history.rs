@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evidence::NodeFacts;
+use super::evidence::Nodes;
 use super::reboot::{self, AFTER_ONE_IN_VAIN};
 use super::{Ctx, Effect, Wake};
 use crate::core::episode::{Episode, since};
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 64;
 /// Some are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
 /// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), those of the last
 /// day that rebooted a node, and the newest one about each fault that is still there.
-pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &BTreeMap<&'a str, NodeFacts<'a>>, wake: &mut Wake) -> Vec<Effect> {
+pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     // Starts by hand that never began are counted for themselves: they take no place from a record of what was done.
     let mut by_policy: BTreeMap<(&str, bool), Vec<&Episode>> = BTreeMap::new();
@@ -77,7 +77,7 @@ fn ended(episode: &Episode) -> jiff::Timestamp {
 }
 
 /// The newest finished episode about each fault that still shows, and the newest dry run beside it: neither speaks for the other.
-fn needed<'a>(nodes: &BTreeMap<&'a str, NodeFacts<'a>>) -> BTreeSet<&'a str> {
+fn needed<'a>(nodes: &Nodes<'a>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {
         for seen in &facts.seen {

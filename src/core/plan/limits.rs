@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::evidence::NodeFacts;
+use super::evidence::{NodeFacts, Nodes};
 use crate::core::budget::Slots;
 use crate::core::episode::{StepState, since};
 use crate::core::fault::FaultType;
@@ -73,7 +73,7 @@ pub(super) fn outlook(
     policy: &Policy,
     groups: &[Group<'_>],
     selected: u32,
-    nodes: &BTreeMap<&str, NodeFacts<'_>>,
+    nodes: &Nodes<'_>,
     slots: &Slots,
     now: Timestamp,
 ) -> LimitsOutlook {
@@ -133,7 +133,7 @@ fn rooms<'a>(
     policy: &Policy,
     limit: &'a TopologyLimit,
     group: &Group<'a>,
-    nodes: &BTreeMap<&str, NodeFacts<'_>>,
+    nodes: &Nodes<'_>,
     slots: &Slots,
 ) -> Vec<(u32, Room<'a>)> {
     let mut here: BTreeMap<Option<&str>, u32> = BTreeMap::new();

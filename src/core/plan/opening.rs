@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::evidence::{NodeFacts, Seen};
+use super::evidence::{NodeFacts, Nodes, Seen};
 use super::payment::Payment;
 use super::scope::Scope;
 use super::storm::Storm;
@@ -50,7 +50,7 @@ pub(super) struct Opened {
 /// Opens episodes on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
 pub(super) fn open<'a>(
     ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     ending: &BTreeSet<&str>,
     slots: &mut Slots,
     wake: &mut Wake,
@@ -245,7 +245,7 @@ fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: 
 fn begin<'a>(
     ctx: Ctx<'a>,
     candidate: &Candidate<'_, 'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     slots: &mut Slots,
     opened: &[Turn],
     wake: &mut Wake,

@@ -1,6 +1,9 @@
 //! What is written about a node. No text here names an age: an object that changes with every look would be
 //! written with every look.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
 use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, going_down, readiness};
@@ -13,8 +16,45 @@ use crate::core::text::bounded;
 /// Longest phrase of a summary.
 const PHRASE: usize = 256;
 
-/// What is written about one node.
-pub(super) fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, held: &[&Held]) -> NodeOutlook {
+/// What is written about nodes on which nothing happens: most of a fleet, and of all that stand alike the same is said. It is put into
+/// words once for each way to stand.
+#[derive(Debug, Default)]
+pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeOutlook>>);
+
+/// All that is said of a node at rest: the policy that goes first there, the kubelet's version, and whether the node does not flap.
+type Stands<'a> = (Option<&'a str>, Option<&'a str>, Tri);
+
+impl<'a> Resting<'a> {
+    /// What is written about one node.
+    pub fn node(
+        &mut self,
+        ctx: Ctx<'_>,
+        facts: &NodeFacts<'a>,
+        turn: Option<&Turn>,
+        held: &[&Held],
+    ) -> Arc<NodeOutlook> {
+        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && held.is_empty()) else {
+            return Arc::new(node(ctx, facts, turn, held));
+        };
+        let said = self.0.entry(stands).or_insert_with(|| Arc::new(node(ctx, facts, None, &[])));
+        debug_assert_eq!(**said, node(ctx, facts, None, &[]), "of node {}", facts.name);
+        Arc::clone(said)
+    }
+}
+
+/// How the node stands, where nothing is known of it but that it is well: no fault, no episode that is remembered, no stuck pod, no
+/// change of late, and a probe that reports as promised.
+fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
+    let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
+    let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
+    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
+    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted).then(|| {
+        let first = facts.policies.first().map(|policy| policy.name.as_str());
+        (first, view.kubelet_version.as_deref(), facts.stable)
+    })
+}
+
+fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, held: &[&Held]) -> NodeOutlook {
     let episode = turn.map(|turn| &turn.episode).filter(|episode| episode.is_open());
     let is_reporting = facts.probe == Probe::Reporting;
     NodeOutlook {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::NodeFacts;
+use super::evidence::Nodes;
 use super::{Ctx, Hold, HoldReason};
 use crate::core::budget::{Bounds, Slots};
 use crate::core::episode::Episode;
@@ -36,11 +36,7 @@ impl Payment {
 }
 
 /// What holds for each open episode, by its name. Those that lack a slot get one where there is room, the oldest first.
-pub(super) fn settle<'a>(
-    ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
-    slots: &mut Slots,
-) -> BTreeMap<&'a str, Payment> {
+pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, Payment> {
     let mut payments = BTreeMap::new();
     for episode in nodes.values().flat_map(|facts| &facts.open) {
         // That of one that was begun is stored in this very pass.
@@ -68,12 +64,7 @@ pub(super) fn settle<'a>(
 }
 
 /// Why there is no room for one more episode of that policy on that node, if so.
-fn room<'a>(
-    ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
-    slots: &Slots,
-    episode: &Episode,
-) -> Option<String> {
+fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, episode: &Episode) -> Option<String> {
     // Without its node or its policy the episode ends anyway.
     let (facts, scope) = nodes.get(episode.node.as_str()).zip(ctx.scopes.get(episode.policy.as_str()))?;
     let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Probe};
+use super::evidence::{NodeFacts, Nodes, Probe};
 use super::limits::{self, Group};
 use super::storm::{Front, StormOutlook, Weather};
 use super::{HoldReason, PolicyOutlook};
@@ -37,7 +37,7 @@ pub(super) struct Scope<'a> {
 /// Counts, for every policy, the nodes that it selects and that are not being deleted.
 pub(super) fn scopes<'a>(
     policies: &[&'a Policy],
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     snapshot: &Snapshot,
 ) -> BTreeMap<&'a str, Scope<'a>> {
     let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
@@ -137,12 +137,7 @@ impl<'a> Scope<'a> {
 
     /// Why no further episode may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
     /// in each of them: nobody knows where it was.
-    pub fn crowded(
-        &self,
-        facts: &NodeFacts<'_>,
-        nodes: &BTreeMap<&str, NodeFacts<'_>>,
-        slots: &Slots,
-    ) -> Option<(HoldReason, String)> {
+    pub fn crowded(&self, facts: &NodeFacts<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(HoldReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
             let mine = facts.view.and_then(value);
@@ -188,7 +183,7 @@ impl<'a> Scope<'a> {
     }
 
     /// What is written about the policy.
-    pub fn outlook(&self, nodes: &BTreeMap<&str, NodeFacts<'_>>, slots: &Slots, now: Timestamp) -> PolicyOutlook {
+    pub fn outlook(&self, nodes: &Nodes<'_>, slots: &Slots, now: Timestamp) -> PolicyOutlook {
         let mode = self.policy.mode;
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
         let storms = self.weather.told(self.policy, &self.storms);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::NodeFacts;
+use super::evidence::{NodeFacts, Nodes};
 use super::{Held, Hold, HoldReason, Wake};
 use crate::core::snapshot::{Snapshot, UnreadableEpisode};
 use crate::core::text::short_name;
@@ -67,7 +67,7 @@ pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Hold> {
 }
 
 /// What is told of the nodes, whether or not there is a fault to heal.
-pub(super) fn told(nodes: &BTreeMap<&str, NodeFacts<'_>>, wake: &mut Wake) -> Vec<Held> {
-    let hold = |facts: &NodeFacts<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
-    nodes.values().filter_map(hold).collect()
+pub(super) fn told(nodes: &Nodes<'_>, wake: &mut Wake) -> Vec<Held> {
+    let mut hold = |facts: &NodeFacts<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
+    nodes.values().filter_map(|facts| hold(facts)).collect()
 }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::{NodeFacts, Seen};
+use super::evidence::{NodeFacts, Nodes, Seen};
 use super::ladder::{self, Look, Relapse};
 use super::payment::Payment;
 use super::scope::Scope;
@@ -57,7 +57,7 @@ fn never<T>(why: String) -> Result<T, No> {
 /// Begins those that can: the oldest first, one for each node. `busy` are nodes with an episode that ends in this pass.
 pub(super) fn begin<'a>(
     ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
     wake: &mut Wake,
@@ -132,7 +132,7 @@ fn in_time(ctx: Ctx<'_>, wish: &OpenWish, wake: &mut Wake) -> Result<(), No> {
 
 fn start<'a>(
     ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     wish: &OpenWish,
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
@@ -183,7 +183,7 @@ fn start<'a>(
 /// The node and the policy that are meant, where that is a start at all.
 fn place<'n, 'a>(
     ctx: Ctx<'a>,
-    nodes: &'n BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &'n Nodes<'a>,
     wish: &OpenWish,
     wake: &mut Wake,
 ) -> Result<(&'n NodeFacts<'a>, &'a Policy), No> {
@@ -231,7 +231,7 @@ fn soon(ctx: Ctx<'_>, wish: &OpenWish, reason: HoldReason, why: String) -> No {
 /// The node and the policy by their names, or what of them is not as the start has it.
 fn named<'n, 'a>(
     ctx: Ctx<'a>,
-    nodes: &'n BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &'n Nodes<'a>,
     wish: &OpenWish,
 ) -> Result<(&'n NodeFacts<'a>, &'a Policy), String> {
     let found = nodes.get(wish.node.as_str()).and_then(|facts| Some((facts, facts.view?)));
@@ -341,7 +341,7 @@ fn rung<'p>(
 /// Whether there is room for one more episode on the node: the same that the engine asks of its own, storms aside.
 fn room<'a>(
     ctx: Ctx<'a>,
-    nodes: &BTreeMap<&'a str, NodeFacts<'a>>,
+    nodes: &Nodes<'a>,
     facts: &NodeFacts<'a>,
     (wish, kind): (&OpenWish, FaultType),
     slots: &Slots,
