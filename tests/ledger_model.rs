@@ -750,6 +750,18 @@ fn nor_by_two_leaders_at_once() {
     check(&Bed { overlaps: 1, ..Bed::new(3, 1, 3, ALL) });
 }
 
+/// On more nodes, where no call is late.
+#[test]
+fn nor_by_two_leaders_at_once_on_four_nodes() {
+    check(&Bed { overlaps: 1, timeouts: 0, ..Bed::new(4, 1, 3, ALL) });
+}
+
+/// Three controllers and two crashes, one of which goes on beside the next.
+#[test]
+fn nor_by_two_leaders_at_once_among_five_terms() {
+    check(&Bed { overlaps: 1, timeouts: 0, ..Bed::new(3, 1, 5, ALL) });
+}
+
 /// The model can fail: this is what the rules are for.
 #[test]
 fn without_any_of_the_rules_a_slot_is_spent_twice() {

@@ -65,12 +65,38 @@ pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]
     if let Some(error) = errors.first() {
         println!("    the first refusal of the bare client: {error}");
     }
+    clean(bed)?;
+    Ok(bare)
+}
+
+/// Milliseconds of `act` with what has to stand before it, each asked for after the answer to the one before: a slot, an episode with its
+/// reserved step, a look. Whoever keeps that order is not quicker.
+pub async fn chains(client: &Client, bed: &Bed, act: &str, nodes: &[String], times: usize) -> Result<Vec<f64>> {
+    let kinds =
+        ["patch configmaps", "create noderemediations", "patch noderemediations/status", "get noderuntimehealths", act];
+    let templates = Templates::read(bed)?;
+    let mut taken = Vec::new();
+    for (index, node) in nodes.iter().cycle().take(times).enumerate() {
+        let made = |kind: &str| templates.request(kind, index, node)?.with_context(|| format!("no way to {kind}"));
+        let requests = kinds.into_iter().map(made).collect::<Result<Vec<_>>>()?;
+        let begun = Instant::now();
+        for request in requests {
+            client.request_text(request).await?;
+        }
+        taken.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    clean(bed)?;
+    Ok(taken)
+}
+
+/// Removes what was made.
+fn clean(bed: &Bed) -> Result<()> {
     for kind in ["noderemediations", "jobs --namespace=nrh-node"] {
         let words: Vec<&str> = kind.split(' ').collect();
         let label = format!("--selector={MARK}=yes");
         bed.kubectl(&[&["delete", "--wait=false", &label], words.as_slice()].concat())?;
     }
-    Ok(bare)
+    Ok(())
 }
 
 /// What the requests are made from: objects that the controller has made.

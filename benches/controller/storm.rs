@@ -10,12 +10,14 @@ use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Lane;
 use crate::requests::{Asked, Log, kind, phrase};
-use crate::stage::{Stage, all_closed, count, suspend, until};
+use crate::stage::{Stage, all_closed, at, count, suspend, until};
 
 /// Requests that follow the last act: what is written about it, events.
 const TAIL: Duration = Duration::from_secs(5);
 /// What a report of a probe costs the server as much as.
 const REPORT: &str = "apply noderuntimehealths/status";
+/// How often what makes an act is asked for one after another.
+const CHAINS: usize = 100;
 /// How often the log is read.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -65,9 +67,11 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let requests: usize = storm.asked.kinds().values().sum();
     let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
     let fresh = stage.fleet.names();
-    let bare = stage.run(Answers::None, async |_| {
+    let act = if lane == Lane::Job { "create jobs" } else { "patch noderuntimehealths/status" };
+    let (bare, mut chains) = stage.run(Answers::None, async |_| {
         let own = stage.program.client(stage.bed.client_config().await?)?;
-        bare::rate(&own, stage.bed, &kinds, &fresh, bare::PARALLEL).await
+        let bare = bare::rate(&own, stage.bed, &kinds, &fresh, bare::PARALLEL).await?;
+        Ok((bare, bare::chains(&own, stage.bed, act, &fresh, CHAINS).await?))
     })?;
     println!("    until the last act, for each: {}", phrase(&storm.asked.kinds(), storm.acts));
     println!(
@@ -93,6 +97,9 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
         count(storm.with_tail) / count(storm.acts),
         "<= 6",
     );
+    // What `single` measures from a report to its act has this in it.
+    let (half, most) = (at(&mut chains, 50), at(&mut chains, 99));
+    stage.note(&format!("{what}: a bare act with what stands before it, p50 : p99"), half, "ms", most, "");
     stage.program.start(stage.bed, "controller-after-storm", port)
 }
 
