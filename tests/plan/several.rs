@@ -1,9 +1,10 @@
 //! Several policies at once, whose nodes and faults overlap or not, that are changed, removed and brought back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nrh::core::fault::FaultType;
 use nrh::core::policy::{Amount, Mode, Policy, Requirement, Selector, Step};
+use nrh::core::snapshot::Slot;
 use nrh::simulate::world::Cure;
 use proptest::prelude::*;
 
@@ -12,7 +13,7 @@ use crate::invariants::play;
 use crate::random_worlds::{ladders, round, several, tried};
 use crate::samples::{fault, policy, rule};
 use crate::told::Told;
-use crate::world::secs;
+use crate::world::{World, secs};
 
 /// What only one policy has a rule for, and every node has.
 const ITS_OWN: FaultType = FaultType::DiskFull;
@@ -32,6 +33,11 @@ fn disabled(how: u8, priority: i32, ladder: &[Step]) -> Policy {
         _ => policy.selector = Selector(vec![Requirement::In("pool".into(), BTreeSet::from(["none".to_owned()]))]),
     }
     policy
+}
+
+/// What is in flight, whatever the number of its episode: what a dry run has recorded of the node counts there, too.
+fn slots(world: &World) -> BTreeMap<&str, &Slot> {
+    world.ledger.iter().flat_map(|ledger| ledger.slots.values()).map(|slot| (slot.node.as_str(), slot)).collect()
 }
 
 proptest! {
@@ -72,7 +78,7 @@ proptest! {
                 world.pass();
             }
             prop_assert_eq!(&world.log, &beside.log);
-            prop_assert_eq!(&world.ledger, &beside.ledger);
+            prop_assert_eq!(slots(&world), slots(&beside));
         }
     }
 }

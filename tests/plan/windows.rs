@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nrh::core::episode::Phase;
+use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::FaultType;
 use nrh::core::plan::HoldReason;
 use nrh::core::policy::{Action, ActionType};
 use nrh::core::window::{Window, WindowType};
 
 use crate::samples::{cont, hung, kill, notify, policy, rule, step, today, tomorrow};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, Cure, World, acts, reasons, secs};
 
 /// These worlds begin at one o'clock.
 fn from_two(kind: WindowType, actions: &[ActionType]) -> Window {
@@ -96,4 +96,20 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     assert_eq!(world.only_episode().phase, Phase::Failed);
     let held = world.only_episode().steps.iter().find(|step| step.message.contains("held for too long")).unwrap();
     assert!(held.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", held.message);
+}
+
+/// It was reserved, the leader died before the act, and then its window shut.
+#[test]
+fn what_was_reserved_when_its_window_shut_was_not_tried() {
+    let steps = [cont(), kill(true), notify()];
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    assert_eq!((world.did().len(), world.only_episode().steps.len()), (0, 1), "reserved, and not done");
+    world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
+    world.tick(secs(240));
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled, "{}", world.only_episode().steps[0].message);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["notify"], "people are told, and nothing harsher is done");
 }

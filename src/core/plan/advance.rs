@@ -385,7 +385,7 @@ fn try_fault(
         if hold.reason == HoldReason::CoolDown {
             return Err(hold);
         }
-        let waits = matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit);
+        let waits = hold.waits_for_its_hour();
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
         let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
         let (patience, idle) = (ctx.patience(step), since(ctx.snapshot.now, activity));
@@ -506,7 +506,7 @@ fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &R
     record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung = drain::rung_without(step, rule, standing.rung);
-    if matches!(hold.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit) || hold.is_doubt() {
+    if hold.waits_for_its_hour() || hold.is_doubt() {
         standing.rung = rule.telling_rung(standing.rung);
     }
     replace(&mut turn.episode, standing);

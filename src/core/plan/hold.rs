@@ -39,6 +39,11 @@ impl Hold {
         matches!(self.reason, HoldReason::PodUnknown | HoldReason::RuleInDoubt)
     }
 
+    /// Whether the step may be taken at another time, and nothing else speaks against it: no harsher one replaces it.
+    pub const fn waits_for_its_hour(&self) -> bool {
+        matches!(self.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit)
+    }
+
     /// A no that may end by the passing of time.
     pub fn until(mut self, until: Duration) -> Self {
         self.until = Some(until);
