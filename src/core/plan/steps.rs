@@ -116,17 +116,18 @@ fn repeat(
     let (age, unpaid) = (since(now, record.reserved_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
         let again = attempt::again(ctx, facts, policy, &turn.episode, &standing, step);
-        let held = again.err().filter(|_| record.started_at.is_none());
+        let against = again.err().filter(|_| record.started_at.is_none());
         // Without a ledger, before its hour, or without knowing whose fault it is, nobody has tried: that costs no attempt, and nothing
         // harsher follows on it.
-        let (state, why) = match (unpaid, held) {
+        let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
             (None, Some(hold)) if hold.is_doubt() => {
                 (StepState::Cancelled, "nobody could tell in time whether its rule is for the fault")
             }
-            (None, Some(hold)) if hold.waits_for_its_hour() => {
-                (StepState::Cancelled, "it was not begun before it may not be for a while")
-            }
+            (None, Some(hold)) if hold.waits_for_its_hour() => (
+                StepState::Cancelled,
+                "its window shut, or its node had been acted on as often as it may be, before it was begun",
+            ),
             (None, _) => (StepState::TimedOut, "the act could not be started in time"),
         };
         return attempt::end(turn, state, why, now);
