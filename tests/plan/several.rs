@@ -1,6 +1,6 @@
 //! Several policies at once, whose nodes and faults overlap or not, that are changed, removed and brought back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use nrh::core::fault::FaultType;
 use nrh::core::policy::{Amount, Mode, Policy, Requirement, Selector, Step};
@@ -35,9 +35,12 @@ fn disabled(how: u8, priority: i32, ladder: &[Step]) -> Policy {
     policy
 }
 
-/// What is in flight, whatever the number of its episode: what a dry run has recorded of the node counts there, too.
-fn slots(world: &World) -> BTreeMap<&str, &Slot> {
-    world.ledger.iter().flat_map(|ledger| ledger.slots.values()).map(|slot| (slot.node.as_str(), slot)).collect()
+/// What is in flight, whatever the number of its episode: what a dry run has recorded of the node counts there, too. None without a
+/// ledger.
+fn slots(world: &World) -> Option<Vec<&Slot>> {
+    let mut slots: Vec<&Slot> = world.ledger.as_ref()?.slots.values().collect();
+    slots.sort_by(|a, b| (&a.node, &a.policy, a.taken_at).cmp(&(&b.node, &b.policy, b.taken_at)));
+    Some(slots)
 }
 
 proptest! {

@@ -100,18 +100,16 @@ impl World {
     /// Decides on what was so at some time, and does it now: what a leader with an old cache would do.
     pub fn carry_out(&mut self, snapshot: &Snapshot, chaos: &Chaos) -> Plan {
         let plan = plan(snapshot, &self.settings);
-        let may_store = |ledger: &Ledger| snapshot.ledger == self.ledger && !self.drops_what_is_there(snapshot, ledger);
-        let stores = plan.effects.iter().find_map(|effect| match effect {
-            Effect::StoreLedger(ledger) => Some(may_store(ledger)),
-            _ => None,
-        });
         let (mut calls, mut broken) = (0_usize, BTreeSet::new());
         let mut is_ledger_stored = true;
         for effect in &plan.effects {
             if chaos.crash_after.is_some_and(|limit| calls >= limit) {
                 break;
             }
-            let conflicts = matches!(effect, Effect::StoreLedger(_)) && stores == Some(false);
+            let conflicts = match effect {
+                Effect::StoreLedger(next) => snapshot.ledger != self.ledger || self.drops_what_is_there(snapshot, next),
+                _ => false,
+            };
             let fails = conflicts || chaos.failing.contains(&calls);
             calls += 1;
             let node = self.node_of(effect);
