@@ -36,6 +36,11 @@ const NODES: [(&str, FaultType, &str); 7] = [
     ("dry-young", FaultType::ReadOnlyFilesystem, "TooYoung"),
 ];
 
+/// Why those are held that no step can be taken on, however much room there is.
+const STAY_HELD: [&str; 3] = ["NoRule", "TooYoung", "Vetoed"];
+/// The pause that keeps everything back until all nodes have reported.
+const PAUSE: &str = "until every node has reported";
+
 /// What a policy that acts writes beside its account of it.
 const ACTS: [&str; 4] = [
     "create jobs.batch",
@@ -51,9 +56,10 @@ fn policy() -> Value {
     };
     let remediator = json!({"remediationTemplate": template(SELF_NODE, "SelfNodeRemediationTemplate")});
     let hand_off = json!({"action": "HandOff", "handOff": remediator, "timeout": "10m"});
-    // Held until every node has reported: so all is decided in one pass.
+    // Paused until each node has given what is asked of it: so all is decided in one pass. A suspension would end the judgement
+    // before it comes to the evidence, and one heartbeat alone is none.
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": POLICY}, "spec": {
-    "mode": "DryRun", "suspend": true,
+    "mode": "DryRun", "pauseRequests": [PAUSE],
     "limits": {"maxUnhealthy": "100%", "maxInFlight": 3, "storm": {"nodes": 100_000}},
     "rules": [
         rule(FaultType::RuntimeUnreachable, "1s", json!([{"action": "Cordon", "timeout": "10m"}, hand_off])),
@@ -87,7 +93,7 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     let account = account::since(stage.bed, dry_from)?;
     untouched(stage).await?;
 
-    change(stage, &json!({"mode": "Enforce", "suspend": true})).await?;
+    change(stage, &json!({"mode": "Enforce", "pauseRequests": [PAUSE]})).await?;
     let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
     episodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let earnest_from = Timestamp::now();
@@ -181,17 +187,19 @@ async fn change(stage: &Stage<'_>, spec: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every node is held for the policy's suspension, ends that, and waits until all is decided as expected.
+/// Waits until the pause alone holds what could begin, ends that, and waits until all is decided as expected.
 async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
-    // One that is to be left alone is so whatever the policy says.
-    let waits = |node: &str| if node == "dry-excluded" { "Vetoed" } else { "Suspended" };
-    until("every node is held for the suspension", LIMIT, async || {
+    // What cannot begin is held for the same reason whether or not there is a pause.
+    let reason = |expected: &'static str| if STAY_HELD.contains(&expected) { expected } else { "Paused" };
+    until("every node is held, by the pause where nothing else speaks against it", LIMIT, async || {
         let held = held(stage).await?;
-        let is_held = |node: &str| held.get(node).is_some_and(|lines| lines.iter().all(|l| l.starts_with(waits(node))));
-        Ok(NODES.iter().all(|(node, ..)| is_held(node)).then_some(()))
+        let is_held = |(node, _, expected): &(&str, FaultType, &'static str)| {
+            held.get(*node).is_some_and(|lines| lines.iter().all(|line| line.starts_with(reason(expected))))
+        };
+        Ok(NODES.iter().all(is_held).then_some(()))
     })
     .await?;
-    change(stage, &json!({"suspend": false})).await?;
+    change(stage, &json!({"pauseRequests": []})).await?;
     let mut last = Decisions::new();
     let decided = until("the first decisions", LIMIT, async || {
         last = decisions(stage).await?;
