@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrh::core::drain::Owner;
-use nrh::core::episode::{Approval, Cancel, Wish};
+use nrh::core::episode::{Approval, Cancel, Wish, episode_of};
 use nrh::core::fault::{FaultState, FaultType, Severity};
 use nrh::core::foreign::Foreign;
 use nrh::core::policy::{ActionType, Mode, Policy};
@@ -67,6 +67,8 @@ pub enum Event {
     Leave(usize),
     Come(usize),
     DeleteEpisode(usize),
+    /// Somebody takes the finalizer off an episode and removes it, whatever it holds.
+    LoseEpisode(usize),
     NewLeader,
     Refuse(bool),
     Shadow(usize, usize, bool),
@@ -96,6 +98,11 @@ pub fn event_of_several() -> impl Strategy<Value = Event> {
         1 => (which, -1..=1).prop_map(|(policy, priority)| Event::Prioritise(policy, priority)),
         2 => (0..NODES.len(), 0_u8..2).prop_map(|(n, pool)| Event::Pool(n, pool)),
     ]
+}
+
+/// These, and now and then an episode is lost. How soon its node has another one is also a matter of what else was recorded of it.
+pub fn with_losses(events: impl Strategy<Value = Event>) -> impl Strategy<Value = Event> {
+    prop_oneof![90 => events, 1 => (0..NODES.len()).prop_map(Event::LoseEpisode)]
 }
 
 /// A node falls ill with a fault that one thing ends, or nothing.
@@ -329,6 +336,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
             let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
             open.for_each(|episode| episode.deleting = true);
         }
+        Event::LoseEpisode(n) => lose(world, name(n)),
         Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
         Event::Wish(n, kind, action) => {
             let wish = Wish { timeout: secs(300), ..wish(*kind, *action) };
@@ -404,6 +412,16 @@ fn change(world: &mut World, which: usize, edit: impl FnOnce(&mut Policy)) {
     if let Some(policy) = place.and_then(|place| all.get_mut(place)) {
         edit(policy);
     }
+}
+
+/// The open episode of a node is no more, and with it goes what it owns.
+fn lose(world: &mut World, node: &str) {
+    let Some(name) = world.episodes.values().find(|e| e.is_open() && e.node == node).map(|e| e.name.clone()) else {
+        return;
+    };
+    world.episodes.remove(&name);
+    world.remediators.objects.retain(|object| episode_of(&object.handed.operation_id) != name);
+    world.remediators.made.retain(|operation, _| episode_of(operation) != name);
 }
 
 /// A person agrees to what the node's episode waits for, or to the first that it ever asked for.

@@ -12,7 +12,7 @@ use nrh::core::snapshot::{Slot, Snapshot};
 use nrh::core::taint::TaintMark;
 use proptest::prelude::*;
 
-use crate::events::{NODES, event, happen};
+use crate::events::{NODES, event, happen, with_losses};
 use crate::invariants::play;
 use crate::random_worlds::{any_worlds, ladders, round, tried, worlds};
 use crate::samples::{policy, rule};
@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn the_rules_hold_in_a_disturbed_world(
         mut world in worlds(),
-        rounds in prop::collection::vec(round(event()), 1..40),
+        rounds in prop::collection::vec(round(with_losses(event())), 1..40),
     ) {
         Told::or_timeline(&mut world, |world, told| play(world, told, &rounds))?;
     }

@@ -8,7 +8,7 @@ use nrh::core::snapshot::Slot;
 use nrh::simulate::world::Cure;
 use proptest::prelude::*;
 
-use crate::events::{NODES, event_of_several, happen};
+use crate::events::{NODES, event_of_several, happen, with_losses};
 use crate::invariants::play;
 use crate::random_worlds::{ladders, round, several, tried};
 use crate::samples::{fault, policy, rule};
@@ -49,7 +49,7 @@ proptest! {
     #[test]
     fn the_rules_hold_with_several_policies(
         mut world in several(),
-        rounds in prop::collection::vec(round(event_of_several()), 1..40),
+        rounds in prop::collection::vec(round(with_losses(event_of_several())), 1..40),
     ) {
         Told::or_timeline(&mut world, |world, told| play(world, told, &rounds))?;
     }
