@@ -181,11 +181,12 @@ pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
 /// Reads the log until so many acts are in it.
 pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     let mut asked = Asked::default();
-    until("an act for each fault", LOOK, async || {
+    let waited = until("an act for each fault", LOOK, async || {
         asked.extend(log.read()?);
         Ok(asked.acts().len() >= acts)
     })
-    .await?;
+    .await;
+    waited.with_context(|| format!("{} of {acts} acts; asked meanwhile: {:?}", asked.acts().len(), asked.kinds()))?;
     Ok(asked)
 }
 

@@ -120,6 +120,12 @@ impl Controller {
         }
     }
 
+    /// The same, with other times than those that are shipped.
+    #[must_use]
+    pub fn with(self, settings: PlanSettings) -> Self {
+        Self { settings, ..self }
+    }
+
     /// What its HTTP server shows.
     pub fn served(&self) -> Served {
         Served { cache: self.cache.clone(), metrics: self.metrics.clone() }

@@ -9,6 +9,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::workload;
+
 /// Says on nodes and pods which set they are for: it has the node's name.
 pub const LABEL: &str = "daemon";
 const NAMESPACE: &str = "default";
@@ -50,11 +52,7 @@ pub async fn round(client: &Client, is_sick: impl Fn(&str) -> bool) -> Result<Ve
             pods.delete(&name, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
             ended.push((node, name));
         } else if !is_bound {
-            let target = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
-            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding");
-            let request = http::Request::post(path).header("content-type", "application/json");
-            client.request::<Value>(request.body(target.to_string().into_bytes())?).await?;
+            workload::bind(client, &name, &node).await?;
         } else if !is_known {
             let status = json!({"status": if is_sick(&node) { looping() } else { running() }});
             pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&status)).await?;

@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 
 use crate::account::{self, Write};
 use crate::remediators::{SELF_NODE, template};
-use crate::{Stage, kill, start, until};
+use crate::{LIMIT, Stage, kill, start, until};
 
 const POLICY: &str = "trial";
-const LIMIT: Duration = Duration::from_mins(1);
 /// For how long a dry run goes on after it has decided: it must not do later what it did not do at first.
 const GOES_ON: Duration = Duration::from_secs(3);
 

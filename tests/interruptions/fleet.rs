@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::agent::Machine;
-use crate::daemons;
+use crate::{daemons, workload};
 
 /// How often probes report and kubelets look.
 const BEAT: Duration = Duration::from_millis(300);
@@ -208,6 +208,7 @@ impl Fleet {
             }
             let _ = self.obey_orders().await;
             let _ = self.run_daemons().await;
+            let _ = self.end_workloads().await;
         }
     }
 
@@ -304,6 +305,13 @@ impl Fleet {
             *sick = None;
         }
         is_rebooted
+    }
+
+    /// Pods that were evicted end.
+    async fn end_workloads(&self) -> Result<()> {
+        let ended = workload::round(&self.client).await?;
+        self.done.lock().unwrap().extend(ended.into_iter().map(|pod| (pod, "Evicted".to_owned())));
+        Ok(())
     }
 
     /// Pods of `DaemonSet`s come and go.

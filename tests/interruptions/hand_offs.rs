@@ -23,11 +23,10 @@ use crate::account::{self, Write};
 use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
 use crate::stand_in::{Does, KINDS, Remediators, objects};
 use crate::way::{Call, Fate, rough};
-use crate::{Stage, kill, start, until};
+use crate::{LIMIT, Stage, kill, start, until};
 
 /// Group and version of the Machines that Metal3 works on.
 const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
-const LIMIT: Duration = Duration::from_mins(1);
 /// The role of the sample.
 const ROLE: &str = "hand-off-to-self-node-remediation";
 /// Longer than the controller waits between two looks at an object.

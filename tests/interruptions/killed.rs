@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
+use nrh::controller::calls::Calls;
 use nrh::controller::run::Ended;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -23,10 +25,10 @@ use tokio::task::JoinHandle;
 
 use crate::account::{self, Write};
 use crate::agent::Machine;
-use crate::ladders::{By, LADDERS, Ladder, OF_ALL};
+use crate::ladders::{By, Ladder, OF_ALL};
 use crate::process::Process;
 use crate::way::{Call, Fate, Judge, rough};
-use crate::{Stage, daemons, door, free_lease, kill, start, until};
+use crate::{LIMIT, Stage, daemons, door, free_lease, kill, start_set, until, workload};
 
 /// Names the one kind of episode that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_LADDER";
@@ -34,8 +36,6 @@ const ONLY: &str = "NRH_LADDER";
 const MOST_POINTS: usize = 60;
 /// Stands for a run in which there was no such write any more: all have been met.
 const ALL: &str = "";
-/// How long what an episode holds may stand after its end.
-const LIMIT: Duration = Duration::from_mins(1);
 /// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
 const TRAILS: Duration = Duration::from_millis(300);
 
@@ -123,21 +123,24 @@ impl Row {
     }
 }
 
-/// All kinds of episodes, at all of their points.
-pub async fn at_each_write(stage: &Stage<'_>) -> Result<()> {
+/// These kinds of episodes, at all of their points.
+pub async fn at_each_write(stage: &Stage<'_>, ladders: impl Iterator<Item = &'static Ladder>) -> Result<()> {
     let (aim, gone) = (Aim::default(), Arc::new(Notify::new()));
     let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
     let kubeconfig = door::open(way.clone()).await?;
     let range = Range { stage, aim, gone, way, kubeconfig };
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/drain-rights.yaml");
+    stage.bed.kubectl(&["apply", "-f", &rights.display().to_string()])?;
     let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
     let mut rows = Vec::new();
     let only = std::env::var(ONLY).ok();
-    for ladder in LADDERS.iter().filter(|ladder| only.as_ref().is_none_or(|only| ladder.name == only)) {
+    for ladder in ladders.filter(|ladder| only.as_ref().is_none_or(|only| ladder.name == only)) {
         policies.create(&PostParams::default(), &serde_json::from_value(ladder.policy())?).await?;
         rows.push(range.ladder(ladder).await.with_context(|| ladder.title())?);
         policies.delete(ladder.name, &DeleteParams::default()).await?;
     }
-    ensure!(!rows.is_empty(), "{ONLY}={only:?}: there is no such kind of episode");
+    // There may be such a kind in another test.
+    ensure!(!rows.is_empty() || only.is_some(), "no kind of episode was tried");
     let points: usize = rows.iter().flat_map(Row::points).sum();
     println!("the leader was killed at {points} points, before and after each write of an episode:\n{}", table(&rows)?);
     Ok(())
@@ -248,7 +251,10 @@ impl Range<'_> {
     fn start(&self, ladder: &Ladder) -> Result<Leader> {
         Ok(match ladder.by {
             By::Process => Leader::Process(Process::start(self.stage.bed, "killed", &self.kubeconfig)?),
-            By::Task => Leader::Task(start(&self.way)),
+            By::Task => {
+                let calls = Calls::new(self.way.clone(), self.way.clone());
+                Leader::Task(start_set(calls, "killed", ladder.settings()))
+            }
         })
     }
 
@@ -265,6 +271,10 @@ impl Range<'_> {
     async fn sick(&self, ladder: &Ladder, node: &str) -> Result<()> {
         let machine = Machine::new(ladder.is_ready, ladder.fails);
         let labels = [("ladder", ladder.name), (daemons::LABEL, node)];
+        if ladder.drains() {
+            // It may be bound before there is a node: so the node never stands without its pod.
+            workload::make(&self.stage.admin, node).await?;
+        }
         self.stage.fleet.machine(node, &labels, ladder.fault, machine).await?;
         if !ladder.fault.is_cluster_fault() {
             return Ok(());
@@ -277,6 +287,9 @@ impl Range<'_> {
     async fn remove(&self, ladder: &Ladder, node: &str) -> Result<()> {
         if ladder.fault.is_cluster_fault() {
             daemons::unmake(&self.stage.admin, node).await?;
+        }
+        if ladder.drains() {
+            workload::unmake(&self.stage.admin, node).await?;
         }
         self.stage.fleet.remove(node).await
     }
@@ -298,7 +311,7 @@ impl Range<'_> {
     /// By the API server's own account each act was done once per node, and no two nodes that had to share were in work at a time.
     fn audit(&self, ladder: &Ladder, begun: Timestamp, nodes: &[String]) -> Result<()> {
         let writes = account::since(self.stage.bed, begun)?;
-        let acts = ["create jobs.batch", "delete pods", "patch nodes"];
+        let acts = ["create jobs.batch", "create pods/eviction", "delete pods", "patch nodes"];
         for node in nodes {
             let is_its = |write: &&Write| write.name.starts_with(node.as_str()) && write.is_done();
             let of_node: Vec<&Write> = writes.iter().filter(is_its).collect();

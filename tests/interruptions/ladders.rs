@@ -1,8 +1,10 @@
 //! The kinds of episodes whose leader is killed at each of their writes: what is wrong with the node, what is done about it, and
 //! what is seen of that from outside.
 
+use nrh::core::drain::QUIET_APART;
 use nrh::core::fault::FaultType;
 use nrh::core::order::NodeAction;
+use nrh::core::plan::PlanSettings;
 use serde_json::{Value, json};
 
 /// By what a leader is played.
@@ -42,7 +44,7 @@ pub const OF_ALL: [&str; 4] =
 const ORDERED: &[&str] = &["order given", "order withdrawn"];
 
 /// All of them.
-pub const LADDERS: [Ladder; 5] = [
+pub const LADDERS: [Ladder; 6] = [
     Ladder {
         name: "job",
         fault: FaultType::LeakedShim,
@@ -64,6 +66,18 @@ pub const LADDERS: [Ladder; 5] = [
         points: ORDERED,
         is_ready: false,
         by: By::Process,
+        has_rival: false,
+    },
+    Ladder {
+        name: "drain",
+        fault: FaultType::LeakedShim,
+        acts: &["Evicted", "Job"],
+        fails: &[],
+        // Cordoned, and that taken back.
+        written: &[("create jobs.batch", 1), ("create pods/eviction", 1), ("patch nodes", 2)],
+        points: &["POST pods/eviction", "POST jobs", "PATCH nodes"],
+        is_ready: true,
+        by: By::Task,
         has_rival: false,
     },
     Ladder {
@@ -118,6 +132,9 @@ impl Ladder {
             step
         };
         match self.fault {
+            _ if self.drains() => {
+                json!([{"action": "Cordon"}, step("Drain"), with("CleanupOrphans", json!({"attempts": 3}))])
+            }
             FaultType::LeakedShim if self.is_ready => json!([{"action": "Taint", "taint": {"effect": "NoSchedule"}},
                 {"action": "Cordon"}, with("CleanupOrphans", json!({"attempts": 3}))]),
             FaultType::LeakedShim => json!([with("CleanupOrphans", json!({"attempts": 3}))]),
@@ -129,6 +146,18 @@ impl Ladder {
             }
             _ => json!([with("DeletePod", json!({"attempts": 3})), {"action": "Notify"}]),
         }
+    }
+
+    /// Whether the node is emptied on the way.
+    pub fn drains(&self) -> bool {
+        self.acts.contains(&"Evicted")
+    }
+
+    /// The controller's times. Rounds of a drain are ten seconds apart as shipped; they may be no nearer to each other than this for
+    /// two quiet ones to count.
+    pub fn settings(&self) -> PlanSettings {
+        let shipped = PlanSettings::default();
+        if self.drains() { PlanSettings { retry: QUIET_APART, ..shipped } } else { shipped }
     }
 
     /// What is done, in one line.

@@ -28,6 +28,7 @@ mod two_leaders;
 mod untold;
 mod watched;
 mod way;
+mod workload;
 
 use std::path::Path;
 use std::time::Duration;
@@ -41,15 +42,19 @@ use nrh::cli::ControllerArgs;
 use nrh::controller::calls::Calls;
 use nrh::controller::clock::Clock;
 use nrh::controller::run::{Controller, Ended};
+use nrh::core::plan::PlanSettings;
 use nrh_testbed::{Bed, BedOptions};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;
+use crate::ladders::{LADDERS, Ladder};
 
 /// What the Deployment of the shipped manifests names.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
+/// How long what another one plays may take.
+const LIMIT: Duration = Duration::from_mins(1);
 /// Nodes that may be healed at a time, by the policy.
 const AT_A_TIME: usize = 2;
 
@@ -72,11 +77,22 @@ spec:
 /// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
 fn wherever_its_leader_is_killed_an_episode_is_gone_on_with_and_nothing_is_done_twice() {
-    let Some(bed) = up("killed") else { return };
+    killed_at_each_write("killed", |ladder| !ladder.drains());
+}
+
+/// Beside the others, since a drain that is done has been quiet for a while.
+#[test]
+fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_twice() {
+    killed_at_each_write("drained", Ladder::drains);
+}
+
+fn killed_at_each_write(name: &str, is_it: fn(&Ladder) -> bool) {
+    let Some(bed) = up(name) else { return };
     bed.run(async |admin| {
         let upstream = controllers_own(&bed).await?;
         let fleet = Fleet::new(admin.clone());
-        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }).await
+        let ladders = LADDERS.iter().filter(|ladder| is_it(ladder));
+        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }, ladders).await
     })
     .unwrap();
     bed.down().unwrap();
@@ -193,6 +209,10 @@ fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
 }
 
 fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
+    start_set(calls, identity, PlanSettings::default())
+}
+
+fn start_set(calls: Calls, identity: &str, settings: PlanSettings) -> JoinHandle<Result<(), Ended>> {
     let args = ControllerArgs {
         image: Some(IMAGE.into()),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -200,7 +220,7 @@ fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
         node_conditions: "".parse().unwrap(),
         identity: identity.into(),
     };
-    let controller = Controller::new(calls, Clock::system(), &args);
+    let controller = Controller::new(calls, Clock::system(), &args).with(settings);
     tokio::spawn(controller.run(CancellationToken::new()))
 }
 
