@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::account::{self, Write};
 use crate::agent::Machine;
-use crate::ladders::{By, Ladder, OF_ALL};
+use crate::ladders::{By, LADDERS, Ladder, OF_ALL};
 use crate::process::Process;
 use crate::way::{Call, Fate, Judge, rough};
 use crate::{LIMIT, Stage, daemons, door, free_lease, kill, start_set, until, workload};
@@ -134,12 +134,14 @@ pub async fn at_each_write(stage: &Stage<'_>, ladders: impl Iterator<Item = &'st
     let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
     let mut rows = Vec::new();
     let only = std::env::var(ONLY).ok();
+    let is_known = only.as_ref().is_none_or(|only| LADDERS.iter().any(|ladder| ladder.name == only));
+    ensure!(is_known, "{ONLY}={only:?}: there is no such kind of episode");
     for ladder in ladders.filter(|ladder| only.as_ref().is_none_or(|only| ladder.name == only)) {
         policies.create(&PostParams::default(), &serde_json::from_value(ladder.policy())?).await?;
         rows.push(range.ladder(ladder).await.with_context(|| ladder.title())?);
         policies.delete(ladder.name, &DeleteParams::default()).await?;
     }
-    // There may be such a kind in another test.
+    // One that is named may be another test's.
     ensure!(!rows.is_empty() || only.is_some(), "no kind of episode was tried");
     let points: usize = rows.iter().flat_map(Row::points).sum();
     println!("the leader was killed at {points} points, before and after each write of an episode:\n{}", table(&rows)?);

@@ -53,7 +53,7 @@ use crate::ladders::{LADDERS, Ladder};
 
 /// What the Deployment of the shipped manifests names.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
-/// How long what another one plays may take.
+/// How long it may take until something is so that comes by itself.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Nodes that may be healed at a time, by the policy.
 const AT_A_TIME: usize = 2;
