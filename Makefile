@@ -47,20 +47,23 @@ test: protoc ## All tests, those on real nodes too
 	else
 	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"
 	fi
-	# Two lanes beside each other: the beds wait most of their time for clocks, the other tests compute. In each of them one
-	# test after another, since a bed is namespaces, mounts and a container runtime. All by name and of the whole workspace:
-	# of one package alone, everything would be compiled anew with other features.
+	# Three lanes beside each other: the beds and the interruptions wait most of their time for clocks, the other tests compute.
+	# In each of them one test after another, since a bed is namespaces, mounts and a container runtime. All by name and of
+	# the whole workspace: of one package alone, everything would be compiled anew with other features.
 	names() { for file in "$$@"; do file="$${file%/main.rs}"; printf -- '--test %s ' "$$(basename "$$file" .rs)"; done; }
 	tests() { $(CARGO) test --workspace --no-fail-fast "$$@" -- --test-threads=$(TEST_THREADS); }
 	export -f tests
 	# Each is a session of its own, so that it can be ended as a whole; the beds themselves see to it that nothing stays.
 	setsid bash -c 'tests "$$@"' beds $$(names testbed/tests/*.rs) > >(sed -u 's/^/[beds] /') 2>&1 & beds=$$!
-	setsid bash -c 'tests "$$@"' programs --lib --bins $$(names tests/*.rs tests/*/main.rs testbed/*/tests/*.rs) & programs=$$!
-	trap 'kill -TERM -- -"$$beds" -"$$programs" 2>/dev/null || true' EXIT
+	setsid bash -c 'tests "$$@"' leaders --test interruptions > >(sed -u 's/^/[leaders] /') 2>&1 & leaders=$$!
+	rest="$$(printf '%s\n' tests/*.rs tests/*/main.rs testbed/*/tests/*.rs | grep -vx tests/interruptions/main.rs)"
+	setsid bash -c 'tests "$$@"' programs --lib --bins $$(names $$rest) & programs=$$!
+	trap 'kill -TERM -- -"$$beds" -"$$leaders" -"$$programs" 2>/dev/null || true' EXIT
 	trap 'exit 130' INT TERM
 	failed=()
 	wait "$$programs" || failed+=("the tests of the programs")
 	$(CARGO) test --workspace --no-fail-fast --doc || failed+=("the examples of the documentation")
+	wait "$$leaders" || failed+=("the tests of interrupted leaders: see the lines that begin with [leaders]")
 	wait "$$beds" || failed+=("the tests on beds: see the lines that begin with [beds]")
 	trap - EXIT
 	if [ "$${#failed[@]}" != 0 ]; then printf 'FAILED: %s\n' "$${failed[@]}" >&2; exit 1; fi

@@ -43,6 +43,8 @@ pub struct Sick {
 
 #[derive(Debug, Default)]
 struct Probe {
+    /// A probe writes one report after another: none comes after a later one.
+    writes: Arc<tokio::sync::Mutex<()>>,
     sequence: u64,
     sick: Option<Sick>,
     outcome: Option<Value>,
@@ -108,6 +110,8 @@ impl Fleet {
     /// One report.
     pub async fn report(&self, client: &Client, node: &str) -> Result<()> {
         let api: Api<NodeRuntimeHealth> = Api::all(client.clone());
+        let writes = self.probes().entry(node.to_owned()).or_default().writes.clone();
+        let _writes = writes.lock().await;
         let status = self.status(node);
         api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
         Ok(())
