@@ -6,11 +6,22 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 
+/// How the kubelet of a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// It says that the node is Ready, and runs pods.
+    Works,
+    /// It says that the node is Ready, and starts no pod.
+    StartsNothing,
+    /// It says that the node is not Ready.
+    NotReady,
+}
+
 /// A machine with an agent.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Whether its kubelet says that the node is Ready.
-    pub is_ready: bool,
+    /// Its kubelet.
+    pub kubelet: Kubelet,
     /// What is done there in vain.
     fails: &'static [NodeAction],
     boots: usize,
@@ -23,9 +34,9 @@ pub struct Machine {
 
 impl Machine {
     /// In its first boot, without any order.
-    pub fn new(is_ready: bool, fails: &'static [NodeAction]) -> Self {
+    pub fn new(kubelet: Kubelet, fails: &'static [NodeAction]) -> Self {
         let (claimed, said, mark) = Default::default();
-        Self { is_ready, fails, boots: 0, claimed, said, goes_down: false, mark }
+        Self { kubelet, fails, boots: 0, claimed, said, goes_down: false, mark }
     }
 
     /// The boot that it is in.
@@ -45,7 +56,7 @@ impl Machine {
         // The file goes with its order.
         self.mark = None;
         if is_rebooted {
-            *self = Self { boots: self.boots + 1, ..Self::new(self.is_ready, self.fails) };
+            *self = Self { boots: self.boots + 1, ..Self::new(self.kubelet, self.fails) };
         }
         is_rebooted
     }

@@ -19,7 +19,7 @@ use nrh::core::taint::TAINT_KEY;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::agent::Machine;
+use crate::agent::{Kubelet, Machine};
 use crate::{daemons, workload};
 
 /// How often probes report and kubelets look.
@@ -212,10 +212,15 @@ impl Fleet {
         }
     }
 
+    fn kubelet(&self, node: &str) -> Option<Kubelet> {
+        self.machines.lock().unwrap().get(node).map(|machine| machine.kubelet)
+    }
+
     async fn ready(&self, node: &str) -> Result<()> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let machine = self.machines.lock().unwrap().get(node).cloned();
-        let ready = if machine.as_ref().is_none_or(|machine| machine.is_ready) { "True" } else { "False" };
+        let is_ready = machine.as_ref().is_none_or(|machine| machine.kubelet != Kubelet::NotReady);
+        let ready = if is_ready { "True" } else { "False" };
         let info = machine.map(|machine| json!({"bootID": machine.boot_id()}));
         let status = json!({"status": {"nodeInfo": info.unwrap_or_else(|| json!({})), "conditions": [{"type": "Ready",
             "status": ready, "reason": "Kubelet", "message": "", "lastHeartbeatTime": now}]}});
@@ -259,7 +264,12 @@ impl Fleet {
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
             let operation = pod.labels().get("batch.kubernetes.io/job-name").cloned().context("the name of a Job")?;
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            if phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
+            let starts_nothing = self.kubelet(&node) == Some(Kubelet::StartsNothing);
+            if starts_nothing && pod.metadata.deletion_timestamp.is_some() {
+                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+                pods.delete(&pod.name_any(), &now).await?;
+            }
+            if starts_nothing || phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             let now = Timestamp::now();

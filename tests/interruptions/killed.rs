@@ -19,16 +19,18 @@ use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
 use nrh::controller::calls::Calls;
 use nrh::controller::run::Ended;
+use nrh::core::plan::PlanSettings;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::account::{self, Write};
 use crate::agent::Machine;
-use crate::ladders::{By, LADDERS, Ladder, OF_ALL};
+use crate::ladders::{ACTS, By, LADDERS, Ladder, Part};
 use crate::process::Process;
+use crate::stand_in::Remediators;
 use crate::way::{Call, Fate, Judge, rough};
-use crate::{LIMIT, Stage, daemons, door, free_lease, kill, start_set, until, workload};
+use crate::{LIMIT, Stage, by_hand, daemons, door, free_lease, hand_offs, kill, start_set, until, workload};
 
 /// Names the one kind of episode that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_LADDER";
@@ -110,7 +112,7 @@ struct Range<'a> {
 
 /// What came of one kind of episode.
 struct Row {
-    title: String,
+    title: &'static str,
     by: By,
     /// How often the leader was killed before and after each kind of write.
     kinds: BTreeMap<String, [usize; 2]>,
@@ -123,8 +125,8 @@ impl Row {
     }
 }
 
-/// These kinds of episodes, at all of their points.
-pub async fn at_each_write(stage: &Stage<'_>, ladders: impl Iterator<Item = &'static Ladder>) -> Result<()> {
+/// The kinds of episodes of that part, at all of their points.
+pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let (aim, gone) = (Aim::default(), Arc::new(Notify::new()));
     let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
     let kubeconfig = door::open(way.clone()).await?;
@@ -136,9 +138,16 @@ pub async fn at_each_write(stage: &Stage<'_>, ladders: impl Iterator<Item = &'st
     let only = std::env::var(ONLY).ok();
     let is_known = only.as_ref().is_none_or(|only| LADDERS.iter().any(|ladder| ladder.name == only));
     ensure!(is_known, "{ONLY}={only:?}: there is no such kind of episode");
-    for ladder in ladders.filter(|ladder| only.as_ref().is_none_or(|only| ladder.name == only)) {
+    let is_meant = |ladder: &&Ladder| ladder.part == part && only.as_ref().is_none_or(|only| ladder.name == only);
+    let ladders: Vec<&Ladder> = LADDERS.iter().filter(is_meant).collect();
+    if ladders.iter().any(|ladder| ladder.hands_off()) {
+        hand_offs::install(stage)?;
+        // They play for as long as the test runs, and are never done with a node.
+        Remediators::new(stage.admin.clone());
+    }
+    for ladder in ladders {
         policies.create(&PostParams::default(), &serde_json::from_value(ladder.policy())?).await?;
-        rows.push(range.ladder(ladder).await.with_context(|| ladder.title())?);
+        rows.push(range.ladder(ladder).await.with_context(|| ladder.title)?);
         policies.delete(ladder.name, &DeleteParams::default()).await?;
     }
     // One that is named may be another test's.
@@ -168,7 +177,7 @@ impl Range<'_> {
         for (place, fate) in [Fate::Lost, Fate::Unanswered].into_iter().enumerate() {
             let how = if fate == Fate::Lost { "before" } else { "after" };
             // No two runs are alike: a write that was never in its place is aimed at for itself.
-            let by_kind = OF_ALL.iter().chain(ladder.points).copied().map(At::Kind);
+            let by_kind = ladder.kinds().map(At::Kind);
             for at in (0..MOST_POINTS).map(At::Write).chain(by_kind) {
                 let is_met = |kind: &str| kinds.get(kind).is_some_and(|met| met[place] > 0);
                 match at {
@@ -187,11 +196,11 @@ impl Range<'_> {
         }
         self.kill(leader).await?;
         kinds.remove(ALL);
-        let is_missing = |kind: &&&str| kinds.get(**kind).is_none_or(|met| met.contains(&0));
-        let missing: Vec<_> = OF_ALL.iter().chain(ladder.points).filter(is_missing).collect();
+        let is_missing = |kind: &&str| kinds.get(*kind).is_none_or(|met| met.contains(&0));
+        let missing: Vec<_> = ladder.kinds().filter(is_missing).collect();
         ensure!(missing.is_empty(), "the leader was not killed before and after each of {missing:?}, but at {kinds:?}");
         self.audit(ladder, begun, &nodes)?;
-        Ok(Row { title: ladder.title(), by: ladder.by, kinds })
+        Ok(Row { title: ladder.title, by: ladder.by, kinds })
     }
 
     /// A node is healed, and the leader dies at that write of its episode. The next leader, and the write, if there was such a one.
@@ -255,7 +264,7 @@ impl Range<'_> {
             By::Process => Leader::Process(Process::start(self.stage.bed, "killed", &self.kubeconfig)?),
             By::Task => {
                 let calls = Calls::new(self.way.clone(), self.way.clone());
-                Leader::Task(start_set(calls, "killed", ladder.settings()))
+                Leader::Task(start_set(calls, "killed", (ladder.settings)(PlanSettings::default())))
             }
         })
     }
@@ -271,13 +280,16 @@ impl Range<'_> {
     }
 
     async fn sick(&self, ladder: &Ladder, node: &str) -> Result<()> {
-        let machine = Machine::new(ladder.is_ready, ladder.fails);
+        let machine = Machine::new(ladder.kubelet, ladder.fails);
         let labels = [("ladder", ladder.name), (daemons::LABEL, node)];
         if ladder.drains() {
             // It may be bound before there is a node: so the node never stands without its pod.
             workload::make(&self.stage.admin, node).await?;
         }
         self.stage.fleet.machine(node, &labels, ladder.fault, machine).await?;
+        if let Some(action) = ladder.by_hand {
+            by_hand::start(&self.stage.admin, node, ladder.name, ladder.fault, action).await?;
+        }
         if !ladder.fault.is_cluster_fault() {
             return Ok(());
         }
@@ -313,11 +325,10 @@ impl Range<'_> {
     /// By the API server's own account each act was done once per node, and no two nodes that had to share were in work at a time.
     fn audit(&self, ladder: &Ladder, begun: Timestamp, nodes: &[String]) -> Result<()> {
         let writes = account::since(self.stage.bed, begun)?;
-        let acts = ["create jobs.batch", "create pods/eviction", "delete pods", "patch nodes"];
         for node in nodes {
             let is_its = |write: &&Write| write.name.starts_with(node.as_str()) && write.is_done();
             let of_node: Vec<&Write> = writes.iter().filter(is_its).collect();
-            for act in acts {
+            for act in ACTS {
                 let done = of_node.iter().filter(|write| write.kind() == act).count();
                 let expected = ladder.written.iter().find(|(kind, _)| *kind == act).map_or(0, |(_, count)| *count);
                 ensure!(done == expected, "{node}: expected {act} {expected} times, found {done}: {of_node:#?}");

@@ -9,6 +9,7 @@
 
 mod account;
 mod agent;
+mod by_hand;
 mod daemons;
 mod door;
 mod dry_run;
@@ -49,7 +50,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;
-use crate::ladders::{LADDERS, Ladder};
+use crate::ladders::Part;
 
 /// What the Deployment of the shipped manifests names.
 const IMAGE: &str = "runtimehealth.io/nrh:dev";
@@ -77,22 +78,25 @@ spec:
 /// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
 fn wherever_its_leader_is_killed_an_episode_is_gone_on_with_and_nothing_is_done_twice() {
-    killed_at_each_write("killed", |ladder| !ladder.drains());
+    killed_at_each_write("killed", Part::Killed);
 }
 
-/// Beside the others, since a drain that is done has been quiet for a while.
 #[test]
 fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_twice() {
-    killed_at_each_write("drained", Ladder::drains);
+    killed_at_each_write("drained", Part::Drained);
 }
 
-fn killed_at_each_write(name: &str, is_it: fn(&Ladder) -> bool) {
+#[test]
+fn wherever_its_leader_is_killed_a_hand_off_ends_a_lane_changes_and_a_start_by_hand_begins_once() {
+    killed_at_each_write("handed", Part::Handed);
+}
+
+fn killed_at_each_write(name: &str, part: Part) {
     let Some(bed) = up(name) else { return };
     bed.run(async |admin| {
         let upstream = controllers_own(&bed).await?;
         let fleet = Fleet::new(admin.clone());
-        let ladders = LADDERS.iter().filter(|ladder| is_it(ladder));
-        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }, ladders).await
+        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }, part).await
     })
     .unwrap();
     bed.down().unwrap();
