@@ -81,10 +81,20 @@ pub async fn suspend(client: &Client, suspended: bool) -> Result<()> {
 }
 
 /// Asks every so often until it is so.
-pub async fn until(what: &str, every: Duration, mut holds: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + LIMIT;
+pub async fn until(what: &str, every: Duration, holds: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    within(LIMIT, what, every, holds).await
+}
+
+/// The same, for that long at most.
+pub async fn within(
+    limit: Duration,
+    what: &str,
+    every: Duration,
+    mut holds: impl AsyncFnMut() -> Result<bool>,
+) -> Result<()> {
+    let end = Instant::now() + limit;
     while !holds().await? {
-        ensure!(Instant::now() < end, "{what}: not within {} min", LIMIT.as_secs() / 60);
+        ensure!(Instant::now() < end, "{what}: not within {} min", limit.as_secs() / 60);
         tokio::time::sleep(every).await;
     }
     Ok(())

@@ -148,6 +148,10 @@ impl Applier {
     async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
         let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
         let at = crate::core::episode::clock(at);
+        // By a leader that died before it could write that down.
+        if standing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
+            return Ok(true);
+        }
         let patch = json!({"metadata": {"uid": standing.uid(), "annotations": {TIMED_OUT_ANNOTATION: at}}});
         let what = || format!("telling {handed} that its time is over");
         let told = bounded_opt(what, api.patch(&handed.name, &patch_params(), &Patch::Merge(&patch))).await?;
