@@ -93,9 +93,14 @@ pub fn start_blocked(
     })
 }
 
-/// That the node's kubelet cannot look at its pods, if it says so. It says so after three minutes (ten with events).
+/// Whether the node's kubelet says that it cannot look at its pods. It says so after three minutes (ten with events).
+pub fn says_pleg_stalled(view: &NodeView) -> bool {
+    view.ready == Tri::False && view.complaint == Some(Complaint::PlegStalled)
+}
+
+/// That the node's kubelet cannot look at its pods, if it [says so](says_pleg_stalled).
 pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, faults: &[&Fault]) -> Option<Fault> {
-    if view.ready != Tri::False || view.complaint != Some(Complaint::PlegStalled) {
+    if !says_pleg_stalled(view) {
         return None;
     }
     let cause = cause(faults, |kind| match kind {

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use nrh::api::RemediationPolicy;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use nrh::api::{CORDON_ANNOTATION, RemediationPolicy};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -91,7 +93,39 @@ pub async fn is_seen_later(stage: &Stage<'_>) -> Result<()> {
     healed_without(stage, "untold-most", &["noderemediations", "nodes", "jobs"]).await?;
     // That its Job has ended is seen, what it said is not: it is waited for, in vain, and the probe's clean look decides.
     healed_without(stage, "untold-answer", &["pods"]).await?;
+    cordoned_by_a_person(stage).await.context("the cordon of a person")?;
     suspended(stage).await.context("the suspension")
+}
+
+/// A person opens a node that we have cordoned and cordons it again, and the watch tells neither: that cordon is not ours to take off.
+async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
+    let (untold, node) = (Untold::of_episode(&["nodes"]), "untold-cordon");
+    let leader = start(&rough(stage.upstream.clone(), Arc::new(Notify::new()), untold.clone()));
+    stage.fleet.keep_idle(true);
+    stage.fleet.sick_node(node).await?;
+    let jobs: Api<Job> = Api::namespaced(stage.admin.clone(), "nrh-node");
+    until("a Job, behind the cordon", LIMIT, async || {
+        let all = jobs.list(&ListParams::default()).await?.items;
+        Ok(all.iter().any(|job| job.name_any().starts_with(node)).then_some(()))
+    })
+    .await?;
+    let nodes: Api<Node> = Api::all(stage.admin.clone());
+    let is_marked = |node: &Node| node.annotations().contains_key(CORDON_ANNOTATION);
+    ensure!(is_marked(&nodes.get(node).await?), "node {node} does not carry our mark");
+    for unschedulable in [json!(null), json!(true)] {
+        let patch = Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
+        nodes.patch(node, &PatchParams::default(), &patch).await?;
+    }
+    stage.fleet.keep_idle(false);
+    stage.fleet.healed(node).await?;
+    stage.fleet.ledger_is_empty().await?;
+    let last =
+        until("the end of our mark", LIMIT, async || Ok(Some(nodes.get(node).await?).filter(|node| !is_marked(node))))
+            .await?;
+    let is_closed = last.spec.and_then(|spec| spec.unschedulable) == Some(true);
+    ensure!(is_closed, "node {node}: a person's cordon was taken off");
+    println!("a cordon that a person has put on again stayed");
+    kill(&stage.admin, leader).await
 }
 
 /// A node is healed, once, though no change of these is told from the begin of its episode on.

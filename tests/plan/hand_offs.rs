@@ -6,7 +6,7 @@ use nrh::core::episode::{HealState, Lane, Phase, StepState};
 use nrh::core::fault::FaultType;
 use nrh::core::order::OutcomeReason;
 use nrh::core::plan::{Effect, HoldReason, Plan, plan};
-use nrh::core::policy::{Action, ApprovalMode, Keep, Step};
+use nrh::core::policy::{Action, ApprovalMode, Keep, NodeLimit, Step};
 use nrh::core::snapshot::Tri;
 use nrh::simulate::remediator::Remediator;
 
@@ -124,6 +124,32 @@ fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
     let expected = "node n1 was replaced by another one of the same name, while it was handed to Fix remediators/n1";
     assert_eq!(episode.message, expected);
     assert!(world.remediators.objects.is_empty());
+}
+
+/// Told in kubernetes-sigs/cluster-api #7353: a machine that is made anew and sick again is made anew, and again.
+#[test]
+fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.policies[0].limits.per_node = NodeLimit { acts: 4, within: secs(24 * 3600) };
+    let mut handed_at = Vec::new();
+    for minute in 0..23 * 60 {
+        if !world.remediators.objects.is_empty() {
+            handed_at.push(minute);
+            let node = world.node("n1");
+            let uid = format!("made-anew-{minute}");
+            node.view.uid.clone_from(&uid);
+            (node.report.node_uid, node.sick) = (Some(uid), Vec::new());
+            world.infect("n1", hung("x"), Cure::HandOff);
+        }
+        for _ in 0..3 {
+            world.pass();
+            world.tick(secs(20));
+        }
+    }
+    assert!(handed_at.windows(2).all(|two| two[1] - two[0] >= 60), "{handed_at:?}");
+    // As often as the policy lets it be on one node, and no more that day.
+    assert_eq!(handed_at.len(), 4, "{handed_at:?}");
+    assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
 }
 
 #[test]

@@ -286,11 +286,11 @@ fn check_episode(episode: &Episode) {
     assert!(episode.name.len() <= 58 && episode.message.len() <= 512);
 }
 
-/// How often a node was acted on in the name of a policy, by what is remembered.
-fn acted(snapshot: &Snapshot, policy: &Policy, node: &str, uid: &str) -> usize {
+/// How often a node was acted on in the name of a policy, by what is remembered, under whichever uid.
+fn acted(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
     let within = policy.limits.per_node.within;
     let is_its = |e: &Episode| e.mode == Mode::Enforce && e.policy == policy.name;
-    let of_node = |e: &&Episode| is_its(e) && e.node == node && e.node_uid == uid;
+    let of_node = |e: &&Episode| is_its(e) && e.node == node;
     let steps = snapshot.episodes.values().filter(of_node).flat_map(|episode| &episode.steps);
     let healing =
         steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Notify));
@@ -326,10 +326,15 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
         assert_eq!(cannot_end(view.ready, heartbeat.kubelet_works, faults), None, "drained where no pod ends");
     }
     if !goes_on && !matches!(operation, Operation::Cordon | Operation::Taint(_) | Operation::Notify(_)) {
-        assert!(
-            acted(snapshot, policy, node, uid) < policy.limits.per_node.acts as usize,
-            "more acts than a node may have"
-        );
+        assert!(acted(snapshot, policy, node) < policy.limits.per_node.acts as usize, "more acts than a node may have");
+    }
+    if let Operation::HandOff(with) = operation {
+        let lately =
+            |e: &&Episode| since(snapshot.now, e.finished_at.unwrap_or(snapshot.now)) < Duration::from_hours(1);
+        let others = snapshot.episodes.values().filter(|e| e.node == node && e.node_uid != uid);
+        let steps = others.filter(|e| e.mode == Mode::Enforce).filter(lately).flat_map(|e| &e.steps);
+        let mut begun = steps.filter(|step| step.started_at.is_some() && step.state != StepState::Refused);
+        assert!(begun.all(|step| step.hand_off.as_ref() != Some(with)), "handed off again as another Node object");
     }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();

@@ -26,6 +26,7 @@ use crate::core::window;
 use kube::core::DeserializeGuard;
 
 mod meant;
+mod own;
 
 use meant::{LivePod, Question, still_meant};
 
@@ -63,7 +64,7 @@ struct Read {
     /// Whether that policy was read for this look alone.
     is_policy_new: bool,
     episode: Option<NodeRemediation>,
-    /// The pod of the fault, where a policy asks for labels or owners.
+    /// The pod of the fault, where a policy asks for labels or owners, or the fault is about the pod itself.
     pod: Option<LivePod>,
 }
 
@@ -99,14 +100,14 @@ impl Applier {
         Ok(live)
     }
 
-    /// The pod of the fault of a step, where any policy asks for labels or owners.
+    /// The pod of the fault of a step, where any policy asks for labels or owners, or the fault is about the pod itself.
     fn asked_pod(&self, episode: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
         let episode = state.snapshot.episodes.get(episode)?;
         let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
         let fault = episode.fault(&step.fault_id)?;
         let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
-        asks_of_pods(&state.snapshot.policies).then(|| pod.clone())
+        (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action)).then(|| pod.clone())
     }
 
     /// The Node as it stands now, if it is there. That it cannot be read is a no, and the base of the next decision.
@@ -244,7 +245,7 @@ fn judge(
         return Err(format!("NodeRuntimeHealth {} is about another node of that name", episode.node));
     }
     if let Some(fault) = fault {
-        still_stands(fault, rule, &view)?;
+        own::still_shows((fault, step, rule), &view, &report, read.pod.as_ref(), at)?;
         let policy = convert::policy(&policy)
             .map_err(|bad| format!("RemediationPolicy {policy_name} is not valid now: {}", bad.0.join("; ")))?;
         still_selected(&policy, &view, &episode.node)?;
@@ -334,7 +335,7 @@ fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Res
     }
     let id = fault.map(|fault| fault.id.as_str());
     let reported = status.and_then(|status| status.faults.iter().find(|fault| Some(fault.id.as_str()) == id));
-    // A fault of the controller's own is looked at again by the act itself.
+    // A fault of the controller's own was looked at in what was read now.
     let Some(reported) = reported else { return Ok(()) };
     let looked = arrivals.look_age(Duration::from_secs(reported.look_age_seconds), now);
     if looked > EVIDENCE_MAX_AGE {

@@ -160,12 +160,24 @@ impl<'a> NodeFacts<'a> {
         self.report.filter(|_| self.owns_report())
     }
 
-    /// What was really done on this very node in the name of that policy, as far as it is kept.
+    /// What was really done on nodes of that name in the name of that policy, as far as it is kept.
+    pub fn episodes_by(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
+        let is_its = |episode: &&Episode| episode.mode == Mode::Enforce && episode.policy == policy.name;
+        self.open.iter().chain(&self.finished).copied().filter(is_its)
+    }
+
+    /// Of that, what was done on this very node.
     pub fn episodes_of(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
         let uid = self.view.map(|view| view.uid.as_str());
-        self.open.iter().chain(&self.finished).copied().filter(move |episode| {
-            episode.mode == Mode::Enforce && episode.policy == policy.name && Some(episode.node_uid.as_str()) == uid
-        })
+        self.episodes_by(policy).filter(move |episode| Some(episode.node_uid.as_str()) == uid)
+    }
+
+    /// What was really done lately on another Node object of this name, and when it ended.
+    pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Episode, Timestamp)> {
+        let uid = self.view.map(|view| view.uid.as_str());
+        let all = self.open.iter().chain(&self.finished).copied();
+        let real = all.filter(move |one| one.mode == Mode::Enforce && Some(one.node_uid.as_str()) != uid);
+        real.map(|one| (one, one.finished_at.unwrap_or(one.opened_at)))
     }
 
     /// The fault of that id.

@@ -56,6 +56,32 @@ pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &
     if is_done { Err("the node was handed to this remediator in this episode already") } else { Ok(()) }
 }
 
+/// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
+/// made anew in vain is not deleted again at once, and again after that.
+pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Hold> {
+    let planned = HandedOff::new(&with.remediation_template, facts.name, "");
+    let is_it = |step: &StepRecord| {
+        let made = step.hand_off.as_ref().map(|with| HandedOff::new(&with.remediation_template, facts.name, ""));
+        step.started_at.is_some()
+            && step.state != StepState::Refused
+            && made.is_some_and(|made| made.is_same_object(&planned))
+    };
+    let handed = facts.on_others_of_its_name().filter(|(episode, _)| episode.steps.iter().any(is_it));
+    let Some((episode, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
+    let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
+    if passed >= memory {
+        return Ok(());
+    }
+    let until = clock(at.checked_add(memory).unwrap_or(at));
+    let message = format!(
+        "node {} was handed to {} as another Node object of that name (episode {}), and is sick again: not handed to it before {until}",
+        facts.name,
+        with.remediation_template.object_kind(),
+        episode.name
+    );
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(memory.saturating_sub(passed)))
+}
+
 /// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
 pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
     let Some(with) = &record.hand_off else { return };

@@ -280,7 +280,10 @@ pub(super) fn may_take(
     }
     match &step.action {
         Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Lane::Api),
-        Action::HandOff(with) => hand_off::is_proven(ctx, with).map(|()| Lane::Api),
+        Action::HandOff(with) => {
+            hand_off::is_proven(ctx, with)?;
+            hand_off::is_allowed(ctx, facts, with).map(|()| Lane::Api)
+        }
         Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Lane::Api),
         Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {

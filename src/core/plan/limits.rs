@@ -154,10 +154,11 @@ fn rooms<'a>(
     group.iter().map(|(value, count)| room(*value, *count)).collect()
 }
 
-/// That the policy has acted on this node as often as it may, if so.
+/// That the policy has acted on this node as often as it may, if so. Whatever Node object it was: one that was made anew under that
+/// name may stand for the same machine, and what makes machines anew in vain must have an end, too.
 pub(super) fn spent(facts: &NodeFacts<'_>, policy: &Policy, now: Timestamp) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
-    let steps = facts.episodes_of(policy).flat_map(|episode| &episode.steps);
+    let steps = facts.episodes_by(policy).flat_map(|episode| &episode.steps);
     let disturbing = steps.filter(|step| step.action.disturbs());
     // An act that failed, or that gave no answer, may have touched something too.
     let touched = disturbing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());

@@ -1,12 +1,13 @@
 //! Cordons taken back, and what people are told where the API server refuses to have a mark of ours taken off a node.
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::marked;
-use crate::api::{CORDON_ANNOTATION, TAINT_ANNOTATION};
+use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, TAINT_ANNOTATION};
 use crate::controller::apply::{Applier, ApplyError};
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::node as nodes;
@@ -19,6 +20,11 @@ use crate::core::text::bounded as cut;
 const REFUSED: &str = "; not put back: ";
 /// Most that is kept of the message before that: the rest is for the refusal.
 const KEPT: usize = 320;
+/// Managers of fields that are nobody: what the API server writes for the oldest of more than ten, and for what was there before any
+/// (`k8s.io/apimachinery`, `managedfields/internal`).
+const NO_NAMES: [&str; 3] = ["", "ancient-changes", "before-first-apply"];
+/// Most that is told of a manager's name, which is its client's own word.
+const MAX_OWNER: usize = 64;
 
 /// What an episode has put on its node.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +134,12 @@ fn is_another(node: &Node, episode: &Episode) -> bool {
 fn release(node: &Node, held: Option<&Episode>, heir: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
     if held.is_some_and(|episode| is_another(node, episode)) {
-        return mark_alone(node, is_closed);
+        let why = "which is another machine than the one that was cordoned";
+        return mark_alone(node, is_closed, why, "since nobody here knows who has cordoned this one");
+    }
+    if let Some(other) = others_cordon(node).filter(|_| is_closed) {
+        let by = format!("since {other} has cordoned it");
+        return mark_alone(node, is_closed, "which was opened since and cordoned by somebody else", &by);
     }
     if let Some(heir) = heir.filter(|_| is_closed) {
         return Release {
@@ -141,19 +152,30 @@ fn release(node: &Node, held: Option<&Episode>, heir: Option<&str>) -> Release {
     Release { patch, told: Some(Kind::Uncordoned), what }
 }
 
-/// A tool has saved the annotations of a node and put them on the next machine of that name: that says nothing of who has cordoned
-/// this one.
-fn mark_alone(node: &Node, is_closed: bool) -> Release {
+/// A mark says nothing of who has cordoned the node: a tool may have saved it and put it on the next machine of that name, and a person
+/// may have opened the node and cordoned it again while nobody here looked.
+fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
     let patch = json!({"metadata": without_mark(node)});
-    let what = "the mark of our cordon is off the node, which is another machine than the one that was cordoned";
+    let what = format!("the mark of our cordon is off the node, {why}");
     if !is_closed {
-        return Release { patch, told: Some(Kind::Uncordoned), what: what.to_owned() };
+        return Release { patch, told: Some(Kind::Uncordoned), what };
     }
     let name = node.name_any();
-    let what = format!(
-        "{what}; it stays unschedulable, since nobody here knows who has cordoned this one: kubectl uncordon {name} opens it"
-    );
+    let what = format!("{what}; it stays unschedulable, {by}: kubectl uncordon {name} opens it");
     Release { patch, told: Some(Kind::NotActed), what }
+}
+
+/// Who else than this controller has made the node unschedulable, by its managed fields: whoever changes a field last has it. Where
+/// they name nobody, or only what the API server writes in place of older names, the mark alone counts.
+fn others_cordon(node: &Node) -> Option<String> {
+    let has_it = |entry: &&ManagedFieldsEntry| {
+        let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+        spec.is_some_and(|spec| spec.get("f:unschedulable").is_some())
+    };
+    let owners = node.managed_fields().iter().filter(has_it).map(|entry| entry.manager.as_deref().unwrap_or_default());
+    let owners: Vec<&str> = owners.collect();
+    let is_open = owners.iter().any(|owner| *owner == CONTROLLER_MANAGER || NO_NAMES.contains(owner));
+    owners.first().filter(|_| !is_open).map(|owner| cut(owner, MAX_OWNER))
 }
 
 fn without_mark(node: &Node) -> Value {
@@ -244,6 +266,38 @@ mod tests {
             let left = release(&closed, held.as_ref(), Some("heir"));
             assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "heir");
             assert_eq!((left.patch.get("spec"), left.told), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_cordon_that_somebody_has_put_on_since_stays() {
+        let owned = |managers: &[&str]| {
+            let entry = |manager: &&str| {
+                json!({"manager": manager, "operation": "Update", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}})
+            };
+            let other = json!({"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:metadata": {"f:labels": {}}}});
+            let entries: Vec<Value> = managers.iter().map(entry).chain([other]).collect();
+            node(&json!({"metadata": {"name": "w1", "uid": "n1", "resourceVersion": "7", "managedFields": entries}}))
+        };
+        let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
+        for heir in [None, Some("heir")] {
+            let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), heir);
+            assert_eq!((theirs.patch, theirs.told), (mark_off.clone(), Some(Kind::NotActed)));
+            let said = "it stays unschedulable, since kubectl has cordoned it: kubectl uncordon w1 opens it";
+            assert!(theirs.what.ends_with(said), "{}", theirs.what);
+        }
+        let no_names: [&[&str]; 5] = [
+            &[],
+            &[CONTROLLER_MANAGER],
+            &[CONTROLLER_MANAGER, "kubectl"],
+            &["ancient-changes"],
+            &["before-first-apply"],
+        ];
+        for ours in no_names {
+            let patch = release(&owned(ours), Some(&of("n1")), None).patch;
+            assert_eq!(patch["spec"], json!({"unschedulable": null}), "{ours:?}");
         }
     }
 

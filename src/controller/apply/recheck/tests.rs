@@ -257,6 +257,69 @@ fn a_condition_that_the_node_does_not_show_any_more_is_not_acted_on() {
     }
 }
 
+/// What the controller finds itself is not in the probe's list: whether it has recovered stands in the objects.
+fn own(kind: &'static str, action: &'static str, change: impl Fn(&mut Value)) -> Result<(), String> {
+    verdict(move |v| {
+        let fault = json!({"kind": "Pod", "name": "d/a", "pod": {"namespace": "d", "name": "a", "uid": "u"}});
+        let subject = if kind == "StuckDaemonSetPod" { fault } else { json!({"kind": "Kubelet", "name": "kubelet"}) };
+        v["policy"]["spec"]["rules"] =
+            json!([{"name": "r", "match": {"faults": [kind]}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]}]);
+        v["report"]["status"]["faults"] = json!([]);
+        let status = &mut v["episode"]["status"];
+        (status["faults"][0]["type"], status["faults"][0]["subject"]) = (json!(kind), subject);
+        (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!(action), Value::Null);
+        status["steps"][0]["rung"] = json!(u8::from(action == "Notify"));
+        change(v);
+    })
+}
+
+#[test]
+fn a_kubelet_that_looks_at_its_pods_again_is_left_alone() {
+    let with = |status: &'static str, message: &'static str, action| {
+        own("PlegStalled", action, move |v| {
+            v["node"]["status"]["conditions"] =
+                json!([{"type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message}]);
+        })
+    };
+    let stalled = "PLEG is not healthy: pleg was last seen active 3m1s ago";
+    assert_eq!(with("False", stalled, "Cordon"), Ok(()));
+    for (status, message) in [("True", ""), ("Unknown", stalled), ("False", "container runtime is down")] {
+        let found = with(status, message, "Cordon").unwrap_err();
+        let expected = format!("PlegStalled (kubelet kubelet): Ready is {status} by now, and not for its PLEG");
+        assert_eq!(found, expected);
+        assert_eq!(with(status, message, "Notify"), Ok(()), "people are told what was decided");
+    }
+}
+
+#[test]
+fn a_kubelet_whose_start_is_over_is_left_alone() {
+    let with = |written: &'static str| {
+        own("KubeletStartBlocked", "Cordon", move |v| {
+            v["node"]["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                "message": "", "lastHeartbeatTime": written}]);
+            v["report"]["status"]["kubelet"] = json!({"started": true, "startedAt": "2025-01-01T00:00:00Z"});
+        })
+    };
+    assert_eq!(with("2024-12-31T23:59:00Z"), Ok(()), "it has not written its status since it began");
+    let found = with("2025-01-01T00:00:30Z").unwrap_err();
+    assert!(found.ends_with("the kubelet's start does not show as unfinished any more"), "{found}");
+}
+
+#[test]
+fn no_node_is_cordoned_for_a_pod_that_is_well_by_now() {
+    let with = |ready: &'static str, action| {
+        own("StuckDaemonSetPod", action, move |v| {
+            v["pod"] = json!({"metadata": {"namespace": "d", "name": "a", "uid": "u"}, "spec": {"nodeName": "w1", "containers": []},
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+        })
+    };
+    assert_eq!(with("False", "Cordon"), Ok(()));
+    let found = with("True", "Cordon").unwrap_err();
+    assert!(found.ends_with("Pod d/a is Ready by now"), "{found}");
+    assert_eq!(with("True", "Notify"), Ok(()));
+    assert_eq!(own("StuckDaemonSetPod", "Cordon", |_| {}), Ok(()), "its successor is another pod");
+}
+
 #[test]
 fn when_nothing_says_no_the_act_goes_on() {
     assert_eq!(verdict(|_| {}), Ok(()));
