@@ -336,6 +336,15 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
         let mut begun = steps.filter(|step| step.started_at.is_some() && step.state != StepState::Refused);
         assert!(begun.all(|step| step.hand_off.as_ref() != Some(with)), "handed off again as another Node object");
     }
+    // Whatever is begun is begun on a fresh look at a fault that is confirmed, or that shows in the API.
+    if let Some(step) = record.current_step().filter(|_| !is_told && !goes_on) {
+        match report.faults.iter().find(|seen| seen.fault.id == step.fault_id) {
+            Some(seen) => assert!(seen.fault.state == FaultState::Confirmed && seen.looked <= secs(45), "{seen:?}"),
+            None => {
+                assert!(record.fault(&step.fault_id).is_some_and(|fault| fault.kind.is_cluster_fault()), "{step:?}")
+            }
+        }
+    }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
