@@ -170,6 +170,23 @@ fn a_mark_left_by_a_removed_episode_is_taken_off() {
     assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
 }
 
+/// An episode that is removed by force leaves its Job, and the next one on the node may have its name: it does not know that Job.
+#[test]
+fn the_job_of_a_removed_episode_whose_name_another_has_is_not_left() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let lost = world.episodes.pop_first().unwrap();
+    world.tick(secs(1));
+    world.pass();
+    world.pass();
+    assert_eq!((world.only_episode().name.as_str(), world.jobs.len()), (lost.0.as_str(), 2));
+    world.nodes.clear();
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert!(world.jobs.is_empty(), "{:?}", world.jobs);
+}
+
 #[test]
 fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);

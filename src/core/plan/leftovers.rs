@@ -20,7 +20,10 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
         let is_over = match episode {
             Some(episode) => {
                 let step = episode.steps.iter().find(|step| step.operation_id == *operation);
-                step.is_some_and(|step| step.state.is_final() || step.lane != Lane::Job)
+                // One that is over gets no further step: a Job that it does not know is of another one that had its name, and was
+                // removed by force. One that is not may only not show it yet.
+                let is_of_another = episode.phase.is_final();
+                step.map_or(is_of_another, |step| step.state.is_final() || step.lane != Lane::Job)
             }
             // An episode that does not show may only not show yet: with a slot, or while nobody knows the slots. One that cannot
             // be read may wait for its Job.
