@@ -338,11 +338,11 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
     }
     // Whatever is begun is begun on a fresh look at a fault that is confirmed, or that shows in the API.
     if let Some(step) = record.current_step().filter(|_| !is_told && !goes_on) {
-        match report.faults.iter().find(|seen| seen.fault.id == step.fault_id) {
-            Some(seen) => assert!(seen.fault.state == FaultState::Confirmed && seen.looked <= secs(45), "{seen:?}"),
-            None => {
-                assert!(record.fault(&step.fault_id).is_some_and(|fault| fault.kind.is_cluster_fault()), "{step:?}")
-            }
+        if let Some(seen) = report.faults.iter().find(|seen| seen.fault.id == step.fault_id) {
+            assert!(seen.fault.state == FaultState::Confirmed && seen.looked <= secs(45), "{seen:?}");
+        } else {
+            let kind = record.fault(&step.fault_id).map(|fault| fault.kind);
+            assert!(kind.is_some_and(FaultType::is_cluster_fault), "{step:?}");
         }
     }
     if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
