@@ -15,7 +15,7 @@ use crate::fleet::Shared;
 use crate::record::Line;
 
 /// How long anything may take before the benchmark gives up.
-const LIMIT: Duration = Duration::from_mins(10);
+pub const LIMIT: Duration = Duration::from_mins(10);
 
 /// Everything but the fault is wide open. The second rule asks nothing of a node.
 pub const POLICY: &str = "

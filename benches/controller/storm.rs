@@ -10,7 +10,7 @@ use crate::bare;
 use crate::engine::{CEILING, Engine};
 use crate::fleet::Lane;
 use crate::requests::{Asked, Log, kind, phrase};
-use crate::stage::{Stage, all_closed, at, count, suspend, within};
+use crate::stage::{LIMIT, Stage, all_closed, at, count, suspend, within};
 
 /// Requests that follow the last act: what is written about it, events.
 const TAIL: Duration = Duration::from_secs(5);
@@ -20,8 +20,6 @@ const REPORT: &str = "apply noderuntimehealths/status";
 const CHAINS: usize = 100;
 /// How often the log is read.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long acts may take, beside what each of many takes.
-const ACTS: Duration = Duration::from_mins(10);
 /// Longest time that one act of many may take on average.
 const EACH: Duration = Duration::from_millis(500);
 
@@ -185,7 +183,7 @@ pub fn compare(stage: &mut Stage<'_>, waves: &Waves) -> Result<()> {
 /// Reads the log until so many acts are in it.
 pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     let mut asked = Asked::default();
-    let limit = ACTS + EACH * u32::try_from(acts)?;
+    let limit = LIMIT + EACH * u32::try_from(acts)?;
     let waited = within(limit, "an act for each fault", LOOK, async || {
         asked.extend(log.read()?);
         Ok(asked.acts().len() >= acts)

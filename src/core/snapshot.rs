@@ -209,6 +209,13 @@ pub struct SuspectPod {
     pub read: Duration,
 }
 
+impl SuspectPod {
+    /// Whether it is Ready, and no deletion of it is overdue.
+    pub const fn is_well(&self) -> bool {
+        self.ready && self.overdue.is_none()
+    }
+}
+
 /// A container of a suspect pod that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingContainer {

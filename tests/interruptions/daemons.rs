@@ -49,7 +49,7 @@ pub async fn round(client: &Client, is_sick: impl Fn(&str) -> bool) -> Result<Ve
         let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         let is_known = pod.status.as_ref().is_some_and(|status| status.container_statuses.is_some());
         if pod.metadata.deletion_timestamp.is_some() {
-            pods.delete(&name, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
+            workload::end(&pods, &name).await?;
             ended.push((node, name));
         } else if !is_bound {
             workload::bind(client, &name, &node).await?;

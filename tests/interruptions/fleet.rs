@@ -266,8 +266,7 @@ impl Fleet {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
             let starts_nothing = self.kubelet(&node) == Some(Kubelet::StartsNothing);
             if starts_nothing && pod.metadata.deletion_timestamp.is_some() {
-                let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-                pods.delete(&pod.name_any(), &now).await?;
+                workload::end(&pods, &pod.name_any()).await?;
             }
             if starts_nothing || phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
                 continue;

@@ -51,6 +51,12 @@ pub async fn unmake(client: &Client, node: &str) -> Result<()> {
     Ok(())
 }
 
+/// As a kubelet does with a pod that is to end.
+pub async fn end(pods: &Api<Pod>, name: &str) -> Result<()> {
+    pods.delete(name, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
+    Ok(())
+}
+
 /// Ends the pods that are to end; their names, each of which begins with its node's.
 pub async fn round(client: &Client) -> Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -58,7 +64,7 @@ pub async fn round(client: &Client) -> Result<Vec<String>> {
     for pod in pods.list(&ListParams::default().labels(LABEL)).await? {
         let name = pod.name_any();
         if pod.metadata.deletion_timestamp.is_some() {
-            pods.delete(&name, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
+            end(&pods, &name).await?;
             ended.push(name);
         }
     }

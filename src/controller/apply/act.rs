@@ -257,7 +257,7 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     if seen.daemon_set.is_none() {
         return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
     }
-    if seen.ready && seen.overdue.is_none() {
+    if seen.is_well() {
         return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
     }
     // A container that has started since the decision, or a deletion that goes on: it helps itself.

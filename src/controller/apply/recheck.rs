@@ -8,16 +8,15 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
 use super::{Applier, ApplyError, reboot};
-use crate::api::policy::{PolicyRule, PolicyStep};
+use crate::api::policy::PolicyStep;
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
-use crate::core::episode::{Episode, EpisodeFault, StepRecord, StepState};
+use crate::core::episode::{Episode, StepRecord, StepState};
 use crate::core::fault::{FaultState, FaultType, PodRef};
-use crate::core::foreign::Asked;
 use crate::core::narrow::asks_of_pods;
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
@@ -300,22 +299,6 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
         return Ok(());
     }
     Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))
-}
-
-/// Whether the condition that the fault is about stands on the Node as the rule asks for it.
-fn still_stands(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView) -> Result<(), String> {
-    if fault.kind != FaultType::NodeCondition {
-        return Ok(());
-    }
-    let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
-    let of_type: Vec<Asked> = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
-    let status = fault.subject.condition.as_ref().map(|condition| condition.status);
-    // From one status to another that the rule asks for as well it is the same fault.
-    let is_meant = of_type.iter().any(|asked| Some(asked.status) == status);
-    if is_meant && of_type.iter().any(|asked| asked.is_met_among(&view.conditions)) {
-        return Ok(());
-    }
-    Err(format!("{} ({}): the Node does not show it any more", fault.kind, fault.subject))
 }
 
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.

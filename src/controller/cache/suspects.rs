@@ -185,7 +185,7 @@ async fn read(calls: &Calls, subject: &Subject, clock: &Clock) -> Result<Found, 
 
 /// A pod of a DaemonSet that is not ready, or is being deleted.
 fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
-    pods::suspect(pod, now).is_some_and(|seen| seen.daemon_set.is_some() && (!seen.ready || seen.overdue.is_some()))
+    pods::suspect(pod, now).is_some_and(|seen| seen.daemon_set.is_some() && !seen.is_well())
 }
 
 /// Takes a read over; whether the decider should know.

@@ -160,24 +160,27 @@ impl<'a> NodeFacts<'a> {
         self.report.filter(|_| self.owns_report())
     }
 
-    /// What was really done on nodes of that name in the name of that policy, as far as it is kept.
-    pub fn episodes_by(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
-        let is_its = |episode: &&Episode| episode.mode == Mode::Enforce && episode.policy == policy.name;
-        self.open.iter().chain(&self.finished).copied().filter(is_its)
+    /// What was really done on nodes of that name, as far as it is kept.
+    fn real(&self) -> impl Iterator<Item = &Episode> {
+        self.open.iter().chain(&self.finished).copied().filter(|episode| episode.mode == Mode::Enforce)
     }
 
-    /// Of that, what was done on this very node.
+    /// Of that, what was done in the name of that policy.
+    pub fn episodes_by(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
+        self.real().filter(|episode| episode.policy == policy.name)
+    }
+
+    /// And on this very node.
     pub fn episodes_of(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
         let uid = self.view.map(|view| view.uid.as_str());
         self.episodes_by(policy).filter(move |episode| Some(episode.node_uid.as_str()) == uid)
     }
 
-    /// What was really done lately on another Node object of this name, and when it ended.
+    /// What was really done on another Node object of this name, as far as it is kept, and when it ended.
     pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Episode, Timestamp)> {
         let uid = self.view.map(|view| view.uid.as_str());
-        let all = self.open.iter().chain(&self.finished).copied();
-        let real = all.filter(move |one| one.mode == Mode::Enforce && Some(one.node_uid.as_str()) != uid);
-        real.map(|one| (one, one.finished_at.unwrap_or(one.opened_at)))
+        let others = self.real().filter(move |episode| Some(episode.node_uid.as_str()) != uid);
+        others.map(|episode| (episode, episode.finished_at.unwrap_or(episode.opened_at)))
     }
 
     /// The fault of that id.
@@ -253,7 +256,7 @@ fn is_of(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
 
 /// Whether one of these pods is not well yet.
 fn is_unwell(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
-    is_of(pod, fault) && (!pod.ready || pod.overdue.is_some())
+    is_of(pod, fault) && !pod.is_well()
 }
 
 /// Gathers what is known of every node that is named anywhere.

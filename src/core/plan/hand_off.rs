@@ -47,26 +47,24 @@ pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Hold> {
 /// whichever fault.
 pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &'static str> {
     let Some((with, episode)) = action.hand_off().zip(episode) else { return Ok(()) };
-    let planned = HandedOff::new(&with.remediation_template, &episode.node, "");
-    let mut begun = episode.steps.iter().filter(|step| step.started_at.is_some());
-    let is_done = begun.any(|step| {
-        let made = step.hand_off.as_ref().map(|with| HandedOff::new(&with.remediation_template, &episode.node, ""));
-        step.state.is_final() && made.is_some_and(|made| made.is_same_object(&planned))
-    });
+    let is_done = begun(episode, with).any(|step| step.state.is_final());
     if is_done { Err("the node was handed to this remediator in this episode already") } else { Ok(()) }
+}
+
+/// The steps of an episode with which it has handed, or may have handed, its node to that remediator.
+fn begun<'e>(episode: &'e Episode, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
+    let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &episode.node, "");
+    let planned = object(with);
+    let is_its =
+        move |step: &&StepRecord| step.hand_off.as_ref().is_some_and(|with| object(with).is_same_object(&planned));
+    episode.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
 }
 
 /// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
 /// made anew in vain is not deleted again at once, and again after that.
 pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Hold> {
-    let planned = HandedOff::new(&with.remediation_template, facts.name, "");
-    let is_it = |step: &StepRecord| {
-        let made = step.hand_off.as_ref().map(|with| HandedOff::new(&with.remediation_template, facts.name, ""));
-        step.started_at.is_some()
-            && step.state != StepState::Refused
-            && made.is_some_and(|made| made.is_same_object(&planned))
-    };
-    let handed = facts.on_others_of_its_name().filter(|(episode, _)| episode.steps.iter().any(is_it));
+    let was_handed = |episode: &Episode| begun(episode, with).any(|step| step.state != StepState::Refused);
+    let handed = facts.on_others_of_its_name().filter(|(episode, _)| was_handed(episode));
     let Some((episode, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
     let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
     if passed >= memory {

@@ -6,12 +6,12 @@
 use jiff::Timestamp;
 
 use super::meant::LivePod;
-use super::still_stands;
-use crate::api::NodeRuntimeHealth;
 use crate::api::policy::PolicyRule;
+use crate::api::{NodeRuntimeHealth, convert};
 use crate::controller::cache::{pods, report};
 use crate::core::episode::{EpisodeFault, StepRecord};
 use crate::core::fault::FaultType;
+use crate::core::foreign::Asked;
 use crate::core::kubelet;
 use crate::core::policy::ActionType;
 use crate::core::snapshot::NodeView;
@@ -29,28 +29,36 @@ pub(super) fn still_shows(
     pod: Option<&LivePod>,
     now: Timestamp,
 ) -> Result<(), String> {
-    if fault.kind == FaultType::NodeCondition {
-        return still_stands(fault, rule, view);
-    }
-    if step.action == ActionType::Notify {
-        return Ok(());
-    }
-    let found = match fault.kind {
-        FaultType::PlegStalled => (!kubelet::says_pleg_stalled(view))
+    let found = match (fault.kind, step.action) {
+        (FaultType::NodeCondition, _) => gone(fault, rule, view),
+        // People are told what was decided.
+        (_, ActionType::Notify) => None,
+        (FaultType::PlegStalled, _) => (!kubelet::says_pleg_stalled(view))
             .then(|| format!("Ready is {} by now, and not for its PLEG", view.ready.as_str())),
-        FaultType::KubeletStartBlocked => kubelet::unfinished(view, &report::view(report).kubelet)
+        (FaultType::KubeletStartBlocked, _) => kubelet::unfinished(view, &report::view(report).kubelet)
             .is_none()
             .then(|| "the kubelet's start does not show as unfinished any more".to_owned()),
-        // Its successor is another pod: whether that is well the next decision says.
-        FaultType::StuckDaemonSetPod => pod.and_then(|pod| well(pod, now)),
+        // Who deletes it says so in the record of the step.
+        (FaultType::StuckDaemonSetPod, action) if asks_pod(fault, action) => pod.and_then(|pod| well(pod, now)),
         _ => None,
     };
     found.map_or(Ok(()), |found| Err(format!("{} ({}): {found}", fault.kind, fault.subject)))
 }
 
-/// That the pod is well, if it is.
+/// That the condition that the fault is about does not stand on the Node as the rule asks for it, if so.
+fn gone(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView) -> Option<String> {
+    let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
+    let of_type: Vec<Asked> = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
+    let status = fault.subject.condition.as_ref().map(|condition| condition.status);
+    // From one status to another that the rule asks for as well it is the same fault.
+    let is_meant = of_type.iter().any(|asked| Some(asked.status) == status);
+    let stands = is_meant && of_type.iter().any(|asked| asked.is_met_among(&view.conditions));
+    (!stands).then(|| "the Node does not show it any more".to_owned())
+}
+
+/// That the pod is well, if it is. Its successor is another pod: whether that is well the next decision says.
 fn well(pod: &LivePod, now: Timestamp) -> Option<String> {
     let LivePod::There(named, pod) = pod else { return None };
-    let is_well = pods::suspect(pod, now).is_some_and(|seen| seen.ready && seen.overdue.is_none());
+    let is_well = pods::suspect(pod, now).is_some_and(|seen| seen.is_well());
     is_well.then(|| format!("Pod {named} is Ready by now"))
 }

@@ -262,13 +262,15 @@ fn own(kind: &'static str, action: &'static str, change: impl Fn(&mut Value)) ->
     verdict(move |v| {
         let fault = json!({"kind": "Pod", "name": "d/a", "pod": {"namespace": "d", "name": "a", "uid": "u"}});
         let subject = if kind == "StuckDaemonSetPod" { fault } else { json!({"kind": "Kubelet", "name": "kubelet"}) };
-        v["policy"]["spec"]["rules"] =
-            json!([{"name": "r", "match": {"faults": [kind]}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]}]);
+        let deletes = (kind == "StuckDaemonSetPod").then_some("DeletePod");
+        let actions: Vec<&str> = ["Cordon"].into_iter().chain(deletes).chain(["Notify"]).collect();
+        let steps: Vec<Value> = actions.iter().map(|action| json!({"action": action})).collect();
+        v["policy"]["spec"]["rules"] = json!([{"name": "r", "match": {"faults": [kind]}, "steps": steps}]);
         v["report"]["status"]["faults"] = json!([]);
         let status = &mut v["episode"]["status"];
         (status["faults"][0]["type"], status["faults"][0]["subject"]) = (json!(kind), subject);
         (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!(action), Value::Null);
-        status["steps"][0]["rung"] = json!(u8::from(action == "Notify"));
+        status["steps"][0]["rung"] = json!(actions.iter().position(|one| *one == action));
         change(v);
     })
 }
@@ -317,6 +319,7 @@ fn no_node_is_cordoned_for_a_pod_that_is_well_by_now() {
     let found = with("True", "Cordon").unwrap_err();
     assert!(found.ends_with("Pod d/a is Ready by now"), "{found}");
     assert_eq!(with("True", "Notify"), Ok(()));
+    assert_eq!(with("True", "DeletePod"), Ok(()), "the act itself refuses, and its step says so");
     assert_eq!(own("StuckDaemonSetPod", "Cordon", |_| {}), Ok(()), "its successor is another pod");
 }
 
