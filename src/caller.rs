@@ -1,18 +1,29 @@
 //! What the commands have in common that a person gives: each call has its end, and each write says who writes.
 
+use std::error::Error;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 
 /// How long the API server may take for one answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The cluster of the current kubeconfig.
+/// The cluster of the current kubeconfig, or the one this runs in.
 pub(crate) async fn client() -> anyhow::Result<Client> {
-    Client::try_default().await.context("cannot find a cluster: set KUBECONFIG")
+    let config = Config::infer().await.map_err(|error| {
+        // That it does not run in a cluster either is no news to who gives a command.
+        anyhow!(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+    });
+    let client = config.and_then(|config| Ok(Client::try_from(config)?));
+    client.context("cannot find a cluster; expected a kubeconfig in KUBECONFIG or ~/.kube/config")
+}
+
+/// What is wrong with a file, with its line and column.
+pub(crate) fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
+    anyhow!("{}", error.without_snippet())
 }
 
 /// The answer to a call, or that there is none in time.

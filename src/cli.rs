@@ -303,7 +303,8 @@ pub enum SimulateOutput {
     /// A table; what is the same for several nodes is one row.
     #[default]
     Table,
-    /// An object: `start`, `until`, `unmet` (what was expected in vain) and `lines`.
+    /// An object: `start` and `end`, `unmet` (what was expected in vain), `notes`, and `lines`, each with `at` and `seconds` since
+    /// `start`, `node`, `policy`, `what`, its `detail`, and `message`.
     Json,
 }
 

@@ -16,16 +16,25 @@ use crate::cli::ExplainArgs;
 use crate::core::plan::{PlanSettings, plan};
 use objects::Objects;
 
+/// Most nodes that are named where one has to be chosen.
+const MOST_NAMES: usize = 20;
+
 /// Runs `nrh explain`.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let (objects, now) = Objects::load(args.file.as_deref(), args.node.as_deref()).await?;
     let node = match (args.node, objects.node_names().as_slice()) {
         (Some(node), _) => node,
         (None, [only]) => only.clone(),
-        (None, names) => bail!("expected the name of a node; the objects are of {}: {}", names.len(), names.join(", ")),
+        (None, names) => bail!("expected the name of a node; the objects are of {}", among(names)),
     };
     print!("{}", explain(&objects, &node, now)?);
     Ok(())
+}
+
+/// How many there are, and the first of them.
+fn among(names: &[String]) -> String {
+    let more = if names.len() > MOST_NAMES { ", …" } else { "" };
+    format!("{}: {}{more}", names.len(), names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", "))
 }
 
 /// The explanation of one node.
@@ -202,6 +211,14 @@ mod tests {
             assert!(text.contains(said) && text.contains("HungContainer"), "{bad}: {text}");
             assert!(!text.contains("the node flaps"), "{text}");
         }
+    }
+
+    #[test]
+    fn of_a_node_that_nobody_has_looked_at_nothing_is_called_well() {
+        let text = explained(|saved| saved.replace("kind: NodeRuntimeHealth", "kind: Other")).unwrap();
+        assert!(text.contains("has never reported") && text.contains("no fault is known\n"), "{text}");
+        let objects = Objects::parse(&SAVED.replace("kind: NodeRuntimeHealth", "kind: Other")).unwrap();
+        assert_eq!(among(&objects.node_names()), "1: worker-1");
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Error: {error:#}");
+            eprintln!("Error: {}", nrh::process::told(&error));
             let is_unusable = is_check && !error.is::<nrh::simulate::Unmet>();
             if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }

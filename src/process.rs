@@ -19,3 +19,27 @@ pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> any
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(work)
 }
+
+/// An error with its causes, in one line. Many libraries repeat their cause in what they say themselves: each is told once.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.iter().any(|before| before.contains(cause.trim())) {
+            said.push(cause);
+        }
+    }
+    said.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let twice = anyhow::anyhow!("refused").context("no answer (refused)").context("cannot list nodes");
+        assert_eq!(told(&twice), "cannot list nodes: no answer (refused)");
+        let once = anyhow::anyhow!("refused").context("no answer").context("cannot list nodes");
+        assert_eq!(told(&once), "cannot list nodes: no answer: refused");
+    }
+}

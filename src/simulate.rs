@@ -9,9 +9,11 @@
 
 pub mod account;
 pub mod expect;
+mod lacks;
 mod play;
 mod record;
 pub mod remediator;
+mod schema;
 mod sickness;
 pub mod text;
 pub mod timeline;
@@ -30,12 +32,14 @@ use serde_json::Value;
 
 use crate::api::RemediationPolicy;
 use crate::api::convert;
+use crate::api::policy::PolicyRule;
+use crate::caller::no_yaml;
 use crate::cli::{SimulateArgs, SimulateOutput};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
 
 use account::{Account, Line};
-use timeline::{Offset, Timeline};
+use timeline::Timeline;
 
 pub use play::{enforced, play};
 
@@ -65,10 +69,11 @@ fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
     let unmet = expect::unmet(&timeline.expect, &account);
     let told = match args.output {
-        SimulateOutput::Table => format!("{}\n{}", text::table(&account), text::summary(&account)),
+        SimulateOutput::Table => format!("{}\n{}", text::table(&account), text::summary(&account, timeline.start)),
         SimulateOutput::Json => {
-            let report =
-                Report { start: timeline.start, until: Offset(timeline.end()), unmet: &unmet, lines: &account.lines };
+            let Timeline { start, .. } = timeline;
+            let end = text::moment(start, account.ended);
+            let report = Report { start, end, unmet: &unmet, notes: &account.notes, lines: &account.lines };
             format!("{}\n", serde_json::to_string_pretty(&report)?)
         }
     };
@@ -98,8 +103,9 @@ fn tell(text: &str) -> anyhow::Result<()> {
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {
     start: Timestamp,
-    until: Offset,
+    end: Timestamp,
     unmet: &'a [String],
+    notes: &'a [String],
     lines: &'a [Line],
 }
 
@@ -163,7 +169,8 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
     for file in files {
         let text = read(&file)?;
         let cannot_use = || format!("cannot use {}", file.display());
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(cannot_use)?;
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&text).map_err(|error| no_yaml(&error)).with_context(cannot_use)?;
         // As `kubectl get -o yaml` prints several.
         let items = objects.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
@@ -193,25 +200,45 @@ fn is_ours(object: &Value) -> bool {
 }
 
 /// What is wrong, and where in the object.
-fn at_its_place(name: &str, error: &serde_path_to_error::Error<serde_json::Error>) -> String {
+fn at_its_place(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     let (place, said) = (error.path().to_string(), error.inner().to_string());
     let hint = if said.starts_with("invalid type: boolean") {
         "; a word that YAML takes for true or false has to be in quotes"
     } else {
         ""
     };
-    if place == "." { format!("policy {name}: {said}{hint}") } else { format!("policy {name}: {place}: {said}{hint}") }
+    if place == "." { format!("{said}{hint}") } else { format!("{place}: {said}{hint}") }
 }
 
-fn policy(object: Value) -> anyhow::Result<Policy> {
+/// Where the rules' names stand in a place their numbers, as in all other places: `rules[orphan].steps` is `spec.rules[0].steps`.
+fn by_numbers(error: &str, rules: &[PolicyRule]) -> String {
+    let numbered = rules.iter().enumerate().find_map(|(number, rule)| {
+        let rest = error.strip_prefix(&format!("rules[{}]", rule.name))?;
+        Some(format!("spec.rules[{number}]{rest}"))
+    });
+    numbered.unwrap_or_else(|| format!("spec.{error}"))
+}
+
+fn policy(mut object: Value) -> anyhow::Result<Policy> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name").to_owned();
     let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
-    let object: RemediationPolicy =
-        serde_path_to_error::deserialize(object).map_err(|error| anyhow!(at_its_place(&name, &error)))?;
-    match convert::new_policy(&object) {
-        Ok(policy) => Ok(policy),
-        Err(invalid) => bail!("policy {name}: {}", invalid.0.join("; ")),
-    }
+    let mut errors = schema::wrong(&mut object);
+    let read = match serde_path_to_error::deserialize::<_, RemediationPolicy>(object) {
+        Ok(object) => convert::new_policy(&object)
+            .map_err(|invalid| invalid.0.iter().map(|error| by_numbers(error, &object.spec.rules)).collect()),
+        Err(error) => Err(vec![at_its_place(&error)]),
+    };
+    let more: Vec<String> = match read {
+        Ok(policy) if errors.is_empty() => return Ok(policy),
+        Ok(_) => Vec::new(),
+        Err(more) => more,
+    };
+    // One place is told once.
+    let place = |error: &str| error.split_once(": ").map(|(place, _)| place.to_owned());
+    let known: BTreeSet<String> = errors.iter().filter_map(|error| place(error)).collect();
+    errors.extend(more.into_iter().filter(|error| place(error).is_none_or(|place| !known.contains(&place))));
+    let apart = if errors.len() == 1 { " " } else { "\n  " };
+    bail!("policy {name}:{apart}{}", errors.join("\n  "))
 }

@@ -20,8 +20,12 @@ fn timelines() -> Vec<PathBuf> {
 
 #[test]
 fn every_scenario_is_as_expected_and_as_before() {
-    let all = timelines();
+    let mut all = timelines();
     assert!(all.len() >= 15, "{}", all.len());
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/timeline.yaml");
+    let notes = of_files(&sample, &[], false).unwrap().1.notes;
+    assert!(notes.is_empty(), "the sample lacks what its policy asks for: {notes:?}");
+    all.push(sample);
     for path in all {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let (timeline, account) = of_files(&path, &[], false).unwrap();
@@ -78,7 +82,7 @@ events: [{at: 1m, nodes: [worker-1], fault: {type: OrphanContainer}}]
     let (code, table, _) = simulate(folder.path(), orphan, &[]);
     assert_eq!(code, 0);
     assert!(
-        table.contains("In all: 1 x does CleanupOrphans, 1 x ends Succeeded; at most 1 nodes at a time."),
+        table.contains("In all: 1 x does CleanupOrphans, 1 x ends Succeeded; at most 1 node at a time."),
         "{table}"
     );
     let unmet = format!("{orphan}expect: [{{does: Cordon}}]\n");
@@ -105,7 +109,7 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
             "with `*` at its end at most, found \"*-shop\"",
         ),
         ("{action: CleanupOrphans, approvalTimeout: 5m}", "{action: CleanupOrphans}", "without which nobody is asked"),
-        ("{action: CleanupOrphan}", "{action: CleanupOrphans}", "spec.rules[0].steps[0].action: unknown variant"),
+        ("{action: CleanupOrphan}", "{action: CleanupOrphans}", "spec.rules[0].steps[0].action: expected one of "),
         (
             "faults: [OrphanContainer], for: 90",
             "faults: [OrphanContainer]",
@@ -133,6 +137,62 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
     }
     let (code, _, error) = simulate(folder.path(), orphan, &["--file", "x"]);
     assert_eq!((code, error.contains("--record")), (2, true), "{error}");
+}
+
+#[test]
+fn what_is_open_is_played_to_its_end_or_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let asks =
+        POLICY.replace("{action: CleanupOrphans}", "{action: CleanupOrphans, approval: Manual, approvalTimeout: 3h}");
+    let orphan = "
+nodes: [{name: worker, labels: {pool: a}}]
+events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
+";
+    let (code, table, _) = simulate_with(folder.path(), &asks, orphan, &[]);
+    assert_eq!(code, 0);
+    for said in [
+        "3h01m00s   worker step TimedOut",
+        "ends Failed",
+        "ends at 3h01m05s (2026-01-05T06:01:05Z); 1 fault is held then.",
+    ] {
+        assert!(table.contains(said), "{said:?} is missing in:\n{table}");
+    }
+    let until = format!("{orphan}until: 2h\n");
+    let (_, table, _) = simulate_with(folder.path(), &asks, &until, &[]);
+    assert!(table.contains("2h00m00s   worker open AwaitingApproval"), "{table}");
+    assert!(
+        table.contains("ends at 2h00m00s (2026-01-05T05:00:00Z); 1 episode is open then, 1 fault is held."),
+        "{table}"
+    );
+    // Nothing waits for ever, however long the last one may take.
+    let (_, report, _) = simulate_with(folder.path(), &asks.replace("3h", "24h"), orphan, &["-o", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["end"], "2026-01-06T03:01:05Z");
+    let last = report["lines"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["what"], &last["detail"]), (&"held".into(), &"LadderExhausted".into()), "{last}");
+    let words = |line: &serde_json::Value| line["what"].is_string() && !line["detail"].is_object();
+    assert!(report["lines"].as_array().unwrap().iter().all(words), "{report}");
+}
+
+#[test]
+fn every_slip_of_a_file_is_told_at_once_and_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let slips = POLICY
+        .replace("mode: Enforce", "mode: Enforce\n      priority: 5000")
+        .replace("{action: CleanupOrphans}", "{action: CleanupOrphans, atempts: 2}")
+        .replace("{action: Notify}", "{action: Notify, approval: Manual, timeout: 1d}");
+    let orphan = "nodes: [{name: worker}]\nevents: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]\n";
+    let (code, _, error) = simulate_with(folder.path(), &slips, orphan, &[]);
+    assert_eq!(code, 2);
+    for said in [
+        "policy leftovers:\n  spec.priority: expected at most 1000, found 5000",
+        "\n  spec.rules[0].steps[0].atempts: there is no such field, expected one of action, ",
+        "\n  spec.rules[0].steps[1].timeout: ",
+    ] {
+        assert_eq!(error.matches(said).count(), 1, "{said:?} in:\n{error}");
+    }
+    let (code, _, error) = simulate(folder.path(), "nodes: [{name: w, colour: red}]\nevents: []\n", &[]);
+    assert_eq!((code, error.matches("colour").count(), error.matches('\n').count()), (2, 1, 1), "{error}");
 }
 
 #[test]

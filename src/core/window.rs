@@ -59,6 +59,21 @@ pub struct Outlook {
 /// always.
 const JOINED: usize = 32;
 
+/// The fields of a schedule, with what each may be.
+const FIELDS: [&str; 5] =
+    ["minute (0-59)", "hour (0-23)", "day of month (1-31)", "month (1-12 or JAN-DEC)", "day of week (0-7 or SUN-SAT)"];
+
+/// What is wrong with a text that is no schedule: which of its fields is none, if it is one of them.
+fn no_schedule(text: &str, error: &str) -> String {
+    let fields = text.split_ascii_whitespace().enumerate().zip(FIELDS);
+    let wrong = fields.into_iter().find_map(|((number, field), name)| {
+        let mut alone = ["*"; FIELDS.len()];
+        *alone.get_mut(number)? = field;
+        Cron::from_str(&alone.join(" ")).is_err().then(|| format!("{field:?} is no {name}: "))
+    });
+    format!("schedule: {text:?} is none: {}{error}", wrong.unwrap_or_default())
+}
+
 /// Why a step may not be taken now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shut {
@@ -89,7 +104,7 @@ impl Window {
                 "schedule: expected five fields (minute, hour, day of month, month, day of week), found {text:?}"
             ));
         }
-        let schedule = Cron::from_str(text).map_err(|error| format!("schedule: {text:?} is none: {error}"))?;
+        let schedule = Cron::from_str(text).map_err(|error| no_schedule(text, &error.to_string()))?;
         let zone = TimeZone::get(zone).map_err(|_| {
             format!("timeZone: expected the name of an IANA time zone such as Europe/Berlin, found {zone:?}")
         })?;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
-use crate::caller::{DEADLINE, within};
+use crate::caller::{DEADLINE, client, no_yaml, within};
 use crate::controller::cache::{node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
@@ -78,7 +78,8 @@ impl Objects {
 
     /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        let root: Value = serde_saphyr::from_str(text).context("it is neither YAML nor JSON")?;
+        let root: Value =
+            serde_saphyr::from_str(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
         let items = match root.get("items").and_then(Value::as_array) {
             Some(items) => items.clone(),
             None => vec![root],
@@ -151,7 +152,7 @@ impl Objects {
 
     /// Reads them from the cluster of the current kubeconfig.
     pub(crate) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
-        let client = Client::try_default().await.context("cannot find a cluster: set KUBECONFIG, or use --file")?;
+        let client = client().await.context("no objects to look at; saved ones are named with --file")?;
         Self::fetch_by(client, node).await
     }
 
@@ -224,9 +225,13 @@ impl Objects {
         gone.chain(read).collect()
     }
 
+    /// Every node that is among them, those with a report first.
     pub(crate) fn node_names(&self) -> Vec<String> {
         let broken = self.broken.iter().filter_map(|(metadata, _)| metadata.name.clone());
-        self.healths.iter().map(ResourceExt::name_any).chain(broken).collect()
+        let mut names: Vec<String> = self.healths.iter().map(ResourceExt::name_any).chain(broken).collect();
+        let reported: BTreeSet<String> = names.iter().cloned().collect();
+        names.extend(self.nodes.iter().map(ResourceExt::name_any).filter(|name| !reported.contains(name)));
+        names
     }
 
     /// The newest time that anything in them names: they were saved at that time, or later.

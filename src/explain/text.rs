@@ -61,8 +61,13 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         snapshot.reports.get(node).into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
     let faults: Vec<&Fault> = reported.chain(&outlook.cluster_faults).collect();
     if faults.is_empty() && beyond.is_empty() {
-        let far = if told.blind.is_empty() { "" } else { ", as far as the probe can look" };
-        let _ = writeln!(out, "  no fault is suspected{far}");
+        let looks = snapshot.reports.get(node).is_some_and(|report| report.heartbeat.is_some());
+        let what = match (looks, told.blind.is_empty()) {
+            (false, _) => "no fault is known",
+            (true, false) => "no fault is suspected, as far as the probe can look",
+            (true, true) => "no fault is suspected",
+        };
+        let _ = writeln!(out, "  {what}");
     }
     for fault in faults {
         one(&mut out, node, fault, snapshot, decided);

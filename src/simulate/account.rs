@@ -13,9 +13,9 @@ use crate::core::plan::{HoldReason, Plan};
 use crate::core::policy::{ActionType, Mode};
 use crate::core::text::bounded;
 
-/// What a line tells.
+/// What a line tells; in JSON `what` is the word, and `detail` the action, the reason, the state or the phase that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", tag = "what", content = "detail")]
 pub enum What {
     /// The timeline itself.
     Happens,
@@ -37,6 +37,8 @@ pub enum What {
     Untaints,
     /// An episode has come to an end.
     Ends(Phase),
+    /// The timeline has come to its end, and an episode has not.
+    Open(Phase),
 }
 
 /// One line.
@@ -54,6 +56,7 @@ pub struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// What is told.
+    #[serde(flatten)]
     pub what: What,
     /// The sentence.
     pub message: String,
@@ -80,6 +83,10 @@ pub struct Account {
     pub notes: Vec<String>,
     /// The nodes on which episodes of enforcing policies were open at the same time, each time that changed.
     pub open: Vec<BTreeSet<String>>,
+    /// When it ended, as time since its beginning.
+    pub ended: Offset,
+    /// How many faults were held back at its end.
+    pub held: usize,
     known: Known,
 }
 
@@ -115,6 +122,15 @@ impl Account {
         if self.open.last() != Some(&open) {
             self.open.push(open);
         }
+    }
+
+    /// Notes what is left when the timeline is over.
+    pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
+        for episode in world.episodes.values().filter(|episode| episode.is_live()) {
+            self.line(at, Some(&episode.node), Some(&episode.policy), What::Open(episode.phase), &episode.message);
+        }
+        self.ended = Offset(at);
+        self.held = plan.held.iter().filter(|held| held.reason != HoldReason::StepUnderWay).count();
     }
 
     fn policies(&mut self, at: Duration, plan: &Plan) {

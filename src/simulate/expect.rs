@@ -46,7 +46,7 @@ fn is(expected: &Expectation, what: What) -> bool {
         What::Ends(phase) => expected.ends == Some(phase),
         What::Uncordons => expected.uncordons,
         What::Untaints => expected.untaints,
-        What::Happens | What::Step(_) | What::Unblocked => false,
+        What::Happens | What::Step(_) | What::Unblocked | What::Open(_) => false,
     }
 }
 

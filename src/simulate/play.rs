@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::account::Account;
+use super::lacks;
 use super::remediator::Remediator;
 use super::sickness;
 use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
-    WishEvent,
+    WishEvent, own_labels,
 };
 use super::world::{Cure, Kured, World, WorldNode, marks};
 use crate::core::episode::{Approval, Episode, Phase};
@@ -79,19 +80,15 @@ impl<'t> Play<'t> {
             let node = fresh(&name, like);
             world.nodes.insert(name, node);
         }
-        let idle = policies.iter().filter(|policy| {
-            let mut nodes = world.nodes.values();
-            !nodes.any(|node| policy.selector.matches(&node.view.labels))
-        });
         let mut account = Account::default();
-        account.notes = idle.map(|policy| format!("policy {} selects none of the nodes", policy.name)).collect();
+        account.notes = lacks::lacks(timeline, &world);
         let (leaving, stuck) = (BTreeMap::new(), BTreeMap::new());
         Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, flapping: BTreeMap::new(), wishes: 0 }
     }
 
     fn run(mut self) -> Self {
         let mut due = due(self.timeline);
-        let end = self.timeline.end();
+        let (least, latest) = (self.timeline.end(), self.timeline.latest());
         loop {
             while due.last().is_some_and(|next| next.at <= self.elapsed) {
                 if let Some(next) = due.pop() {
@@ -104,10 +101,13 @@ impl<'t> Play<'t> {
             let plan = self.world.pass();
             self.deleted();
             self.account.note(self.elapsed, &self.world, &plan);
+            let is_open = self.world.episodes.values().any(Episode::is_open);
+            let end = if is_open { latest } else { least };
             if self.elapsed >= end {
+                self.account.end(self.elapsed, &self.world, &plan);
                 return self;
             }
-            let is_busy = !plan.effects.is_empty() || self.world.episodes.values().any(Episode::is_open);
+            let is_busy = is_open || !plan.effects.is_empty();
             let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
             let wait = if is_busy { STEP } else { wake };
             let stuck = self.stuck.values().flatten().filter_map(|stuck| stuck.leaves_at);
@@ -405,7 +405,7 @@ impl<'t> Play<'t> {
 /// A node that is well, as the timeline describes it.
 fn fresh(name: &str, like: &Nodes) -> WorldNode {
     let mut node = WorldNode::new(name);
-    node.view.labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+    node.view.labels.extend(own_labels(name).map(|(key, value)| (key.to_owned(), value.to_owned())));
     node.view.labels.extend(like.labels.clone());
     node.view.kubelet_version.clone_from(&like.kubelet_version);
     node.view.runtime_version.clone_from(&like.runtime_version);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::sickness;
-use super::timeline::{ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline};
+use super::timeline::{
+    ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
+};
 use crate::core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use crate::core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use crate::core::foreign::Noticed;
@@ -20,8 +22,6 @@ use crate::core::thresholds::Thresholds;
 
 /// How long before the first event it begins.
 const BEFORE: Duration = Duration::from_mins(1);
-/// Every node has them: its own name, and `linux`.
-const OWN_LABELS: [&str; 2] = ["kubernetes.io/hostname", "kubernetes.io/os"];
 
 /// What is known of one fault in the past.
 struct Past<'a> {
@@ -82,7 +82,7 @@ fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
         let labels: BTreeMap<String, String> = view
             .labels
             .iter()
-            .filter(|(key, _)| !OWN_LABELS.contains(&key.as_str()))
+            .filter(|(key, value)| own_labels(name).all(|own| own != (key.as_str(), value.as_str())))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
         Nodes {

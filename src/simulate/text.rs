@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::account::{Account, Line, What};
+use super::timeline::Offset;
 
 /// Most names of nodes in one row.
 const NAMES: usize = 3;
@@ -38,8 +41,31 @@ pub fn table(account: &Account) -> String {
     text
 }
 
-/// What it came to, in one sentence.
-pub fn summary(account: &Account) -> String {
+/// What it came to, and when it ended: one line each.
+pub fn summary(account: &Account, start: Timestamp) -> String {
+    let end = moment(start, account.ended);
+    let count =
+        |count: usize, one: &str, more: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {more}") };
+    let open = account.lines.iter().filter(|line| matches!(line.what, What::Open(_))).count();
+    let left = match (open, account.held) {
+        (0, 0) => String::new(),
+        (open, 0) => format!("; {} open then", count(open, "episode is", "episodes are")),
+        (0, held) => format!("; {} held then", count(held, "fault is", "faults are")),
+        (open, held) => {
+            let (open, held) = (count(open, "episode is", "episodes are"), count(held, "fault is", "faults are"));
+            format!("; {open} open then, {held} held")
+        }
+    };
+    format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)
+}
+
+/// The moment so long after the beginning.
+pub fn moment(start: Timestamp, at: Offset) -> Timestamp {
+    SignedDuration::try_from(at.0).ok().and_then(|passed| start.checked_add(passed).ok()).unwrap_or(start)
+}
+
+/// What was done, in one line.
+fn in_all(account: &Account) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for line in &account.lines {
         if matches!(line.what, What::Does(_) | What::Would(_) | What::Ends(_)) {
@@ -51,7 +77,13 @@ pub fn summary(account: &Account) -> String {
     }
     let counted: Vec<String> = counts.into_iter().map(|(word, count)| format!("{count} x {word}")).collect();
     let most = account.open.iter().map(std::collections::BTreeSet::len).max().unwrap_or(0);
-    format!("In all: {}; at most {most} nodes at a time.\n", counted.join(", "))
+    let counted = counted.join(", ");
+    match most {
+        // A dry run has no node in its hands.
+        0 => format!("In all: {counted}.\n"),
+        1 => format!("In all: {counted}; at most 1 node at a time.\n"),
+        most => format!("In all: {counted}; at most {most} nodes at a time.\n"),
+    }
 }
 
 /// Whether this line says of another node what the row says.
@@ -97,5 +129,6 @@ fn word(what: What) -> String {
         What::Uncordons => "uncordons".to_owned(),
         What::Untaints => "untaints".to_owned(),
         What::Ends(phase) => format!("ends {}", phase.as_str()),
+        What::Open(phase) => format!("open {}", phase.as_str()),
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::remediator::Remediator;
 use super::world::Kured;
+use crate::caller::no_yaml;
 use crate::core::episode::Phase;
 use crate::core::fault::{FaultType, Severity};
 use crate::core::plan::HoldReason;
@@ -32,6 +33,8 @@ const MAX_NODES: usize = 10_000;
 const MAX_EVENTS: usize = 10_000;
 /// Most of what happens to each node in one, in all.
 const MAX_HAPPENINGS: usize = 1_000_000;
+/// For how long the open episodes of one without `until` are waited for: as long as the longest approval may take.
+const MAX_OPEN: Duration = Duration::from_hours(24);
 /// Longest timeline: five weeks.
 pub const LONGEST: Duration = Duration::from_hours(24 * 35);
 
@@ -45,7 +48,8 @@ pub struct Timeline {
     /// When it begins. Windows of policies go by it.
     #[serde(default = "default_start")]
     pub start: Timestamp,
-    /// How long it lasts; by default until an hour after the last event.
+    /// How long it lasts; by default until an hour after the last event, and for as long as an episode is open then, a day longer at
+    /// most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Offset>,
     /// Files of the policies, beside this one. `--policy` takes their place.
@@ -81,7 +85,7 @@ pub struct Nodes {
     /// How many: `worker` and 3 are worker-1, worker-2 and worker-3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// Labels beside `kubernetes.io/hostname`.
+    /// Labels beside those that each node has ([`own_labels`]), and other values of these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Version of the kubelet, such as v1.36.1.
@@ -93,6 +97,12 @@ pub struct Nodes {
     /// Image of the operating system, as a Node tells it: `Ubuntu 24.04.2 LTS`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_image: Option<String>,
+}
+
+/// The labels of a node that need not be written.
+pub fn own_labels(name: &str) -> impl Iterator<Item = (&str, &str)> {
+    let all = [("kubernetes.io/hostname", name), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")];
+    all.into_iter()
 }
 
 /// Time since the beginning.
@@ -361,7 +371,8 @@ impl Timeline {
     /// # Errors
     /// It is no YAML of this form, or says something that cannot be; the message names what.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let timeline: Self = serde_saphyr::from_str(text).context("it is no timeline")?;
+        let timeline: Self =
+            serde_saphyr::from_str(text).map_err(|error| no_yaml(&error)).context("it is no timeline")?;
         timeline.check()?;
         Ok(timeline)
     }
@@ -390,9 +401,9 @@ impl Timeline {
             happenings <= MAX_HAPPENINGS,
             "events: expected at most {MAX_HAPPENINGS} over all nodes, found {happenings}"
         );
-        let end = Offset(self.end());
+        let latest = Offset(self.latest());
         for (number, expectation) in self.expect.iter().enumerate() {
-            expectation.check(&names, end).with_context(|| format!("expectation {}", number + 1))?;
+            expectation.check(&names, latest).with_context(|| format!("expectation {}", number + 1))?;
         }
         Ok(())
     }
@@ -410,7 +421,12 @@ impl Timeline {
             .collect()
     }
 
-    /// When it is over.
+    /// When it is over whatever is open then.
+    pub fn latest(&self) -> Duration {
+        self.until.map_or_else(|| self.end() + MAX_OPEN, |until| until.0)
+    }
+
+    /// When it is over, unless an episode is open then.
     pub fn end(&self) -> Duration {
         if let Some(until) = self.until {
             return until.0;
@@ -499,7 +515,7 @@ impl Event {
 }
 
 impl Expectation {
-    fn check(&self, names: &[(String, &Nodes)], end: Offset) -> anyhow::Result<()> {
+    fn check(&self, names: &[(String, &Nodes)], latest: Offset) -> anyhow::Result<()> {
         let kinds = [
             self.does.is_some(),
             self.would.is_some(),
@@ -514,8 +530,8 @@ impl Expectation {
             count == 1,
             "expected one of does, would, held, ends, uncordons, untaints and openAtMost, found {count} of them"
         );
-        let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(end));
-        ensure!(after <= by && by <= end, "expected after <= by <= the end at {end}, found {after} and {by}");
+        let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(latest));
+        ensure!(after <= by && by <= latest, "expected after <= by <= the end at {latest}, found {after} and {by}");
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
         ensure!(least <= most, "expected atLeast <= atMost, found {least} and {most}");
         let is_told = self.held != Some(HoldReason::StepUnderWay);

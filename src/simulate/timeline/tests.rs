@@ -52,7 +52,7 @@ fn what_cannot_be_is_refused_by_name() {
             "{node: w-1}",
             "expectation 1: expected one of does, would, held, ends, uncordons, untaints and openAtMost, found 0",
         ),
-        ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 2h}", "the end at 1h01m00s"),
+        ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 26h}", "the end at 25h01m00s"),
         ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
         ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),
         ("", "{held: StepUnderWay}", "is not told"),

@@ -1,0 +1,135 @@
+//! What a timeline does not say and a policy asks for. A controller reads it in the cluster; here there is nothing to be read, so such
+//! a rule is held to the end, and who tries a policy has to hear why.
+
+use std::collections::BTreeSet;
+
+use super::sickness::{has_pod, pod_like};
+use super::timeline::{FaultEvent, Timeline};
+use super::world::World;
+use crate::core::policy::{Policy, Rule};
+use crate::core::snapshot::NodeView;
+
+/// A fault that comes, as people find it in the file, and the nodes it comes to.
+struct Coming<'a> {
+    place: String,
+    fault: &'a FaultEvent,
+    nodes: BTreeSet<&'a str>,
+}
+
+/// What the policies of a world ask for and the timeline that is about to be played in it lacks, one sentence each.
+pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
+    let coming: Vec<Coming<'_>> = timeline
+        .events
+        .iter()
+        .enumerate()
+        .filter_map(|(number, event)| {
+            let fault = event.fault.as_ref()?;
+            let nodes = event.chosen(world.nodes.keys().map(String::as_str)).into_iter().collect();
+            Some(Coming { place: format!("event {} (at {})", number + 1, event.at), fault, nodes })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for policy in &world.policies {
+        let views = world.nodes.iter().map(|(name, node)| (name.as_str(), &node.view));
+        let selected: Vec<(&str, &NodeView)> =
+            views.filter(|(_, view)| policy.selector.matches(&view.labels)).collect();
+        if selected.is_empty() {
+            all.push(format!("policy {} selects none of the nodes", policy.name));
+            continue;
+        }
+        for rule in &policy.rules {
+            let is_for = |one: &&Coming<'_>| {
+                rule.faults.contains(&one.fault.kind) && selected.iter().any(|(name, _)| one.nodes.contains(name))
+            };
+            let its: Vec<&Coming<'_>> = coming.iter().filter(is_for).collect();
+            let sick = selected.iter().filter(|(name, _)| its.iter().any(|one| one.nodes.contains(name)));
+            all.extend(of_nodes(policy, rule, &sick.copied().collect::<Vec<_>>()));
+            all.extend(of_pods(policy, rule, &its));
+        }
+    }
+    all
+}
+
+/// Of the nodes it comes to.
+fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<String> {
+    let asked = &rule.narrow;
+    let without = |asks: bool, field: &str, key: &str, lacks: fn(&NodeView) -> bool| {
+        let mut lacking = sick.iter().filter(|(_, view)| asks && lacks(view));
+        let (first, more) = (lacking.next()?.0, lacking.count());
+        let all =
+            if more == 0 { format!("node {first} has") } else { format!("{} nodes have, such as {first},", more + 1) };
+        Some(held(policy, rule, field, &format!("{all} no {key} in the timeline")))
+    };
+    let runtimes =
+        without(!asked.runtimes.is_empty(), "runtimes", "runtimeVersion", |view| view.runtime_version.is_none());
+    let kubelets =
+        without(!asked.kubelets.is_empty(), "kubeletVersions", "kubeletVersion", |view| view.kubelet_version.is_none());
+    runtimes.into_iter().chain(kubelets).collect()
+}
+
+/// Of the pods that the faults are about.
+fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
+    let field = if rule.narrow.owner_kinds.is_empty() { "podSelector" } else { "ownerKinds" };
+    let is_unknown = |one: &&&Coming<'_>| has_pod(one.fault.kind) && pod_like(one.fault).is_none();
+    let mut unknown = coming.iter().filter(|_| rule.narrow.asks_of_pods()).filter(is_unknown);
+    let (first, more) = (&unknown.next()?.place, unknown.count());
+    let all = if more == 0 {
+        format!("the fault of {first} has")
+    } else {
+        format!("{} faults have, such as that of {first},", more + 1)
+    };
+    Some(held(policy, rule, field, &format!("{all} neither podLabels nor podOwner")))
+}
+
+fn held(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
+    format!("rule {} of policy {} asks for match.{field}, and {lack}: it is held there", rule.name, policy.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{RemediationPolicy, convert};
+
+    fn told(matches: &str, nodes: &str, fault: &str) -> Vec<String> {
+        let policy = format!(
+            "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: p}}, spec: {{nodeSelector: \
+             {{matchLabels: {{pool: a}}}}, rules: [{{name: r, match: {{faults: [HungContainer], {matches}}}, \
+             steps: [{{action: Notify}}]}}]}}}}"
+        );
+        let policy: RemediationPolicy = serde_saphyr::from_str(&policy).unwrap();
+        let policy = convert::policy(&policy).unwrap();
+        let timeline = format!(
+            "{{nodes: [{{name: b, labels: {{pool: b}}}}, {{name: a, count: 3, labels: {{pool: a}}, {nodes}}}], events: [{{at: 1m, nodes: \
+             [b, a-1], fault: {{type: HungContainer, {fault}}}}}, {{at: 2m, nodes: ['a-*'], fault: {{type: HungContainer, {fault}}}}}, \
+             {{at: 3m, nodes: [a-1], fault: {{type: KubeletDown}}}}]}}"
+        );
+        let timeline = Timeline::parse(&timeline).unwrap();
+        super::super::play(&timeline, &[policy]).notes
+    }
+
+    #[test]
+    fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
+        assert_eq!(told("", "", ""), Vec::<String>::new());
+        let runtimes = "runtimes: [{name: containerd, versions: '>=1.7.0'}]";
+        let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: it is \
+                    held there";
+        assert_eq!(told(runtimes, "", ""), [said]);
+        assert_eq!(told(runtimes, "runtimeVersion: 'containerd://1.7.24'", ""), Vec::<String>::new());
+        let kubelets = "kubeletVersions: ['>=1.30']";
+        assert!(told(kubelets, "", "")[0].contains("match.kubeletVersions"), "{:?}", told(kubelets, "", ""));
+        let owners = "ownerKinds: [DaemonSet]";
+        let said = "rule r of policy p asks for match.ownerKinds, and 2 faults have, such as that of event 1 (at 0h01m00s), neither \
+                    podLabels nor podOwner: it is held there";
+        assert_eq!(told(owners, "", ""), [said]);
+        assert_eq!(told(owners, "", "podOwner: DaemonSet"), Vec::<String>::new());
+        let labels = "podSelector: {matchLabels: {app: cart}}";
+        assert!(told(labels, "", "")[0].contains("match.podSelector"), "{:?}", told(labels, "", ""));
+        assert_eq!(told(labels, "", "podLabels: {app: cart}"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_policy_for_no_node_is_told_as_that_alone() {
+        let told = told("runtimes: [{name: containerd}]", "", "").len();
+        assert_eq!(told, 1);
+    }
+}
