@@ -8,14 +8,15 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, ObjectMeta};
-use kube::core::DeserializeGuard;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::caller::{DEADLINE, client, no_yaml, within};
+use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::{node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
@@ -88,13 +89,12 @@ impl Objects {
         for item in items {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let metadata = item.get("metadata").cloned();
-            let read = match kind.as_str() {
-                "Node" => serde_json::from_value(item).map(|object| objects.nodes.push(object)),
-                "NodeRuntimeHealth" => serde_json::from_value(item).map(|object| objects.healths.push(object)),
-                "RemediationPolicy" => serde_json::from_value(item).map(|object| objects.policies.push(object)),
-                "NodeRemediation" => serde_json::from_value(item).map(|object| objects.episodes.push(object)),
-                "Pod" => serde_json::from_value(item).map(|object| objects.pods.push(object)),
+            match kind.as_str() {
+                "Node" => objects.keep(&kind, item, |objects, node| objects.nodes.push(node)),
+                "NodeRuntimeHealth" => objects.keep(&kind, item, |objects, health| objects.healths.push(health)),
+                "RemediationPolicy" => objects.keep(&kind, item, |objects, policy| objects.policies.push(policy)),
+                "NodeRemediation" => objects.keep(&kind, item, |objects, episode| objects.episodes.push(episode)),
+                "Pod" => objects.keep(&kind, item, |objects, pod| objects.pods.push(pod)),
                 _ => {
                     let group =
                         item.get("apiVersion").and_then(Value::as_str).and_then(|version| version.split('/').next());
@@ -104,13 +104,7 @@ impl Objects {
                             "{kind} {name} is not looked at: expected NodeRuntimeHealth, RemediationPolicy or NodeRemediation"
                         ));
                     }
-                    continue;
                 }
-            };
-            if let Err(error) = read {
-                let metadata = metadata.and_then(|metadata| serde_json::from_value(metadata).ok());
-                let metadata = metadata.unwrap_or_else(|| ObjectMeta { name: Some(name), ..ObjectMeta::default() });
-                objects.refuse(&kind, metadata, &error.to_string());
             }
         }
         if objects.nodes.is_empty() && objects.healths.is_empty() {
@@ -138,13 +132,22 @@ impl Objects {
         }
     }
 
+    /// Keeps an object that can be read, and notes one that cannot.
+    fn keep<K: Resource + DeserializeOwned>(&mut self, kind: &str, item: Value, keep: impl FnOnce(&mut Self, K)) {
+        match serde_json::from_value(item) {
+            Ok(Guarded(Ok(object))) => keep(self, object),
+            Ok(Guarded(Err(bad))) => self.refuse(kind, bad.metadata, &bad.why),
+            Err(error) => self.refuse(kind, ObjectMeta::default(), &error.to_string()),
+        }
+    }
+
     /// Those that can be read; the others are noted.
-    fn readable<K>(&mut self, kind: &str, items: Vec<DeserializeGuard<K>>) -> Vec<K> {
+    fn readable<K>(&mut self, kind: &str, items: Vec<Guarded<K>>) -> Vec<K> {
         let mut read = Vec::with_capacity(items.len());
         for item in items {
             match item.0 {
                 Ok(object) => read.push(object),
-                Err(bad) => self.refuse(kind, bad.metadata, &bad.error),
+                Err(bad) => self.refuse(kind, bad.metadata, &bad.why),
             }
         }
         read
@@ -380,14 +383,14 @@ fn heartbeat(object: &NodeRuntimeHealth) -> Option<Timestamp> {
 }
 
 /// All objects of a kind, each for itself readable or not.
-async fn list<K>(client: Client) -> anyhow::Result<Vec<DeserializeGuard<K>>>
+async fn list<K>(client: Client) -> anyhow::Result<Vec<Guarded<K>>>
 where
     K: kube::Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
         + Clone
         + std::fmt::Debug
         + serde::de::DeserializeOwned,
 {
-    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    let api: Api<Guarded<K>> = Api::all(client);
     Ok(within(api.list(&ListParams::default())).await?.items)
 }
 

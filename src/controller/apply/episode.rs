@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
-use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::{Applier, ApplyError};
@@ -16,6 +15,7 @@ use crate::api::{
     ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
 };
 use crate::controller::cache::fold::Folds;
+use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::core::episode::{Episode, Phase, StepState, since};
 use crate::core::snapshot::{ReportView, Snapshot, Tri};
@@ -158,7 +158,7 @@ impl Applier {
             return true;
         }
         // One that this version cannot read is there, too.
-        let api = self.calls.read::<DeserializeGuard<NodeRemediation>>();
+        let api = self.calls.read::<Guarded<NodeRemediation>>();
         match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
             Ok(Some(object)) => {
                 object.fold(&mut self.cache.lock(), Instant::now());

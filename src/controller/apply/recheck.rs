@@ -22,7 +22,6 @@ use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
 use crate::core::snapshot::{NodeView, Tri, missed_after};
 use crate::core::window;
-use kube::core::DeserializeGuard;
 
 mod meant;
 mod own;
@@ -167,7 +166,7 @@ impl Applier {
             report.fold(&mut state, now);
         }
         if let Some(policy) = read.policy.clone().filter(|_| read.is_policy_new) {
-            DeserializeGuard(Ok(policy)).fold(&mut state, now);
+            policy.fold(&mut state, now);
         }
         if let Some(episode) = read.episode.clone() {
             episode.fold(&mut state, now);

@@ -7,10 +7,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Resource;
-use kube::core::DeserializeGuard;
 use tokio::time::Instant;
 
-use super::guard::Outside;
+use super::guard::{Guardable, Unread};
 use super::report::Standing;
 use super::versions::{Versions, version_of};
 use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
@@ -132,6 +131,7 @@ impl Folds for NodeRuntimeHealth {
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         let since_start = state.since_start(now);
         let probe = self.status.as_ref().and_then(|status| status.probe.as_ref());
         let beat =
@@ -149,6 +149,7 @@ impl Folds for NodeRuntimeHealth {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         let old = state.standing.remove(key);
         forget_said(state, old);
         state.arrivals.remove(key);
@@ -179,28 +180,13 @@ fn is_missed(view: &ReportView) -> bool {
     view.heartbeat.as_ref().is_none_or(|beat| beat.arrived > missed_after(beat.interval))
 }
 
-impl Folds for DeserializeGuard<NodeRuntimeHealth> {
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.reports
-    }
-
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
-        match self.0 {
-            Ok(object) => object.put(key, state, now),
-            Err(bad) => {
-                tracing::warn!(node = key, error = bad.error, "NodeRuntimeHealth cannot be read; the node is held");
-                let (view, standing) = report::unreadable(&bad.metadata, &bad.error);
-                state.arrivals.remove(key);
-                stand(state, key, standing);
-                let old = state.snapshot.reports.insert(key.to_owned(), view);
-                News::when(old.as_ref() != state.snapshot.reports.get(key))
-            }
-        }
-    }
-
-    fn forget(key: &str, state: &mut State) -> News {
-        NodeRuntimeHealth::forget(key, state)
-    }
+/// Takes over that a report is there and cannot be read: its node has not reported, and is held.
+pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State) -> News {
+    let (view, standing) = report::unreadable(&bad.metadata, &bad.why);
+    state.arrivals.remove(key);
+    stand(state, key, standing);
+    let old = state.snapshot.reports.insert(key.to_owned(), view);
+    News::when(old.as_ref() != state.snapshot.reports.get(key))
 }
 
 /// What a policy that cannot be used any more has said before. That it is to do nothing counts at once, wherever that can be read.
@@ -215,40 +201,52 @@ fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) 
     })
 }
 
-impl Folds for DeserializeGuard<RemediationPolicy> {
+impl Folds for RemediationPolicy {
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.policies
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> News {
-        let meta = self.meta();
-        let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
-        let (read, status) = match &self.0 {
-            Ok(object) => (convert::policy(object).map_err(|bad| bad.0), object.status.clone().unwrap_or_default()),
-            Err(bad) => {
-                let old = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
-                (Err(vec![crate::core::text::bounded(&bad.error, 512)]), old)
-            }
-        };
-        let kept = read.is_err().then(|| kept(state.policies.get(key), self.0.as_ref().ok(), &uid)).flatten();
-        let row = PolicyRow { read, kept, lacks: Vec::new(), generation, status, uid };
-        let old = state.policies.insert(key.to_owned(), row);
-        let new = state.policies.get(key).map(|row| (&row.read, &row.kept));
-        let matters = old.as_ref().map(|row| (&row.read, &row.kept)) != new;
-        if matters {
-            state.list_policies(now);
-        } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {
-            row.lacks = old.lacks;
-        }
-        News::when(matters)
+        state.unread.forget(Self::KIND, key);
+        put_policy(key, &self.metadata, Ok(&self), state, now)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         state.policies.remove(key);
         // What is left of the policies asks for nothing new, so nothing is counted from here.
         state.list_policies(Instant::now());
         News::Matters
     }
+}
+
+/// Takes over a policy, or that it cannot be read and why.
+pub(super) fn put_policy(
+    key: &str,
+    meta: &ObjectMeta,
+    object: Result<&RemediationPolicy, &str>,
+    state: &mut State,
+    now: Instant,
+) -> News {
+    let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
+    let (read, status) = match object {
+        Ok(object) => (convert::policy(object).map_err(|bad| bad.0), object.status.clone().unwrap_or_default()),
+        Err(why) => {
+            let old = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
+            (Err(vec![why.to_owned()]), old)
+        }
+    };
+    let kept = read.is_err().then(|| kept(state.policies.get(key), object.ok(), &uid)).flatten();
+    let row = PolicyRow { read, kept, lacks: Vec::new(), generation, status, uid };
+    let old = state.policies.insert(key.to_owned(), row);
+    let new = state.policies.get(key).map(|row| (&row.read, &row.kept));
+    let matters = old.as_ref().map(|row| (&row.read, &row.kept)) != new;
+    if matters {
+        state.list_policies(now);
+    } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {
+        row.lacks = old.lacks;
+    }
+    News::when(matters)
 }
 
 impl Folds for NodeRemediation {
@@ -257,6 +255,7 @@ impl Folds for NodeRemediation {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         let row = EpisodeRow {
             finalizer: finalizers.iter().any(|finalizer| finalizer == FINALIZER),
@@ -277,37 +276,11 @@ impl Folds for NodeRemediation {
     }
 
     fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
         state.episodes.remove(key);
         let was_wish = state.snapshot.wishes.remove(key).is_some();
         let was_unreadable = state.snapshot.unreadable.remove(key).is_some();
         News::when(state.snapshot.episodes.remove(key).is_some() || was_wish || was_unreadable)
-    }
-}
-
-impl Folds for DeserializeGuard<NodeRemediation> {
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.episodes
-    }
-
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
-        match self.0 {
-            Ok(object) => object.put(key, state, now),
-            Err(bad) => {
-                // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
-                tracing::warn!(episode = key, error = bad.error, "NodeRemediation cannot be read; its node is held");
-                let read = convert::unreadable_episode(&bad.metadata, &bad.error);
-                if state.snapshot.unreadable.get(key) == Some(&read) {
-                    return News::Nothing;
-                }
-                NodeRemediation::forget(key, state);
-                state.snapshot.unreadable.insert(key.to_owned(), read);
-                News::Matters
-            }
-        }
-    }
-
-    fn forget(key: &str, state: &mut State) -> News {
-        NodeRemediation::forget(key, state)
     }
 }
 

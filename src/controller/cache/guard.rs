@@ -1,4 +1,4 @@
-//! Objects of kinds that others write, each read for itself: one that cannot be read hides no other of its list, and stops no watch.
+//! Objects, each read for itself: one that cannot be read hides no other of its list, and stops no watch.
 //!
 //! The API server takes times that the types here cannot hold (`9999-12-31T23:59:59Z`), and whoever may write the status of one Node
 //! may write one. kube's own guard reads the metadata by the same types, which hold times as well (`managedFields`); this one reads
@@ -17,19 +17,20 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::fold::{Folds, News};
+use super::fold::{self, Folds, News};
 use super::versions::Versions;
 use super::{State, job};
+use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::core::snapshot::NodeView;
 use crate::core::text::bounded;
 
 /// Longest reason that is kept of why an object cannot be read.
-const MAX_WHY: usize = 200;
+const MAX_WHY: usize = 512;
 
 /// An object of which only the metadata can be read.
 #[derive(Clone, Debug)]
 pub struct Unread {
-    /// What can be read of its metadata: its name, uid, version and labels in any case.
+    /// What can be read of its metadata, field by field.
     pub metadata: ObjectMeta,
     /// Which field cannot be read, and why; bounded.
     pub why: String,
@@ -54,21 +55,13 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
 
 /// The metadata of an object, as far as it can be read.
 fn metadata(whole: &Value) -> ObjectMeta {
-    let mut found = whole.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let mut found = whole.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     // Who owns which field is written by anybody who may write the object.
-    if let Some(fields) = found.as_object_mut() {
-        fields.remove("managedFields");
-    }
+    found.remove("managedFields");
     ObjectMeta::deserialize(&found).unwrap_or_else(|_| {
-        let text = |key: &str| Some(found.get(key)?.as_str()?.to_owned());
-        ObjectMeta {
-            name: text("name"),
-            namespace: text("namespace"),
-            uid: text("uid"),
-            resource_version: text("resourceVersion"),
-            labels: found.get("labels").and_then(|labels| BTreeMap::deserialize(labels).ok()),
-            ..ObjectMeta::default()
-        }
+        // A time that cannot be read takes neither its labels from it nor its finalizers.
+        found.retain(|field, value| ObjectMeta::deserialize(&json!({field: value})).is_ok());
+        ObjectMeta::deserialize(&found).unwrap_or_default()
     })
 }
 
@@ -107,7 +100,7 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// The objects that cannot be read now, by kind and key. Each is told once.
+/// The objects that cannot be read now, by kind and key. Each is told once, an episode whenever something else is known of it.
 #[derive(Debug, Default)]
 pub struct Unreads(BTreeMap<&'static str, BTreeSet<String>>);
 
@@ -130,19 +123,19 @@ impl Unreads {
     }
 }
 
-/// A kind that others write.
-pub trait Outside: Folds {
+/// A kind of which one object may be unreadable.
+pub trait Guardable: Folds {
     /// Its name.
     const KIND: &'static str;
     /// What an object that cannot be read comes to, for people.
     const HELD: &'static str;
 
-    /// Takes over that an object is there and cannot be read. What was known of it before is kept: that nobody can read it does
-    /// not mean that it is gone.
-    fn unread(bad: &Unread, key: &str, state: &mut State) -> News;
+    /// Takes over that an object is there and cannot be read. That nobody can read it does not mean that it is gone: of what others
+    /// write what was known of it counts on; an episode, a report or a policy of ours counts as what holds its node, or starts nothing.
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News;
 }
 
-impl<K: Outside> Folds for Guarded<K> {
+impl<K: Guardable> Folds for Guarded<K> {
     fn versions(state: &mut State) -> &mut Versions {
         K::versions(state)
     }
@@ -155,7 +148,7 @@ impl<K: Outside> Folds for Guarded<K> {
         match self.0 {
             Ok(object) => object.put(key, state, now),
             Err(bad) => {
-                let news = K::unread(&bad, key, state);
+                let news = K::unread(&bad, key, state, now);
                 if state.unread.note(K::KIND, key) {
                     let (kind, held) = (K::KIND, K::HELD);
                     tracing::warn!(kind, object = key, error = bad.why, "an object cannot be read: {held}");
@@ -170,12 +163,12 @@ impl<K: Outside> Folds for Guarded<K> {
     }
 }
 
-impl Outside for Node {
+impl Guardable for Node {
     const KIND: &'static str = "Node";
     const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
         if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
@@ -192,21 +185,21 @@ impl Outside for Node {
     }
 }
 
-impl Outside for DaemonSet {
+impl Guardable for DaemonSet {
     const KIND: &'static str = "DaemonSet";
     const HELD: &'static str = "what was known of it counts on; if it was never read, its pods are not looked for";
 
-    fn unread(_bad: &Unread, _key: &str, _state: &mut State) -> News {
+    fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> News {
         News::Nothing
     }
 }
 
-impl Outside for Job {
+impl Guardable for Job {
     const KIND: &'static str = "Job";
     const HELD: &'static str =
         "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State) -> News {
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
         let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         News::when(!std::mem::replace(&mut row.exists, true))
@@ -214,15 +207,49 @@ impl Outside for Job {
 }
 
 /// The pod of one of our Jobs.
-impl Outside for Pod {
+impl Guardable for Pod {
     const KIND: &'static str = "Pod";
     const HELD: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State) -> News {
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
         let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         News::when(job::note_unread_pod(row, id, &bad.metadata))
+    }
+}
+
+impl Guardable for NodeRuntimeHealth {
+    const KIND: &'static str = "NodeRuntimeHealth";
+    const HELD: &'static str = "the node is held until it can be";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
+        fold::unread_report(bad, key, state)
+    }
+}
+
+impl Guardable for RemediationPolicy {
+    const KIND: &'static str = "RemediationPolicy";
+    const HELD: &'static str = "it starts nothing until it can be";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+        fold::put_policy(key, &bad.metadata, Err(&bad.why), state, now)
+    }
+}
+
+impl Guardable for NodeRemediation {
+    const KIND: &'static str = "NodeRemediation";
+    const HELD: &'static str = "it keeps its slot, and its node is held";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
+        // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
+        let read = convert::unreadable_episode(&bad.metadata, &bad.why);
+        if state.snapshot.unreadable.get(key) == Some(&read) {
+            return News::Nothing;
+        }
+        Self::forget(key, state);
+        state.snapshot.unreadable.insert(key.to_owned(), read);
+        News::Matters
     }
 }
 

@@ -8,7 +8,6 @@ use futures::TryStreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -30,9 +29,9 @@ pub async fn run(client: Client, cache: Arc<Cache>) {
     let ours = all.clone().labels(OPERATION_LABEL);
     tokio::select! {
         () = watch(Api::<Guarded<Node>>::all(client.clone()), all.clone(), &cache) => {}
-        () = watch(Api::<DeserializeGuard<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}
-        () = watch(Api::<DeserializeGuard<RemediationPolicy>>::all(client.clone()), all.clone(), &cache) => {}
-        () = watch(Api::<DeserializeGuard<NodeRemediation>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<RemediationPolicy>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<NodeRemediation>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<DaemonSet>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<Job>>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}
         () = watch(Api::<Guarded<Pod>>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}

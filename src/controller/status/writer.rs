@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::DeserializeGuard;
 use kube::{Api, Resource};
 use serde_json::json;
 use tokio::sync::watch;
@@ -22,6 +21,7 @@ use crate::api::{
     RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::fold::Folds;
+use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::report::Standing;
 use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
@@ -359,7 +359,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
         Write::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
         Write::Remove { node, uid } => remove(calls, node, uid).await,
         Write::Node { node, part } => {
-            let api: Api<DeserializeGuard<NodeRuntimeHealth>> = calls.act();
+            let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
             let what = || format!("writing the status of NodeRuntimeHealth {node}");
             let patch = Patch::Apply(node_patch(part));
             let before = latest::<NodeRuntimeHealth>(cache, node);
@@ -375,12 +375,12 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             Ok(())
         }
         Write::Policy { name, status } => {
-            let api: Api<DeserializeGuard<RemediationPolicy>> = calls.act();
+            let api: Api<Guarded<RemediationPolicy>> = calls.act();
             let what = || format!("writing the status of RemediationPolicy {name}");
             let patch = Patch::Apply(json!({
                 "apiVersion": RemediationPolicy::api_version(&()), "kind": RemediationPolicy::kind(&()), "status": status,
             }));
-            let before = latest::<DeserializeGuard<RemediationPolicy>>(cache, name);
+            let before = latest::<RemediationPolicy>(cache, name);
             let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
             fold(cache, before, written);
             Ok(())
@@ -390,7 +390,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
 
 /// Fields of ours that stand otherwise after an apply: it takes away only what we have applied, not what somebody else wrote
 /// there. As a merge patch that removes them; what is ours in them is written in the next round.
-fn foreign(written: &DeserializeGuard<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
+fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
         ("flap", status.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
@@ -478,7 +478,7 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
 async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
     let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-    let api: Api<DeserializeGuard<NodeRuntimeHealth>> = calls.act();
+    let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
     match bounded(|| format!("deleting NodeRuntimeHealth {node}"), api.delete(node, &params)).await {
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::controller::cache::guard::Guarded;
 
 const BEGAN: &str = "2025-01-01T01:00:00Z";
 
@@ -76,7 +77,7 @@ fn deadlock(status: &str, reason: &str, message: &str, beat: &str) -> Value {
 }
 
 /// A policy that asks for a deadlock with one of these reasons, or with any.
-fn asks(version: u64, reasons: &[&str]) -> DeserializeGuard<RemediationPolicy> {
+fn asks(version: u64, reasons: &[&str]) -> RemediationPolicy {
     let mut condition = json!({"type": "KernelDeadlock", "status": "True"});
     if !reasons.is_empty() {
         condition["reasons"] = json!(reasons);
@@ -85,7 +86,7 @@ fn asks(version: u64, reasons: &[&str]) -> DeserializeGuard<RemediationPolicy> {
         "apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
         "metadata": {"name": "p", "uid": "p", "resourceVersion": version.to_string(), "generation": version},
         "spec": {"rules": [{"name": "r", "match": {"nodeConditions": [condition]}, "steps": [{"action": "Notify"}]}]}}));
-    DeserializeGuard(Ok(object.unwrap()))
+    object.unwrap()
 }
 
 #[test]
@@ -232,12 +233,12 @@ fn nothing_is_kept_of_a_node_that_is_gone_whatever_its_probe_still_says() {
 }
 
 /// A policy of one object's history: its spec at that version.
-fn policy_of(version: u64, uid: &str, spec: &Value) -> DeserializeGuard<RemediationPolicy> {
+fn policy_of(version: u64, uid: &str, spec: &Value) -> RemediationPolicy {
     let object = serde_json::from_value(json!({
         "apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
         "metadata": {"name": "p", "uid": uid, "resourceVersion": version.to_string(), "generation": version},
         "spec": spec}));
-    DeserializeGuard(Ok(object.unwrap()))
+    object.unwrap()
 }
 
 #[test]
@@ -265,7 +266,7 @@ fn what_a_policy_has_said_is_kept_when_it_becomes_unusable() {
     assert!(state.snapshot.unusable_policies.contains("p"));
 }
 
-fn episode(version: u64, phase: &str, finalizers: &Value) -> DeserializeGuard<NodeRemediation> {
+fn episode(version: u64, phase: &str, finalizers: &Value) -> Guarded<NodeRemediation> {
     serde_json::from_value(json!({
         "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
         "metadata": {"name": "w1-a", "uid": "e", "resourceVersion": version.to_string(), "finalizers": finalizers,

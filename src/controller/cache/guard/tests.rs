@@ -46,6 +46,9 @@ fn nor_do_times_in_the_metadata_hide_it() {
     assert_eq!(named(&meta), expected);
     meta["creationTimestamp"] = json!(BEYOND);
     assert_eq!(named(&meta), expected);
+    meta["name"] = json!(7);
+    assert_eq!(guarded::<Node>(&json!({"metadata": meta})).0.unwrap_err().metadata.uid.as_deref(), Some("u"));
+    assert!(guarded::<Node>(&json!({"metadata": 7})).0.is_err());
 }
 
 #[test]
@@ -104,6 +107,67 @@ fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
     assert_eq!((state.unread.count("Job"), state.unread.count("Pod")), (1, 1));
     assert_eq!(job(2, BEYOND).fold_deletion(&mut state), News::Matters);
     assert!(state.jobs.is_empty() && state.unread.count("Job") == 0);
+}
+
+#[test]
+fn nor_does_a_time_in_the_metadata_hide_that_an_episode_is_open() {
+    let (mut state, now) = (state(), Instant::now());
+    let episode = |version: u64, made: &str| -> Guarded<NodeRemediation> {
+        guarded(
+            &json!({"metadata": {"name": "e1", "uid": "e", "resourceVersion": version.to_string(), "creationTimestamp": made,
+            "finalizers": [crate::api::FINALIZER], "labels": {crate::api::NODE_LABEL: "w1", crate::api::POLICY_LABEL: "p"}},
+            "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}, "status": {"phase": "Running"}}),
+        )
+    };
+    assert_eq!(episode(1, BEYOND).fold(&mut state, now), News::Matters);
+    let held = &state.snapshot.unreadable["e1"];
+    assert_eq!((held.node.as_deref(), held.policy.as_deref(), held.is_open), (Some("w1"), Some("p"), true));
+    assert_eq!(state.unread.count("NodeRemediation"), 1);
+    assert_eq!(episode(2, FINE).fold(&mut state, now), News::Matters);
+    assert!(state.snapshot.unreadable.is_empty() && state.unread.count("NodeRemediation") == 0);
+}
+
+#[test]
+fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
+    let (mut state, now) = (state(), Instant::now());
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "u"}]);
+    let report: Guarded<NodeRuntimeHealth> =
+        guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "1",
+        "creationTimestamp": BEYOND, "ownerReferences": owner}, "spec": {}}));
+    assert_eq!(report.fold(&mut state, now), News::Matters);
+    let held = &state.snapshot.reports["w1"];
+    assert!(
+        held.suspended.as_ref().unwrap().contains("cannot be read: ") && held.node_uid.as_deref() == Some("u"),
+        "{held:?}"
+    );
+    let policy: Guarded<RemediationPolicy> =
+        guarded(&json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": "1"}, "spec": {"rules": 7}}));
+    assert_eq!(policy.fold(&mut state, now), News::Matters);
+    assert!(state.snapshot.unusable_policies.contains("p"));
+    let why = state.policies["p"].read.as_ref().unwrap_err();
+    assert!(why[0].starts_with("spec.rules: "), "{why:?}");
+    let counts = |state: &State| (state.unread.count("NodeRuntimeHealth"), state.unread.count("RemediationPolicy"));
+    assert_eq!(counts(&state), (1, 1));
+    let mended: Guarded<NodeRuntimeHealth> =
+        guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "2",
+        "ownerReferences": owner}, "spec": {}}));
+    assert_eq!(mended.fold(&mut state, now), News::Matters);
+    assert!(state.snapshot.reports["w1"].suspended.is_none());
+    let policy = |version: u64, priority: &Value| -> Guarded<RemediationPolicy> {
+        guarded(
+            &json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": version.to_string()}, "spec": {"priority": priority,
+            "rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]}}),
+        )
+    };
+    assert_eq!(policy(2, &json!(3)).fold(&mut state, now), News::Matters);
+    assert_eq!((counts(&state), state.snapshot.unusable_policies.len()), ((0, 0), 0));
+    // What it has said counts on for the faults it was for, and starts nothing.
+    assert_eq!(policy(3, &json!("high")).fold(&mut state, now), News::Matters);
+    let [kept] = state.snapshot.policies.as_slice() else { panic!("{:?}", state.snapshot.policies) };
+    assert!(kept.is_broken && kept.priority == 3, "{kept:?}");
+    assert_eq!(counts(&state), (0, 1));
+    assert_eq!(policy(4, &json!(4)).fold_deletion(&mut state), News::Matters);
+    assert_eq!(counts(&state), (0, 0));
 }
 
 #[test]
