@@ -13,12 +13,15 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The cluster of the current kubeconfig, or the one this runs in.
 pub(crate) async fn client() -> anyhow::Result<Client> {
-    let config = Config::infer().await.map_err(|error| {
-        // That it does not run in a cluster either is no news to who gives a command.
-        anyhow!(error.source().map_or_else(|| error.to_string(), ToString::to_string))
+    let config = Config::infer().await.map_err(|error| match error.source() {
+        // That it does not run in a cluster either is no news to who gives a command outside of one.
+        Some(of_kubeconfig) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
+            anyhow!(of_kubeconfig.to_string())
+        }
+        _ => anyhow!(error.to_string()),
     });
     let client = config.and_then(|config| Ok(Client::try_from(config)?));
-    client.context("cannot find a cluster; expected a kubeconfig in KUBECONFIG or ~/.kube/config")
+    client.context("no way to a cluster; expected a kubeconfig in KUBECONFIG or ~/.kube/config")
 }
 
 /// What is wrong with a file, with its line and column.

@@ -20,7 +20,7 @@ pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> any
     runtime.block_on(work)
 }
 
-/// An error with its causes, in one line. Many libraries repeat their cause in what they say themselves: each is told once.
+/// An error with its causes. Many libraries repeat their cause in what they say themselves: each is told once.
 pub fn told(error: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -225,20 +225,24 @@ fn policy(mut object: Value) -> anyhow::Result<Policy> {
     let ours = format!("{}/{}", RemediationPolicy::group(&()), RemediationPolicy::version(&()));
     ensure!(version == ours, "policy {name}: apiVersion: expected {ours}, found {version:?}");
     let mut errors = schema::wrong(&mut object);
-    let read = match serde_path_to_error::deserialize::<_, RemediationPolicy>(object) {
-        Ok(object) => convert::new_policy(&object)
-            .map_err(|invalid| invalid.0.iter().map(|error| by_numbers(error, &object.spec.rules)).collect()),
-        Err(error) => Err(vec![at_its_place(&error)]),
-    };
-    let more: Vec<String> = match read {
-        Ok(policy) if errors.is_empty() => return Ok(policy),
-        Ok(_) => Vec::new(),
-        Err(more) => more,
-    };
-    // One place is told once.
     let place = |error: &str| error.split_once(": ").map(|(place, _)| place.to_owned());
-    let known: BTreeSet<String> = errors.iter().filter_map(|error| place(error)).collect();
-    errors.extend(more.into_iter().filter(|error| place(error).is_none_or(|place| !known.contains(&place))));
+    // One place is told once, by who says more of it.
+    let missing = |errors: &[String], known: &[String]| -> Vec<String> {
+        let known: BTreeSet<String> = known.iter().filter_map(|error| place(error)).collect();
+        errors.iter().filter(|error| place(error).is_none_or(|place| !known.contains(&place))).cloned().collect()
+    };
+    match serde_path_to_error::deserialize::<_, RemediationPolicy>(object) {
+        Ok(object) => match convert::new_policy(&object) {
+            Ok(policy) if errors.is_empty() => return Ok(policy),
+            Ok(_) => {}
+            Err(invalid) => {
+                let more: Vec<String> = invalid.0.iter().map(|error| by_numbers(error, &object.spec.rules)).collect();
+                errors = missing(&errors, &more);
+                errors.extend(more);
+            }
+        },
+        Err(error) => errors.extend(missing(&[at_its_place(&error)], &errors)),
+    }
     let apart = if errors.len() == 1 { " " } else { "\n  " };
     bail!("policy {name}:{apart}{}", errors.join("\n  "))
 }

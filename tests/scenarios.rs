@@ -27,7 +27,9 @@ fn every_scenario_is_as_expected_and_as_before() {
     assert!(notes.is_empty(), "the sample lacks what its policy asks for: {notes:?}");
     all.push(sample);
     for path in all {
+        let is_sample = path.parent().is_some_and(|folder| folder.ends_with("samples"));
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let name = if is_sample { "sample".to_owned() } else { name };
         let (timeline, account) = of_files(&path, &[], false).unwrap();
         let table = text::table(&account);
         assert!(!timeline.description.is_empty() && !timeline.expect.is_empty(), "{name} says nothing");
@@ -157,6 +159,21 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
     ] {
         assert!(table.contains(said), "{said:?} is missing in:\n{table}");
     }
+    // What lies beyond the end was not tried.
+    for beyond in ["{does: Cordon, after: 10h, atMost: 0}", "{does: Cordon, by: 10h, atMost: 0}"] {
+        let (code, _, error) = simulate_with(folder.path(), &asks, &format!("{orphan}expect: [{beyond}]\n"), &[]);
+        let is_told = error.contains("and the timeline was over at 3h01m05s: write a later `until`");
+        assert_eq!((code, is_told), (1, true), "{beyond}: {error}");
+    }
+    // What is begun after that, as what cannot be healed is once an hour, does not prolong it.
+    let queue = "
+nodes: [{name: worker, count: 8, labels: {pool: a}}]
+events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, curedBy: []}}]
+";
+    let one = POLICY.replace("mode: Enforce", "mode: Enforce\n      limits: {maxInFlight: 1, maxUnhealthy: 100%}");
+    let slow = one.replace("{action: CleanupOrphans}", "{action: CleanupOrphans, timeout: 20m}");
+    let (_, table, _) = simulate_with(folder.path(), &slow, queue, &[]);
+    assert!(table.contains("ends Failed") && table.contains(", and ends at 1h2"), "{table}");
     let until = format!("{orphan}until: 2h\n");
     let (_, table, _) = simulate_with(folder.path(), &asks, &until, &[]);
     assert!(table.contains("2h00m00s   worker open AwaitingApproval"), "{table}");
@@ -175,7 +192,7 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
 }
 
 #[test]
-fn every_slip_of_a_file_is_told_at_once_and_once() {
+fn slips_of_a_file_are_told_together_and_each_once() {
     let folder = tempfile::tempdir().unwrap();
     let slips = POLICY
         .replace("mode: Enforce", "mode: Enforce\n      priority: 5000")

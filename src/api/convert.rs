@@ -164,10 +164,13 @@ fn read_window(window: &PolicyWindow) -> Result<Window, String> {
 fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     let at = format!("rules[{}]", rule.name);
     check_match(&rule.matches, &at, errors);
-    let (only, except) = (&rule.matches.namespaces, &rule.matches.except_namespaces);
-    for name in only.iter().chain(except).filter(|name| !is_namespace(name)) {
-        errors
-            .push(format!("{at}.match: expected the name of a namespace, with `*` at its end at most, found {name:?}"));
+    let lists = [("namespaces", &rule.matches.namespaces), ("exceptNamespaces", &rule.matches.except_namespaces)];
+    for (field, names) in lists {
+        for (i, name) in names.iter().enumerate().filter(|(_, name)| !is_namespace(name)) {
+            errors.push(format!(
+                "{at}.match.{field}[{i}]: expected the name of a namespace, with `*` at its end at most, found {name:?}"
+            ));
+        }
     }
     if rule.steps.is_empty() {
         errors.push(format!("{at}.steps: expected at least one step, found none"));

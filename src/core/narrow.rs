@@ -227,7 +227,7 @@ impl Narrow {
     }
 
     /// The field by which it asks for the pod itself.
-    const fn field_of_pod(&self) -> &'static str {
+    pub const fn field_of_pod(&self) -> &'static str {
         if self.pods.is_some() { "podSelector" } else { "ownerKinds" }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::timeline::Offset;
 use super::world::{World, WorldNode};
 use crate::core::episode::{Lane, Phase, StepRecord, StepState};
-use crate::core::plan::{HoldReason, Plan};
+use crate::core::plan::{Held, HoldReason, Plan};
 use crate::core::policy::{ActionType, Mode};
 use crate::core::text::bounded;
 
@@ -130,7 +130,8 @@ impl Account {
             self.line(at, Some(&episode.node), Some(&episode.policy), What::Open(episode.phase), &episode.message);
         }
         self.ended = Offset(at);
-        self.held = plan.held.iter().filter(|held| held.reason != HoldReason::StepUnderWay).count();
+        let is_told = |held: &&Held| held.fault_id.is_some() && held.reason != HoldReason::StepUnderWay;
+        self.held = plan.held.iter().filter(is_told).count();
     }
 
     fn policies(&mut self, at: Duration, plan: &Plan) {

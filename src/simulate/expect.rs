@@ -18,6 +18,16 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
         return (peak > most).then(|| format!("expected at most {most} open episodes at a time{on}, found {peak}"));
     }
     let (after, by) = (expected.after.unwrap_or_default(), expected.by);
+    // What was not played says neither yes nor no.
+    let needed = by.unwrap_or(after).max(after);
+    if needed > account.ended {
+        return Some(format!(
+            "expected {}{on}{}, and the timeline was over at {}: write a later `until`",
+            name(expected),
+            span(after, by),
+            account.ended
+        ));
+    }
     let of_node: Vec<&Line> = account
         .lines
         .iter()

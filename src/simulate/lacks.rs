@@ -1,11 +1,12 @@
-//! What a timeline does not say and a policy asks for. A controller reads it in the cluster; here there is nothing to be read, so such
-//! a rule is held to the end, and who tries a policy has to hear why.
+//! What a timeline does not say of the faults in it and a policy asks for. A controller reads it in the cluster; here there is nothing
+//! to be read, so what comes to such a rule is held to the end, and who tries a policy has to hear why.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sickness::{has_pod, pod_like};
 use super::timeline::{FaultEvent, Timeline};
 use super::world::World;
+use crate::core::narrow::Narrow;
 use crate::core::policy::{Policy, Rule};
 use crate::core::snapshot::NodeView;
 
@@ -31,19 +32,20 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
     let mut all = Vec::new();
     for policy in &world.policies {
         let views = world.nodes.iter().map(|(name, node)| (name.as_str(), &node.view));
-        let selected: Vec<(&str, &NodeView)> =
+        let selected: BTreeMap<&str, &NodeView> =
             views.filter(|(_, view)| policy.selector.matches(&view.labels)).collect();
         if selected.is_empty() {
             all.push(format!("policy {} selects none of the nodes", policy.name));
             continue;
         }
-        for rule in &policy.rules {
-            let is_for = |one: &&Coming<'_>| {
-                rule.faults.contains(&one.fault.kind) && selected.iter().any(|(name, _)| one.nodes.contains(name))
-            };
-            let its: Vec<&Coming<'_>> = coming.iter().filter(is_for).collect();
-            let sick = selected.iter().filter(|(name, _)| its.iter().any(|one| one.nodes.contains(name)));
-            all.extend(of_nodes(policy, rule, &sick.copied().collect::<Vec<_>>()));
+        for rule in policy.rules.iter().filter(|rule| rule.narrow != Narrow::default()) {
+            let is_its = |one: &&Coming<'_>| one.nodes.iter().any(|node| selected.contains_key(node));
+            let is_for = |one: &&Coming<'_>| rule.faults.contains(&one.fault.kind);
+            let its: Vec<&Coming<'_>> = coming.iter().filter(is_for).filter(is_its).collect();
+            let sick: BTreeSet<&str> = its.iter().flat_map(|one| one.nodes.iter().copied()).collect();
+            let sick: Vec<(&str, &NodeView)> =
+                sick.into_iter().filter_map(|name| Some((name, *selected.get(name)?))).collect();
+            all.extend(of_nodes(policy, rule, &sick));
             all.extend(of_pods(policy, rule, &its));
         }
     }
@@ -56,8 +58,10 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
     let without = |asks: bool, field: &str, key: &str, lacks: fn(&NodeView) -> bool| {
         let mut lacking = sick.iter().filter(|(_, view)| asks && lacks(view));
         let (first, more) = (lacking.next()?.0, lacking.count());
-        let all =
-            if more == 0 { format!("node {first} has") } else { format!("{} nodes have, such as {first},", more + 1) };
+        let all = match more {
+            0 => format!("node {first} has"),
+            more => format!("{} nodes have, such as {first},", more + 1),
+        };
         Some(held(policy, rule, field, &format!("{all} no {key} in the timeline")))
     };
     let runtimes =
@@ -69,20 +73,18 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
 
 /// Of the pods that the faults are about.
 fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
-    let field = if rule.narrow.owner_kinds.is_empty() { "podSelector" } else { "ownerKinds" };
     let is_unknown = |one: &&&Coming<'_>| has_pod(one.fault.kind) && pod_like(one.fault).is_none();
     let mut unknown = coming.iter().filter(|_| rule.narrow.asks_of_pods()).filter(is_unknown);
     let (first, more) = (&unknown.next()?.place, unknown.count());
-    let all = if more == 0 {
-        format!("the fault of {first} has")
-    } else {
-        format!("{} faults have, such as that of {first},", more + 1)
+    let all = match more {
+        0 => format!("the fault of {first} has"),
+        more => format!("{} faults have, such as that of {first},", more + 1),
     };
-    Some(held(policy, rule, field, &format!("{all} neither podLabels nor podOwner")))
+    Some(held(policy, rule, rule.narrow.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
 }
 
 fn held(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
-    format!("rule {} of policy {} asks for match.{field}, and {lack}: it is held there", rule.name, policy.name)
+    format!("rule {} of policy {} asks for match.{field}, and {lack}: what comes to it is held", rule.name, policy.name)
 }
 
 #[cfg(test)]
@@ -111,15 +113,15 @@ mod tests {
     fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
         assert_eq!(told("", "", ""), Vec::<String>::new());
         let runtimes = "runtimes: [{name: containerd, versions: '>=1.7.0'}]";
-        let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: it is \
-                    held there";
+        let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: what comes \
+                    to it is held";
         assert_eq!(told(runtimes, "", ""), [said]);
         assert_eq!(told(runtimes, "runtimeVersion: 'containerd://1.7.24'", ""), Vec::<String>::new());
         let kubelets = "kubeletVersions: ['>=1.30']";
         assert!(told(kubelets, "", "")[0].contains("match.kubeletVersions"), "{:?}", told(kubelets, "", ""));
         let owners = "ownerKinds: [DaemonSet]";
         let said = "rule r of policy p asks for match.ownerKinds, and 2 faults have, such as that of event 1 (at 0h01m00s), neither \
-                    podLabels nor podOwner: it is held there";
+                    podLabels nor podOwner: what comes to it is held";
         assert_eq!(told(owners, "", ""), [said]);
         assert_eq!(told(owners, "", "podOwner: DaemonSet"), Vec::<String>::new());
         let labels = "podSelector: {matchLabels: {app: cart}}";

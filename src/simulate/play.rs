@@ -12,7 +12,7 @@ use super::timeline::{
     WishEvent, own_labels,
 };
 use super::world::{Cure, Kured, World, WorldNode, marks};
-use crate::core::episode::{Approval, Episode, Phase};
+use crate::core::episode::{Approval, Episode, Phase, since};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::narrow::Around;
 use crate::core::policy::{Mode, Policy};
@@ -101,15 +101,19 @@ impl<'t> Play<'t> {
             let plan = self.world.pass();
             self.deleted();
             self.account.note(self.elapsed, &self.world, &plan);
-            let is_open = self.world.episodes.values().any(Episode::is_open);
-            let end = if is_open { latest } else { least };
+            let open = || self.world.episodes.values().filter(|episode| episode.is_open());
+            // Played to its end is what has begun by then: what cannot be healed is begun anew for ever.
+            let is_early = |episode: &Episode| since(episode.opened_at, self.timeline.start) <= least;
+            let end = if open().any(is_early) { latest } else { least };
             if self.elapsed >= end {
                 self.account.end(self.elapsed, &self.world, &plan);
                 return self;
             }
-            let is_busy = is_open || !plan.effects.is_empty();
+            // Past the last event nothing comes in between while all that is open waits for a person.
+            let waits = |episode: &Episode| self.elapsed >= least && episode.phase == Phase::AwaitingApproval;
+            let is_slow = plan.effects.is_empty() && open().all(waits);
             let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
-            let wait = if is_busy { STEP } else { wake };
+            let wait = if is_slow { wake } else { STEP };
             let stuck = self.stuck.values().flatten().filter_map(|stuck| stuck.leaves_at);
             let flaps = self.flapping.values().map(|(next, _)| *next);
             let leaves = self.leaving.values().copied().chain(stuck).chain(flaps).min().unwrap_or(end);

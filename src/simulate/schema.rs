@@ -1,5 +1,5 @@
-//! What the definition of policies refuses before anything reads them: as the API server does where a policy is applied, so that a file
-//! with three slips is not mended three times.
+//! What the definition of policies refuses before anything reads them: as the API server does where a policy is applied, and together,
+//! so that a file with three slips is not mended three times.
 //!
 //! Of what is of another type serde says more, so that is left to it; rules in CEL are the API server's alone.
 
@@ -63,7 +63,7 @@ fn look(value: &mut Value, schema: &JSONSchemaProps, at: &str, found: &mut Vec<S
 }
 
 fn of_object(fields: &mut Map<String, Value>, schema: &JSONSchemaProps, at: &str, found: &mut Vec<String>) {
-    too_many(fields.len(), schema.max_properties, at, found);
+    out_of_bounds(fields.len(), (schema.min_properties, schema.max_properties), at, found);
     let labels = at.ends_with(".matchLabels");
     fields.retain(|field, value| {
         let at = format!("{at}.{}", bounded(field, SHOWN));
@@ -71,7 +71,7 @@ fn of_object(fields: &mut Map<String, Value>, schema: &JSONSchemaProps, at: &str
         match (known, &schema.additional_properties, &schema.properties) {
             (Some(schema), _, _) => look(value, schema, &at, found),
             (None, Some(JSONSchemaPropsOrBool::Schema(schema)), _) => {
-                if labels && !is_like(LABEL_KEY, field) {
+                if labels && !fits(LABEL_KEY, field) {
                     found.push(format!(
                         "{at}: expected the key of a label, such as pool or node.kubernetes.io/instance-type"
                     ));
@@ -90,7 +90,7 @@ fn of_object(fields: &mut Map<String, Value>, schema: &JSONSchemaProps, at: &str
 }
 
 fn of_array(items: &mut [Value], schema: &JSONSchemaProps, at: &str, found: &mut Vec<String>) {
-    too_many(items.len(), schema.max_items, at, found);
+    out_of_bounds(items.len(), (schema.min_items, schema.max_items), at, found);
     let Some(JSONSchemaPropsOrArray::Schema(of_each)) = &schema.items else { return };
     for (number, item) in items.iter_mut().enumerate() {
         look(item, of_each, &format!("{at}[{number}]"), found);
@@ -109,13 +109,16 @@ fn of_text(text: &str, schema: &JSONSchemaProps, at: &str, found: &mut Vec<Strin
         found.push(format!("{at}: expected a text of {least} characters at least, found {shown:?}"));
     } else if let Some(most) = schema.max_length.filter(|most| length > *most) {
         found.push(format!("{at}: expected a text of {most} characters at most, found {length}: {shown:?}"));
-    } else if let Some(pattern) = schema.pattern.as_deref().filter(|pattern| !is_like(pattern, text)) {
+    } else if let Some(pattern) = schema.pattern.as_deref().filter(|pattern| !fits(pattern, text)) {
         found.push(format!("{at}: expected a text like `{pattern}`, found {shown:?}"));
     }
 }
 
-fn too_many(count: usize, most: Option<i64>, at: &str, found: &mut Vec<String>) {
+fn out_of_bounds(count: usize, (least, most): (Option<i64>, Option<i64>), at: &str, found: &mut Vec<String>) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
+    if let Some(least) = least.filter(|least| count < *least) {
+        found.push(format!("{at}: expected {least} at least, found {count}"));
+    }
     if let Some(most) = most.filter(|most| count > *most) {
         found.push(format!("{at}: expected {most} at most, found {count}"));
     }
@@ -126,7 +129,7 @@ fn no_field<'n>(at: &str, known: impl Iterator<Item = &'n str>) -> String {
 }
 
 /// Whether the text is like the pattern; a pattern that cannot be read asks for nothing.
-fn is_like(pattern: &str, text: &str) -> bool {
+fn fits(pattern: &str, text: &str) -> bool {
     Regex::new(pattern).map_or(true, |pattern| pattern.is_match(text))
 }
 
@@ -161,6 +164,36 @@ mod tests {
             assert!(all.iter().any(|one| one.starts_with(said)), "{said} is missing in {all:#?}");
         }
         assert_eq!(all.len(), expected.len(), "{all:#?}");
+    }
+
+    #[test]
+    fn what_has_to_have_something_in_it_may_be_left_out_and_not_be_empty() {
+        let all =
+            told("{spec: {rules: [{name: r, match: {faults: [DiskFull], ownerKinds: [], runtimes: []}, steps: []}]}}");
+        for field in ["match.ownerKinds", "match.runtimes", "steps"] {
+            let said = format!("spec.rules[0].{field}: expected 1 at least, found 0");
+            assert!(all.contains(&said), "{said:?} is missing in {all:#?}");
+        }
+    }
+
+    #[test]
+    fn every_pattern_of_the_definition_can_be_read() {
+        fn patterns(of: &JSONSchemaProps, all: &mut Vec<String>) {
+            all.extend(of.pattern.clone());
+            of.properties.iter().flat_map(|known| known.values()).for_each(|one| patterns(one, all));
+            if let Some(JSONSchemaPropsOrArray::Schema(one)) = &of.items {
+                patterns(one, all);
+            }
+            if let Some(JSONSchemaPropsOrBool::Schema(one)) = &of.additional_properties {
+                patterns(one, all);
+            }
+        }
+        let mut all = vec![LABEL_KEY.to_owned()];
+        patterns(&definition().unwrap(), &mut all);
+        assert!(all.len() > 10, "{all:?}");
+        for pattern in all {
+            assert!(Regex::new(&pattern).is_ok(), "{pattern} would ask for nothing");
+        }
     }
 
     #[test]

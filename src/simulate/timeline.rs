@@ -48,8 +48,7 @@ pub struct Timeline {
     /// When it begins. Windows of policies go by it.
     #[serde(default = "default_start")]
     pub start: Timestamp,
-    /// How long it lasts; by default until an hour after the last event, and for as long as an episode is open then, a day longer at
-    /// most.
+    /// How long it lasts; by default until an hour after the last event, or until what is open then has ended, a day longer at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Offset>,
     /// Files of the policies, beside this one. `--policy` takes their place.
