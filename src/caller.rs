@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
+use serde_json::Value;
 
 /// How long the API server may take for one answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -15,13 +16,23 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await.map_err(|error| match error.source() {
         // That it does not run in a cluster either is no news to who gives a command outside of one.
-        Some(of_kubeconfig) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
-            anyhow!(of_kubeconfig.to_string())
+        Some(why) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
+            anyhow!("{why}; KUBECONFIG names the kubeconfig of a cluster, by default ~/.kube/config")
         }
         _ => anyhow!(error.to_string()),
     });
-    let client = config.and_then(|config| Ok(Client::try_from(config)?));
-    client.context("no way to a cluster; expected a kubeconfig in KUBECONFIG or ~/.kube/config")
+    config.and_then(|config| Ok(Client::try_from(config)?)).context("no way to a cluster")
+}
+
+/// The objects in a file: of each of its documents, and those of a list as `kubectl get -o yaml` prints it.
+pub(crate) fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
+    let objects = documents.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        _ => vec![object],
+    });
+    Ok(objects.collect())
 }
 
 /// What is wrong with a file, with its line and column.

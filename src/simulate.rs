@@ -29,11 +29,12 @@ use jiff::Timestamp;
 use kube::Resource;
 use serde::Serialize;
 use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::api::RemediationPolicy;
 use crate::api::convert;
 use crate::api::policy::PolicyRule;
-use crate::caller::no_yaml;
+use crate::caller::objects_in;
 use crate::cli::{SimulateArgs, SimulateOutput};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
@@ -42,6 +43,9 @@ use account::{Account, Line};
 use timeline::Timeline;
 
 pub use play::{enforced, play};
+
+/// Most values of a policy that are told at once which cannot be read.
+const MOST_SLIPS: usize = 20;
 
 /// Runs `nrh simulate`.
 ///
@@ -169,14 +173,7 @@ fn policies(path: &Path) -> anyhow::Result<Vec<Policy>> {
     for file in files {
         let text = read(&file)?;
         let cannot_use = || format!("cannot use {}", file.display());
-        let objects: Vec<Value> =
-            serde_saphyr::from_multiple(&text).map_err(|error| no_yaml(&error)).with_context(cannot_use)?;
-        // As `kubectl get -o yaml` prints several.
-        let items = objects.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
-            Some(Value::Array(items)) => items,
-            _ => vec![object],
-        });
-        for object in items {
+        for object in objects_in(&text).with_context(cannot_use)? {
             match object["kind"].as_str() {
                 Some("RemediationPolicy") => found.push(policy(object).with_context(cannot_use)?),
                 // What is not ours is left out; a kind that is nearly ours is a slip.
@@ -219,6 +216,40 @@ fn by_numbers(error: &str, rules: &[PolicyRule]) -> String {
     numbered.unwrap_or_else(|| format!("spec.{error}"))
 }
 
+/// The policy in an object, or what in it cannot be read: what is found is left out, and the rest read once more.
+fn read_policy(mut object: Value) -> Result<RemediationPolicy, Vec<String>> {
+    let mut errors = Vec::new();
+    loop {
+        match serde_path_to_error::deserialize::<_, RemediationPolicy>(&object) {
+            Ok(policy) if errors.is_empty() => return Ok(policy),
+            Ok(_) => return Err(errors),
+            // It may be missing since it was left out.
+            Err(error) if !errors.is_empty() && error.inner().to_string().starts_with("missing field") => {
+                return Err(errors);
+            }
+            Err(error) => {
+                errors.push(at_its_place(&error));
+                if errors.len() >= MOST_SLIPS || !leave_out(&mut object, error.path()) {
+                    return Err(errors);
+                }
+            }
+        }
+    }
+}
+
+/// Takes the innermost field out that lies on a way into an object; whether there was one.
+fn leave_out(object: &mut Value, path: &serde_path_to_error::Path) -> bool {
+    let way: Vec<&Segment> = path.iter().collect();
+    let Some(last) = way.iter().rposition(|segment| matches!(segment, Segment::Map { .. })) else { return false };
+    let (Some(Segment::Map { key }), Some(way)) = (way.get(last), way.get(..last)) else { return false };
+    let inner = way.iter().try_fold(object, |value, segment| match segment {
+        Segment::Map { key } => value.get_mut(key),
+        Segment::Seq { index } => value.get_mut(index),
+        _ => None,
+    });
+    inner.and_then(Value::as_object_mut).is_some_and(|fields| fields.remove(key).is_some())
+}
+
 fn policy(mut object: Value) -> anyhow::Result<Policy> {
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name").to_owned();
     let version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
@@ -231,7 +262,7 @@ fn policy(mut object: Value) -> anyhow::Result<Policy> {
         let known: BTreeSet<String> = known.iter().filter_map(|error| place(error)).collect();
         errors.iter().filter(|error| place(error).is_none_or(|place| !known.contains(&place))).cloned().collect()
     };
-    match serde_path_to_error::deserialize::<_, RemediationPolicy>(object) {
+    match read_policy(object) {
         Ok(object) => match convert::new_policy(&object) {
             Ok(policy) if errors.is_empty() => return Ok(policy),
             Ok(_) => {}
@@ -241,7 +272,7 @@ fn policy(mut object: Value) -> anyhow::Result<Policy> {
                 errors.extend(more);
             }
         },
-        Err(error) => errors.extend(missing(&[at_its_place(&error)], &errors)),
+        Err(more) => errors.extend(missing(&more, &errors)),
     }
     let apart = if errors.len() == 1 { " " } else { "\n  " };
     bail!("policy {name}:{apart}{}", errors.join("\n  "))

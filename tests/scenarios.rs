@@ -162,9 +162,12 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
     // What lies beyond the end was not tried.
     for beyond in ["{does: Cordon, after: 10h, atMost: 0}", "{does: Cordon, by: 10h, atMost: 0}"] {
         let (code, _, error) = simulate_with(folder.path(), &asks, &format!("{orphan}expect: [{beyond}]\n"), &[]);
-        let is_told = error.contains("and the timeline was over at 3h01m05s: write a later `until`");
+        let is_told = error.contains("; the timeline was over at 3h01m05s: write a later `until`");
         assert_eq!((code, is_told), (1, true), "{beyond}: {error}");
     }
+    // What came is there, whatever lies beyond.
+    let came = format!("{orphan}expect: [{{ends: Failed, by: 10h}}]\n");
+    assert_eq!(simulate_with(folder.path(), &asks, &came, &[]).0, 0);
     // What is begun after that, as what cannot be healed is once an hour, does not prolong it.
     let queue = "
 nodes: [{name: worker, count: 8, labels: {pool: a}}]
@@ -197,7 +200,11 @@ fn slips_of_a_file_are_told_together_and_each_once() {
     let slips = POLICY
         .replace("mode: Enforce", "mode: Enforce\n      priority: 5000")
         .replace("{action: CleanupOrphans}", "{action: CleanupOrphans, atempts: 2}")
-        .replace("{action: Notify}", "{action: Notify, approval: Manual, timeout: 1d}");
+        .replace("mode: Enforce", "mode: Enforce\n      limits: {maxInFlight: -1}")
+        .replace(
+            "{action: Notify}",
+            "{action: Notify, approval: Manual, timeout: 1d}, {action: Notify, timeout: 1hour}",
+        );
     let orphan = "nodes: [{name: worker}]\nevents: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]\n";
     let (code, _, error) = simulate_with(folder.path(), &slips, orphan, &[]);
     assert_eq!(code, 2);
@@ -205,6 +212,8 @@ fn slips_of_a_file_are_told_together_and_each_once() {
         "policy leftovers:\n  spec.priority: expected at most 1000, found 5000",
         "\n  spec.rules[0].steps[0].atempts: there is no such field, expected one of action, ",
         "\n  spec.rules[0].steps[1].timeout: ",
+        "\n  spec.rules[0].steps[2].timeout: ",
+        "\n  spec.limits.maxInFlight: ",
     ] {
         assert_eq!(error.matches(said).count(), 1, "{said:?} in:\n{error}");
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
-use crate::caller::{DEADLINE, client, no_yaml, within};
+use crate::caller::{DEADLINE, client, objects_in, within};
 use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::{node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
@@ -79,14 +79,8 @@ impl Objects {
 
     /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        let root: Value =
-            serde_saphyr::from_str(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
-        let items = match root.get("items").and_then(Value::as_array) {
-            Some(items) => items.clone(),
-            None => vec![root],
-        };
         let mut objects = Self::default();
-        for item in items {
+        for item in objects_in(text)? {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
             match kind.as_str() {
@@ -155,8 +149,7 @@ impl Objects {
 
     /// Reads them from the cluster of the current kubeconfig.
     pub(crate) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
-        let client = client().await.context("no objects to look at; saved ones are named with --file")?;
-        Self::fetch_by(client, node).await
+        Self::fetch_by(client().await?, node).await
     }
 
     async fn fetch_by(client: Client, node: Option<&str>) -> anyhow::Result<Self> {

@@ -126,7 +126,7 @@ impl Account {
 
     /// Notes what is left when the timeline is over.
     pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
-        for episode in world.episodes.values().filter(|episode| episode.is_live()) {
+        for episode in world.episodes.values().filter(|episode| episode.is_open()) {
             self.line(at, Some(&episode.node), Some(&episode.policy), What::Open(episode.phase), &episode.message);
         }
         self.ended = Offset(at);

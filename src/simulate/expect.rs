@@ -18,16 +18,6 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
         return (peak > most).then(|| format!("expected at most {most} open episodes at a time{on}, found {peak}"));
     }
     let (after, by) = (expected.after.unwrap_or_default(), expected.by);
-    // What was not played says neither yes nor no.
-    let needed = by.unwrap_or(after).max(after);
-    if needed > account.ended {
-        return Some(format!(
-            "expected {}{on}{}, and the timeline was over at {}: write a later `until`",
-            name(expected),
-            span(after, by),
-            account.ended
-        ));
-    }
     let of_node: Vec<&Line> = account
         .lines
         .iter()
@@ -39,13 +29,17 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
     let found = of_node.iter().filter(in_time).count();
     let least = expected.at_least.unwrap_or(usize::from(expected.at_most.is_none()));
     let most = expected.at_most.unwrap_or(usize::MAX);
-    if (least..=most).contains(&found) {
+    // What was not played says nothing of what does not come there.
+    let over = by.unwrap_or(after).max(after) > account.ended;
+    let over = over.then(|| format!("; the timeline was over at {}: write a later `until`", account.ended));
+    if (least..=most).contains(&found) && (over.is_none() || most == usize::MAX) {
         return None;
     }
     let wanted = if found < least { format!("at least {least}") } else { format!("at most {most}") };
     let at: Vec<String> = of_node.iter().take(5).map(|line| line.at.to_string()).collect();
     let at = if at.is_empty() { String::new() } else { format!("; at any time: {}", at.join(", ")) };
-    Some(format!("expected {}{on}{} {wanted} times, found {found}{at}", name(expected), span(after, by)))
+    let over = over.unwrap_or_default();
+    Some(format!("expected {}{on}{} {wanted} times, found {found}{at}{over}", name(expected), span(after, by)))
 }
 
 fn is(expected: &Expectation, what: What) -> bool {

@@ -84,7 +84,10 @@ fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<Strin
 }
 
 fn held(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
-    format!("rule {} of policy {} asks for match.{field}, and {lack}: what comes to it is held", rule.name, policy.name)
+    format!(
+        "rule {} of policy {} asks for match.{field}, and {lack}: what may be for it is held",
+        rule.name, policy.name
+    )
 }
 
 #[cfg(test)]
@@ -113,15 +116,15 @@ mod tests {
     fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
         assert_eq!(told("", "", ""), Vec::<String>::new());
         let runtimes = "runtimes: [{name: containerd, versions: '>=1.7.0'}]";
-        let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: what comes \
-                    to it is held";
+        let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: what may \
+                    be for it is held";
         assert_eq!(told(runtimes, "", ""), [said]);
         assert_eq!(told(runtimes, "runtimeVersion: 'containerd://1.7.24'", ""), Vec::<String>::new());
         let kubelets = "kubeletVersions: ['>=1.30']";
         assert!(told(kubelets, "", "")[0].contains("match.kubeletVersions"), "{:?}", told(kubelets, "", ""));
         let owners = "ownerKinds: [DaemonSet]";
         let said = "rule r of policy p asks for match.ownerKinds, and 2 faults have, such as that of event 1 (at 0h01m00s), neither \
-                    podLabels nor podOwner: what comes to it is held";
+                    podLabels nor podOwner: what may be for it is held";
         assert_eq!(told(owners, "", ""), [said]);
         assert_eq!(told(owners, "", "podOwner: DaemonSet"), Vec::<String>::new());
         let labels = "podSelector: {matchLabels: {app: cart}}";

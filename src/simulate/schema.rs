@@ -106,9 +106,9 @@ fn of_text(text: &str, schema: &JSONSchemaProps, at: &str, found: &mut Vec<Strin
     }
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if let Some(least) = schema.min_length.filter(|least| length < *least) {
-        found.push(format!("{at}: expected a text of {least} characters at least, found {shown:?}"));
+        found.push(format!("{at}: expected at least {least} characters, found {shown:?}"));
     } else if let Some(most) = schema.max_length.filter(|most| length > *most) {
-        found.push(format!("{at}: expected a text of {most} characters at most, found {length}: {shown:?}"));
+        found.push(format!("{at}: expected at most {most} characters, found {length}: {shown:?}"));
     } else if let Some(pattern) = schema.pattern.as_deref().filter(|pattern| !fits(pattern, text)) {
         found.push(format!("{at}: expected a text like `{pattern}`, found {shown:?}"));
     }
@@ -117,10 +117,10 @@ fn of_text(text: &str, schema: &JSONSchemaProps, at: &str, found: &mut Vec<Strin
 fn out_of_bounds(count: usize, (least, most): (Option<i64>, Option<i64>), at: &str, found: &mut Vec<String>) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     if let Some(least) = least.filter(|least| count < *least) {
-        found.push(format!("{at}: expected {least} at least, found {count}"));
+        found.push(format!("{at}: expected at least {least}, found {count}"));
     }
     if let Some(most) = most.filter(|most| count > *most) {
-        found.push(format!("{at}: expected {most} at most, found {count}"));
+        found.push(format!("{at}: expected at most {most}, found {count}"));
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
              atempts: 1}]}]}}",
         );
         let expected = [
-            "spec.limits.perTopology[0].topologyKey: expected a text of 1 characters at least, found \"\"",
+            "spec.limits.perTopology[0].topologyKey: expected at least 1 characters, found \"\"",
             "spec.mod: there is no such field, expected one of history, limits, mode, ",
             "spec.nodeSelector.matchLabels.blue team: expected the key of a label",
             "spec.nodeSelector.matchLabels.pool: expected a text like `",
@@ -171,7 +171,7 @@ mod tests {
         let all =
             told("{spec: {rules: [{name: r, match: {faults: [DiskFull], ownerKinds: [], runtimes: []}, steps: []}]}}");
         for field in ["match.ownerKinds", "match.runtimes", "steps"] {
-            let said = format!("spec.rules[0].{field}: expected 1 at least, found 0");
+            let said = format!("spec.rules[0].{field}: expected at least 1, found 0");
             assert!(all.contains(&said), "{said:?} is missing in {all:#?}");
         }
     }

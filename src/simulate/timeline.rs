@@ -400,9 +400,8 @@ impl Timeline {
             happenings <= MAX_HAPPENINGS,
             "events: expected at most {MAX_HAPPENINGS} over all nodes, found {happenings}"
         );
-        let latest = Offset(self.latest());
         for (number, expectation) in self.expect.iter().enumerate() {
-            expectation.check(&names, latest).with_context(|| format!("expectation {}", number + 1))?;
+            expectation.check(&names, self.until).with_context(|| format!("expectation {}", number + 1))?;
         }
         Ok(())
     }
@@ -514,7 +513,7 @@ impl Event {
 }
 
 impl Expectation {
-    fn check(&self, names: &[(String, &Nodes)], latest: Offset) -> anyhow::Result<()> {
+    fn check(&self, names: &[(String, &Nodes)], until: Option<Offset>) -> anyhow::Result<()> {
         let kinds = [
             self.does.is_some(),
             self.would.is_some(),
@@ -529,8 +528,14 @@ impl Expectation {
             count == 1,
             "expected one of does, would, held, ends, uncordons, untaints and openAtMost, found {count} of them"
         );
-        let (after, by) = (self.after.unwrap_or_default(), self.by.unwrap_or(latest));
-        ensure!(after <= by && by <= latest, "expected after <= by <= the end at {latest}, found {after} and {by}");
+        if let (Some(after), Some(by)) = (self.after, self.by) {
+            ensure!(after <= by, "expected after <= by, found {after} and {by}");
+        }
+        for (field, at) in [("after", self.after), ("by", self.by)] {
+            if let Some((at, until)) = at.zip(until).filter(|(at, until)| at > until) {
+                bail!("{field}: expected a time until the end at {until}, found {at}");
+            }
+        }
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
         ensure!(least <= most, "expected atLeast <= atMost, found {least} and {most}");
         let is_told = self.held != Some(HoldReason::StepUnderWay);

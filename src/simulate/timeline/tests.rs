@@ -52,7 +52,6 @@ fn what_cannot_be_is_refused_by_name() {
             "{node: w-1}",
             "expectation 1: expected one of does, would, held, ends, uncordons, untaints and openAtMost, found 0",
         ),
-        ("{at: 1m, nodes: [w-1], cordoned: true}", "{does: Cordon, by: 26h}", "the end at 25h01m00s"),
         ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
         ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),
         ("", "{held: StepUnderWay}", "is not told"),
@@ -62,6 +61,9 @@ fn what_cannot_be_is_refused_by_name() {
         let error = refused(events, expect);
         assert!(error.contains(said), "{events}{expect}: {error}");
     }
+    let late = "nodes: [{name: a}]\nevents: []\nuntil: 1h\nexpect: [{does: Cordon, by: 2h}]\n";
+    let late = format!("{:#}", Timeline::parse(late).unwrap_err());
+    assert!(late.contains("by: expected a time until the end at 1h00m00s, found 2h00m00s"), "{late}");
     let twice = Timeline::parse("nodes: [{name: a}, {name: a}]\nevents: []\n").unwrap_err();
     assert!(format!("{twice:#}").contains("two of the name a"), "{twice:#}");
     let many = Timeline::parse("nodes: [{name: a, count: 4000000000}]\nevents: []\n").unwrap_err();
