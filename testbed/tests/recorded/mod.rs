@@ -72,11 +72,11 @@ fn decided(account: &str) -> Decisions {
     let mut decided = Decisions::new();
     // What only would be done, and how each attempt went, is left out; so are the ends of dry runs.
     for line in account["lines"].as_array().unwrap() {
-        let (node, what) = (text(&line["node"]), &line["what"]);
-        if let Some(action) = what["does"].as_str() {
-            decided.entry(node).or_default().actions.push(action.to_owned());
-        } else if let Some(end) = what["ends"].as_str().filter(|end| *end != "Simulated") {
-            end.clone_into(&mut decided.entry(node).or_default().end);
+        let (node, detail) = (text(&line["node"]), text(&line["detail"]));
+        match line["what"].as_str() {
+            Some("does") => decided.entry(node).or_default().actions.push(detail),
+            Some("ends") if detail != "Simulated" => decided.entry(node).or_default().end = detail,
+            _ => {}
         }
     }
     decided
