@@ -318,6 +318,9 @@ mod tests {
         assert!(refused("0 22 * *", "UTC").contains("five fields"));
         assert!(refused("* * 0 22 * *", "UTC").contains("five fields"));
         assert!(refused("61 22 * * *", "UTC").contains("is none"));
+        // Which field it is.
+        assert!(refused("61 22 * * *", "UTC").contains("\"61\" is no minute (0-59): "));
+        assert!(refused("0 25 * * *", "UTC").contains("\"25\" is no hour (0-23): "));
         assert!(refused("0 0 31 2 *", "UTC").contains("never comes"));
         assert!(refused("0 22 * * *", "Mars/Olympus").contains("IANA"));
         assert!(refused("0 22 * * *", "").contains("IANA"));

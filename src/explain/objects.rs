@@ -8,8 +8,7 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, ObjectMeta};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
@@ -84,11 +83,26 @@ impl Objects {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
             match kind.as_str() {
-                "Node" => objects.keep(&kind, item, |objects, node| objects.nodes.push(node)),
-                "NodeRuntimeHealth" => objects.keep(&kind, item, |objects, health| objects.healths.push(health)),
-                "RemediationPolicy" => objects.keep(&kind, item, |objects, policy| objects.policies.push(policy)),
-                "NodeRemediation" => objects.keep(&kind, item, |objects, episode| objects.episodes.push(episode)),
-                "Pod" => objects.keep(&kind, item, |objects, pod| objects.pods.push(pod)),
+                "Node" => {
+                    let read = objects.read(&kind, Guarded::read(&item));
+                    objects.nodes.extend(read);
+                }
+                "NodeRuntimeHealth" => {
+                    let read = objects.read(&kind, Guarded::read(&item));
+                    objects.healths.extend(read);
+                }
+                "RemediationPolicy" => {
+                    let read = objects.read(&kind, Guarded::read(&item));
+                    objects.policies.extend(read);
+                }
+                "NodeRemediation" => {
+                    let read = objects.read(&kind, Guarded::read(&item));
+                    objects.episodes.extend(read);
+                }
+                "Pod" => {
+                    let read = objects.read(&kind, Guarded::read(&item));
+                    objects.pods.extend(read);
+                }
                 _ => {
                     let group =
                         item.get("apiVersion").and_then(Value::as_str).and_then(|version| version.split('/').next());
@@ -126,25 +140,14 @@ impl Objects {
         }
     }
 
-    /// Keeps an object that can be read, and notes one that cannot.
-    fn keep<K: Resource + DeserializeOwned>(&mut self, kind: &str, item: Value, keep: impl FnOnce(&mut Self, K)) {
-        match serde_json::from_value(item) {
-            Ok(Guarded(Ok(object))) => keep(self, object),
-            Ok(Guarded(Err(bad))) => self.refuse(kind, bad.metadata, &bad.why),
-            Err(error) => self.refuse(kind, ObjectMeta::default(), &error.to_string()),
-        }
+    /// An object that can be read; another one is noted.
+    fn read<K>(&mut self, kind: &str, object: Guarded<K>) -> Option<K> {
+        object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
     }
 
-    /// Those that can be read; the others are noted.
+    /// Those that can be read.
     fn readable<K>(&mut self, kind: &str, items: Vec<Guarded<K>>) -> Vec<K> {
-        let mut read = Vec::with_capacity(items.len());
-        for item in items {
-            match item.0 {
-                Ok(object) => read.push(object),
-                Err(bad) => self.refuse(kind, bad.metadata, &bad.why),
-            }
-        }
-        read
+        items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
 
     /// Reads them from the cluster of the current kubeconfig.
@@ -448,6 +451,13 @@ mod tests {
             {kind: RemediationPolciy, apiVersion: runtimehealth.io/v1alpha1, metadata: {name: p}}]}";
         let found = Objects::parse(list).unwrap().unreadable;
         assert_eq!(found.len(), 1, "{found:?}");
+        let documents = "{kind: Node, metadata: {name: w1}}\n---\n{kind: Node, metadata: {name: w2}}\n";
+        assert_eq!(Objects::parse(documents).unwrap().node_names(), ["w1", "w2"]);
+        // As in a live cluster: what its metadata tell holds its node, whatever else they say.
+        let broken = "{items: [{kind: Node, metadata: {name: w1}}, {kind: NodeRemediation, metadata: {name: e1, creationTimestamp: \
+            '9999-12-31T23:59:59Z', labels: {runtimehealth.io/node: w1}, finalizers: [runtimehealth.io/episode]}}]}";
+        let held = &Objects::parse(broken).unwrap().lost["e1"];
+        assert_eq!((held.node.as_deref(), held.is_open), (Some("w1"), true));
         assert!(found[0].starts_with("RemediationPolciy p is not looked at: expected"), "{found:?}");
     }
 }

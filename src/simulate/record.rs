@@ -290,6 +290,9 @@ until: 30m
         let read = timeline::Timeline::parse(&again).unwrap_or_else(|error| panic!("{error:#}: {again}"));
         assert_eq!(read.nodes.len(), 4);
         assert!(read.nodes.iter().all(|node| node.labels.get("pool").map(String::as_str) == Some("a")));
+        assert!(read.nodes.iter().all(|node| node.labels.len() == 1), "what each node has need not be said");
+        let windows = record(&after(&text.replace("pool: a", "kubernetes.io/os: windows"), POLICY));
+        assert_eq!(windows.nodes[0].labels.get("kubernetes.io/os").map(String::as_str), Some("windows"));
         let policy = super::super::policy(serde_saphyr::from_str(POLICY).unwrap()).unwrap();
         let account = play::play(&read, &[policy]);
         let ends: Vec<_> = account

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::account::{Account, Line, What};
 use super::timeline::Offset;
@@ -61,7 +61,7 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
 
 /// The moment so long after the beginning.
 pub fn moment(start: Timestamp, at: Offset) -> Timestamp {
-    SignedDuration::try_from(at.0).ok().and_then(|passed| start.checked_add(passed).ok()).unwrap_or(start)
+    start.checked_add(at.0).unwrap_or(start)
 }
 
 /// What was done, in one line.

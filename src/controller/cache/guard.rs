@@ -40,16 +40,24 @@ pub struct Unread {
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, Box<Unread>>);
 
-impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let whole = Value::deserialize(deserializer)?;
-        if let Ok(object) = K::deserialize(&whole) {
-            return Ok(Self(Ok(object)));
+impl<K: Resource + DeserializeOwned> Guarded<K> {
+    /// Reads one.
+    pub fn read(whole: &Value) -> Self {
+        if let Ok(object) = K::deserialize(whole) {
+            return Self(Ok(object));
         }
         // Once more, to learn which field it is.
-        Ok(Self(serde_path_to_error::deserialize::<_, K>(&whole).map_err(|error| {
-            Box::new(Unread { metadata: metadata(&whole), why: bounded(&error.to_string(), MAX_WHY) })
-        })))
+        Self(
+            serde_path_to_error::deserialize::<_, K>(whole).map_err(|error| {
+                Box::new(Unread { metadata: metadata(whole), why: bounded(&error.to_string(), MAX_WHY) })
+            }),
+        )
+    }
+}
+
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::read(&Value::deserialize(deserializer)?))
     }
 }
 
