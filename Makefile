@@ -10,8 +10,6 @@ IMAGE ?= runtimehealth.io/nrh:dev
 KEEP ?=
 # FAKE=1 lets stand-ins play containerd and the kubelet in the demo, as it does by itself without root.
 FAKE ?=
-# Tests that build a test bed share one machine: one after another.
-TEST_THREADS ?= 1
 CARGO_DENY_VERSION ?= 0.20.2
 CARGO_FUZZ_VERSION ?= 0.13.2
 # Seconds for each target of `make fuzz`, and which of them (all of fuzz/fuzz_targets).
@@ -30,59 +28,51 @@ protoc:
 	fi
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends protobuf-compiler >/dev/null
 
+# The programs of the test bed and the operator, compiled as all tests are: another build would compile everything once more.
+TESTBED = "$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/testbed"
+
+.PHONY: testbed
+testbed: protoc
+	@$(CARGO) test --quiet --workspace --no-run --test supervise --test repository
+
 .PHONY: setup
-setup: protoc ## Debian packages and Kubernetes programs of the test bed (once, kept between runs)
+setup: testbed ## Debian packages and Kubernetes programs of the test bed (once, kept between runs)
 	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then
 	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"; exit 0
 	fi
-	$(CARGO) run --package nrh-testbed --bin testbed -- assets
+	$(TESTBED) assets
+
+.PHONY: check-core
+check-core: ## Tests of the core and the simulated cluster alone (a minute)
+	@.ci/stages check-core
+
+.PHONY: check
+check: protoc ## What needs no test bed: format, clippy, tests, examples, generated files, manifests (three minutes)
+	@.ci/stages check
 
 .PHONY: test
-test: protoc ## All tests, those on real nodes too
-	@$(CARGO) test --workspace --no-run
-	# That has built the test bed's program too; another build of it would compile everything twice.
-	export NRH_TESTBED_PROGRAM="$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/testbed"
-	if [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; then
-	  "$$NRH_TESTBED_PROGRAM" assets
-	else
-	  echo "SKIPPED: the test bed needs root on Linux; tests on real nodes will say so too"
-	fi
-	# Three lanes beside each other: the beds and the interruptions wait most of their time for clocks, the other tests compute.
-	# In each of them one test after another, since a bed is namespaces, mounts and a container runtime. All by name and of
-	# the whole workspace: of one package alone, everything would be compiled anew with other features.
-	names() { for file in "$$@"; do file="$${file%/main.rs}"; printf -- '--test %s ' "$$(basename "$$file" .rs)"; done; }
-	tests() { $(CARGO) test --workspace --no-fail-fast "$$@" -- --test-threads=$(TEST_THREADS); }
-	export -f tests
-	# Each is a session of its own, so that it can be ended as a whole; the beds themselves see to it that nothing stays.
-	setsid bash -c 'tests "$$@"' beds $$(names testbed/tests/*.rs) > >(sed -u 's/^/[beds] /') 2>&1 & beds=$$!
-	setsid bash -c 'tests "$$@"' leaders --test interruptions > >(sed -u 's/^/[leaders] /') 2>&1 & leaders=$$!
-	rest="$$(printf '%s\n' tests/*.rs tests/*/main.rs testbed/*/tests/*.rs | grep -vx tests/interruptions/main.rs)"
-	setsid bash -c 'tests "$$@"' programs --lib --bins $$(names $$rest) & programs=$$!
-	trap 'kill -TERM -- -"$$beds" -"$$leaders" -"$$programs" 2>/dev/null || true' EXIT
-	trap 'exit 130' INT TERM
-	failed=()
-	wait "$$programs" || failed+=("the tests of the programs")
-	$(CARGO) test --workspace --no-fail-fast --doc || failed+=("the examples of the documentation")
-	wait "$$leaders" || failed+=("the tests of interrupted leaders: see the lines that begin with [leaders]")
-	wait "$$beds" || failed+=("the tests on beds: see the lines that begin with [beds]")
-	trap - EXIT
-	if [ "$${#failed[@]}" != 0 ]; then printf 'FAILED: %s\n' "$${failed[@]}" >&2; exit 1; fi
+test: protoc ## All of check in full depth, a real control plane, real nodes (half an hour)
+	@.ci/stages test
+
+.PHONY: test-slow
+test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each write (20 minutes)
+	@.ci/stages test-slow
 
 .PHONY: demo
-demo: protoc ## Heals the incidents on real nodes, in front of your eyes; without root, or with FAKE=1, on stand-ins
+demo: ## Heals the incidents on real nodes, in front of your eyes; without root, or with FAKE=1, on stand-ins
 	@if [ "$$(uname -s)" != Linux ]; then
 	  echo "the demo needs Linux: the operator reads /proc and holds processes by pidfd, so it does not compile here" >&2; exit 1
 	fi
-	if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; fi
-	$(CARGO) run --quiet --package nrh-testbed --bin testbed -- demo $(if $(KEEP),--keep) $(if $(FAKE),--fake)
+	if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; else $(MAKE) --no-print-directory testbed; fi
+	$(TESTBED) demo $(if $(KEEP),--keep) $(if $(FAKE),--fake)
 
 .PHONY: demo-down
-demo-down: ## Ends a cluster that was kept
-	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- --name demo down
+demo-down: testbed ## Ends a cluster that was kept
+	@$(TESTBED) --name demo down
 
 .PHONY: matrix
-matrix: ## Writes what the last tests have seen of each fault into docs/faults.md
-	@$(CARGO) run --quiet --package nrh-testbed --bin testbed -- matrix docs/faults.md
+matrix: testbed ## Writes what the last tests have seen of each fault into docs/faults.md
+	@$(TESTBED) matrix docs/faults.md
 
 .PHONY: bench
 bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
@@ -104,7 +94,7 @@ SOAK ?= 60
 
 .PHONY: soak
 soak: setup ## An hour (SOAK=60 minutes) of pods and faults that come and go; writes target/bench/soak.json
-	@NRH_SOAK_MINUTES=$(SOAK) $(CARGO) test --package nrh-testbed --test soak -- --nocapture
+	@NRH_SOAK_MINUTES=$(SOAK) $(CARGO) test --workspace --test soak -- --nocapture
 
 .PHONY: lint
 lint: protoc ## Format, clippy, dependencies, generated files
@@ -157,14 +147,19 @@ fmt: ## Formats the code
 	@$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
+# Any test of the root package brings its programs.
+NRH = "$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/nrh"
+
 .PHONY: crds
 crds: protoc ## Writes crds/ from the types
-	@$(CARGO) run --quiet --bin nrh -- crd --out crds
+	@$(CARGO) test --quiet --workspace --no-run --test repository
+	$(NRH) crd --out crds
 
 .PHONY: crds-check
 crds-check: protoc
-	@out="$$(mktemp -d)"; trap 'rm -r "$$out"' EXIT
-	$(CARGO) run --quiet --bin nrh -- crd --out "$$out"
+	@$(CARGO) test --quiet --workspace --no-run --test repository
+	out="$$(mktemp -d)"; trap 'rm -r "$$out"' EXIT
+	$(NRH) crd --out "$$out"
 	diff -r --exclude=kustomization.yaml crds "$$out" || { echo "crds/ differs from the types: run make crds" >&2; exit 1; }
 
 .PHONY: image

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         eprintln!("SKIP latency: the test bed needs root on Linux");
         return Ok(());
     }
-    let nrh = operator::build()?.nrh;
+    let nrh = operator::shipped()?.nrh;
     let grace = Some(Duration::from_mins(15));
     let bed = Bed::up(BedOptions {
         name: "bench-latency".into(),
@@ -45,7 +45,8 @@ fn main() -> Result<()> {
     let kubeconfig = controller_kubeconfig(&bed)?;
     let mut controller = bed
         .command(&nrh)
-        .args(["controller", "--image", operator::IMAGE, "--listen", "127.0.0.1:18080", "--max-in-flight", "1000"])
+        .args(["controller", "--image", operator::IMAGE, "--max-in-flight", "1000"])
+        .args(["--listen", "127.0.0.1:18080", "--health-listen", "127.0.0.1:18081"])
         .env("KUBECONFIG", &kubeconfig)
         .env("NRH_LOG", "warn")
         .stdin(Stdio::null())

@@ -6,7 +6,7 @@
 #![expect(clippy::cast_precision_loss, reason = "nanoseconds and node counts are far below 2^52")]
 
 mod record;
-#[path = "../tests/plan/samples.rs"]
+#[path = "../crates/core/tests/plan/samples.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "the tests of the decision use the rest of it")]
 mod samples;
 

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     packages::ensure(packages::BENCH, true)?;
-    let programs = operator::build()?;
+    let programs = operator::shipped()?;
     let bed = Bed::up(BedOptions { name: "bench-probe".into(), nodes: 1, ..BedOptions::default() })?;
     operator::load_image(&bed, &programs)?;
     operator::apply_folder(&bed, "config/default")?;

@@ -6,6 +6,7 @@ pub mod crds;
 pub mod duration;
 pub mod flap;
 pub mod health;
+pub mod plain;
 pub mod policy;
 pub mod remediation;
 

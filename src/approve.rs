@@ -14,6 +14,7 @@ use crate::caller::{client, whoami, within};
 use crate::cli::ApproveArgs;
 use crate::core::episode::{Approval, Episode, clock};
 use crate::core::text::bounded;
+use crate::terminal::print;
 
 /// Longest line about a step, in bytes.
 const MAX_LINE: usize = 1024;
@@ -29,8 +30,7 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let episodes: Vec<Episode> = listed.items.iter().map(convert::episode).collect();
     let waiting = waiting(&episodes, args.what.as_deref())?;
     let Some(operation) = args.operation else {
-        print!("{}", told(&waiting));
-        return Ok(());
+        return print(&told(&waiting));
     };
     let Some(episode) = waiting.iter().find(|episode| episode.unanswered() == Some(operation.as_str())) else {
         bail!("operation {operation} does not wait for approval (any more); what does:\n{}", told(&waiting));
@@ -44,13 +44,12 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
             approval.operation_id, episode.name
         )
     })?;
-    println!(
-        "approved by {}: {}; `kubectl get nrem {}` shows what comes of it",
+    print(&format!(
+        "approved by {}: {}; `kubectl get nrem {}` shows what comes of it\n",
         approval.by,
         line(episode),
         episode.name
-    );
-    Ok(())
+    ))
 }
 
 /// Episodes with a step that waits, of this node or of this name.

@@ -10,6 +10,7 @@ use crate::caller::{client, whoami, within};
 use crate::cli::CancelArgs;
 use crate::core::episode::Cancel;
 use crate::core::text::bounded;
+use crate::terminal::print;
 
 /// Longest line about an episode, in bytes.
 const MAX_LINE: usize = 512;
@@ -40,14 +41,13 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
             one.name
         )
     })?;
-    println!(
-        "cancelled {}: {}; what it did to node {} is put back; `kubectl get nrem {}` shows its end",
+    print(&format!(
+        "cancelled {}: {}; what it did to node {} is put back; `kubectl get nrem {}` shows its end\n",
         cancel.told(),
         one.line,
         one.node,
         one.name
-    );
-    Ok(())
+    ))
 }
 
 /// What is not at its end and was not cancelled before.

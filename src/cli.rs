@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::api::HumanDuration;
 use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
+
+/// The node's folder for the probe's lock and state and the executor's claims.
+pub const STATE_DIR: &str = "/run/nrh";
 
 /// Node Runtime Health: finds the one sick object on a node and heals it in place.
 #[derive(Debug, Parser)]
@@ -70,9 +73,19 @@ pub struct ControllerArgs {
     /// Image of the Jobs; by default that of the controller's Deployment, which admission compares it with.
     #[arg(long, env = "NRH_IMAGE")]
     pub image: Option<String>,
-    /// Where `/metrics`, `/livez` and `/readyz` are served.
+    /// Where `/metrics` is served.
     #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
+    /// Ask the API server whose the token of a request for `/metrics` is, and whether that account may `get` the non-resource URL
+    /// `/metrics`. With `false` everybody may.
+    #[arg(long, env = "NRH_METRICS_AUTH", default_value_t = true, action = ArgAction::Set)]
+    pub metrics_auth: bool,
+    /// Audience for which a token for `/metrics` has to be made; by default that of the API server itself.
+    #[arg(long, env = "NRH_METRICS_AUDIENCE")]
+    pub metrics_audience: Option<String>,
+    /// Where `/livez` and `/readyz` are served: apart, so that nobody who floods the metrics ends the checks.
+    #[arg(long, env = "NRH_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
+    pub health_listen: SocketAddr,
     /// Most episodes in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
@@ -124,7 +137,7 @@ pub struct ProbeArgs {
     #[arg(long, env = "NRH_CONFIG")]
     pub config: Option<PathBuf>,
     /// Folder for the lock, the claims and the state.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
 }
 
@@ -145,15 +158,6 @@ pub struct ActArgs {
     /// Name of this node; an order for another one is refused.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// Runtime socket; found by looking when absent.
-    #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
-    pub runtime_endpoint: Option<PathBuf>,
-    /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
-    #[arg(long, env = "NRH_DOCKER_ENDPOINT")]
-    pub docker_endpoint: Option<PathBuf>,
-    /// Folder for the claims.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
-    pub state_dir: PathBuf,
     /// Where the outcome is written, as JSON.
     #[arg(long, default_value = "/dev/termination-log")]
     pub outcome: PathBuf,
@@ -246,7 +250,7 @@ pub struct ResumeArgs {
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Folder of the probe's state.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Print everything as JSON instead.
     #[arg(long)]
@@ -269,7 +273,7 @@ pub struct EvidenceArgs {
     #[arg(long)]
     pub json: bool,
     /// Folder of the probe's state, with `--local`.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = "/run/nrh")]
+    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
 }
 

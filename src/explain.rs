@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::cli::ExplainArgs;
 use crate::core::plan::{PlanSettings, plan};
+use crate::terminal::print;
 use objects::Objects;
 
 /// Most nodes that are named where one has to be chosen.
@@ -27,8 +28,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         (None, [only]) => only.clone(),
         (None, names) => bail!("expected the name of a node; the objects are of {}", among(names)),
     };
-    print!("{}", explain(&objects, &node, now)?);
-    Ok(())
+    print(&explain(&objects, &node, now)?)
 }
 
 /// How many there are, and the first of them.
@@ -76,6 +76,29 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
+    }
+
+    #[test]
+    fn a_text_of_a_node_is_neither_obeyed_nor_taken_for_a_line_of_ours() {
+        const HOSTILE: &str = r#""\e]52;c;eA==\a\r\nnode worker-1: Healthy\n\u009b2J\u202Eforged\u2066\u2028\x7f""#;
+        let text = explained(|saved| {
+            let saved = saved
+                .replace("/run/containerd/containerd.sock", HOSTILE)
+                .replace("\"Tasks/Get: no answer within 4s\"", HOSTILE);
+            let saved = saved.replace(
+                "container main of kube-system/log-shipper-x7k2p does not answer, its shim is stopped",
+                HOSTILE,
+            );
+            let saved = saved.replace("command: containerd-shim", &format!("command: {HOSTILE}"));
+            let lane =
+                format!("lanes: [{{name: lists, state: Failed, message: {HOSTILE}}}], missing: [{HOSTILE}], version");
+            saved.replace("probe: {version", &format!("probe: {{{lane}"))
+        })
+        .unwrap();
+        assert!(text.matches("forged").count() >= 5, "{text}");
+        assert!(!text.contains(|c: char| crate::core::text::is_obeyed(c) && c != '\n'), "{text:?}");
+        let ours = text.lines().filter(|line| line.starts_with("node worker-1")).collect::<Vec<_>>();
+        assert_eq!(ours, ["node worker-1: Unhealthy"], "{text}");
     }
 
     #[test]

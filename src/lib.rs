@@ -14,14 +14,17 @@ mod caller;
 pub mod cancel;
 pub mod cli;
 pub mod controller;
-pub mod core;
 pub mod explain;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod node;
 pub mod process;
+mod server;
 pub mod simulate;
 pub mod start;
 pub mod suspend;
 pub mod telemetry;
+pub mod terminal;
+
+pub use nrh_core as core;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use nrh::cli::{Cli, Command, CrdArgs, ThresholdsArgs};
+use nrh::terminal;
 
 /// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
 const UNUSABLE: u8 = 2;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Error: {}", nrh::process::told(&error));
+            terminal::complain(&format!("Error: {}", nrh::process::told(&error)));
             let is_unusable = is_check && !error.is::<nrh::simulate::Unmet>();
             if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
@@ -51,7 +52,7 @@ fn print_crds(args: &CrdArgs) -> anyhow::Result<()> {
                 let path = folder.join(&file);
                 std::fs::write(&path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
             }
-            None => println!("---\n{yaml}"),
+            None => terminal::print(&format!("---\n{yaml}\n"))?,
         }
     }
     Ok(())
@@ -63,6 +64,5 @@ fn print_thresholds(args: &ThresholdsArgs) -> anyhow::Result<()> {
         .into_iter()
         .map(|kind| (kind.as_str(), thresholds.usual_time_to_confirm(kind).as_secs()))
         .collect();
-    println!("{}", serde_json::to_string_pretty(&seconds)?);
-    Ok(())
+    terminal::print_json(&seconds)
 }

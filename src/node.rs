@@ -19,6 +19,7 @@ mod http;
 pub mod kmsg;
 pub mod lanes;
 pub mod local;
+pub(in crate::node) mod misread;
 mod patience;
 pub mod proc;
 pub mod report;

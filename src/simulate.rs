@@ -1,27 +1,16 @@
 //! `nrh simulate`: what policies would do in the course of a timeline.
 //!
 //! ```text
-//! timeline ─► play ─► world ⇄ core::plan ─► account ─► table, JSON, exit code
-//!     ▲
-//! record ◄── objects of a cluster
+//! files ─► policies, timeline ─► nrh_simulate::play ─► account ─► table, JSON, exit code
+//! objects of a cluster ─► nrh_simulate::record ─► timeline
 //! ```
 //! The decision is the very one that the controller makes; only the cluster around it is made up.
 
-pub mod account;
-pub mod expect;
-mod lacks;
-mod play;
-mod record;
-pub mod remediator;
 mod schema;
-mod sickness;
-pub mod text;
-pub mod timeline;
-pub mod workload;
-pub mod world;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -38,11 +27,13 @@ use crate::caller::objects_in;
 use crate::cli::{SimulateArgs, SimulateOutput};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
+use crate::terminal::{complain, print, print_json};
 
 use account::{Account, Line};
-use timeline::Timeline;
+use timeline::{Timeline, twice};
 
-pub use play::{enforced, play};
+pub use nrh_simulate::play::{enforced, play};
+pub use nrh_simulate::{account, expect, record, remediator, text, timeline, workload, world};
 
 /// Most values of a policy that are told at once which cannot be read.
 const MOST_SLIPS: usize = 20;
@@ -63,43 +54,34 @@ async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
     let (objects, now) = Objects::load(file, None).await?;
     let (snapshot, unusable) = objects.snapshot(now);
     for sentence in unusable {
-        eprintln!("left out: {sentence}");
+        complain(&format!("left out: {sentence}"));
     }
-    print!("{}", serde_saphyr::to_string(&record::record(&snapshot))?);
-    Ok(())
+    print(&serde_saphyr::to_string(&record::record(&snapshot))?)
 }
 
 fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
     let unmet = expect::unmet(&timeline.expect, &account);
-    let told = match args.output {
-        SimulateOutput::Table => format!("{}\n{}", text::table(&account), text::summary(&account, timeline.start)),
+    match args.output {
+        SimulateOutput::Table => {
+            print(&format!("{}\n{}", text::table(&account), text::summary(&account, timeline.start)))?;
+        }
         SimulateOutput::Json => {
             let Timeline { start, .. } = timeline;
             let end = text::moment(start, account.ended);
-            let report = Report { start, end, unmet: &unmet, notes: &account.notes, lines: &account.lines };
-            format!("{}\n", serde_json::to_string_pretty(&report)?)
+            print_json(&Report { start, end, unmet: &unmet, notes: &account.notes, lines: &account.lines })?;
         }
-    };
-    tell(&told)?;
+    }
     for note in &account.notes {
-        eprintln!("note: {note}");
+        complain(&format!("note: {note}"));
     }
     if timeline.expect.is_empty() {
-        eprintln!("note: the timeline expects nothing, so nothing was checked");
+        complain("note: the timeline expects nothing, so nothing was checked");
     }
     if unmet.is_empty() {
         return Ok(());
     }
     Err(Unmet { of: timeline.expect.len(), sentences: unmet }.into())
-}
-
-/// Writes to standard output. Who reads no further has had enough.
-fn tell(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output"),
-    }
 }
 
 /// What `-o json` prints.
@@ -147,12 +129,6 @@ pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Res
     }
     let account = play(&timeline, &found);
     Ok((timeline, account))
-}
-
-/// The first name that stands there a second time.
-fn twice<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let mut met = BTreeSet::new();
-    names.into_iter().find(|name| !met.insert(*name))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

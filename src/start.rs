@@ -19,6 +19,7 @@ use crate::core::narrow::Around;
 use crate::core::policy::{Mode, Policy};
 use crate::core::text::{bounded, short_name};
 use crate::core::wish::{self, Choice};
+use crate::terminal::print;
 
 /// Longest line about a fault or a step, in bytes.
 const MAX_LINE: usize = 512;
@@ -61,8 +62,7 @@ pub async fn run(args: StartArgs) -> anyhow::Result<()> {
         ready.push(Ready { fault, choices });
     }
     let Some(action) = args.action else {
-        print!("{}", told(&args.node, &ready));
-        return Ok(());
+        return print(&told(&args.node, &ready));
     };
     let (fault, choice) = one(&args, &ready)?;
     let by = whoami(client.clone()).await?;
@@ -95,8 +95,7 @@ pub async fn run(args: StartArgs) -> anyhow::Result<()> {
     let made = made.context(
         "cannot start it (it takes the verbs create, start and approve on noderemediations: ClusterRole nrh:starter)",
     )?;
-    print!("{}", asked(&by, &args.node, fault, choice, &made.name_any()));
-    Ok(())
+    print(&asked(&by, &args.node, fault, choice, &made.name_any()))
 }
 
 /// A name of which a name can be made.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthSpec};
 use crate::caller::{client, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs};
+use crate::terminal::print;
 
 /// How often it is begun anew when the object has changed meanwhile: probe and controller write in it, too.
 const TRIES: u32 = 5;
@@ -29,8 +30,7 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
         Ok(Some(suspended(&by, reason.as_deref())))
     })
     .await?;
-    println!("suspended by {by}: nothing is begun on node {node}; `nrh resume {node}` lifts it");
-    Ok(())
+    print(&format!("suspended by {by}: nothing is begun on node {node}; `nrh resume {node}` lifts it\n"))
 }
 
 /// Runs `nrh resume`.
@@ -48,12 +48,12 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         Ok(spec.suspend.then(resumed))
     })
     .await?;
-    match before.veto() {
-        Some(veto) if veto.is_empty() => println!("node {node} is not suspended any more; nobody was named"),
-        Some(veto) => println!("node {node} is not suspended any more; it was, {veto}"),
-        None => println!("node {node} is not suspended; nothing was changed"),
-    }
-    Ok(())
+    let told = match before.veto() {
+        Some(veto) if veto.is_empty() => "is not suspended any more; nobody was named".to_owned(),
+        Some(veto) => format!("is not suspended any more; it was, {veto}"),
+        None => "is not suspended; nothing was changed".to_owned(),
+    };
+    print(&format!("node {node} {told}\n"))
 }
 
 /// Whose veto stands and why, where it is not the caller's own: another person's, or one in nobody's name, a script's perhaps.

@@ -5,6 +5,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::terminal::Harmless;
+
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -18,7 +20,7 @@ pub enum LogFormat {
 /// Starts logging to standard error.
 pub fn start(format: LogFormat, filter: &str) {
     let filter = filter.parse().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Harmless(std::io::stderr())).with_target(false);
     let lines = match format {
         LogFormat::Human => lines.compact().boxed(),
         LogFormat::Json => lines.json().boxed(),

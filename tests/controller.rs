@@ -34,6 +34,8 @@ mod requests;
 mod restored;
 #[path = "controller/retries.rs"]
 mod retries;
+#[path = "controller/scrapes.rs"]
+mod scrapes;
 #[path = "controller/taints.rs"]
 mod taints;
 #[path = "controller/unreadable.rs"]

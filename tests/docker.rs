@@ -126,7 +126,7 @@ fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target:
         ttl_seconds: 60,
     };
     let mut command = docker.command(env!("CARGO_BIN_EXE_nrh"));
-    command.args(["act", "--node-name=n1", "--state-dir=/run/nrh", "--outcome=/run/outcome", "--order"]);
+    command.args(["act", "--node-name=n1", "--outcome=/run/outcome", "--order"]);
     let output = command.arg(serde_json::to_string(&order).unwrap()).output().unwrap();
     let text = std::fs::read(docker.root_path("/run/outcome"));
     serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap()

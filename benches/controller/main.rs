@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         .map(|size| size.trim().parse().with_context(|| format!("NRH_BENCH_NODES: {size:?} is no number of nodes")))
         .collect::<Result<_>>()?;
     ensure!(sizes.is_sorted(), "NRH_BENCH_NODES: nodes are only added, so the numbers have to rise: {sizes:?}");
-    let nrh = operator::build()?.nrh;
+    let nrh = operator::shipped()?.nrh;
     let bed = Bed::up(BedOptions {
         name: "bench-controller".into(),
         control_plane_only: true,

@@ -3,7 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
-use kube::CustomResourceExt;
+use kube::{CustomResourceExt, Resource};
 use serde_json::json;
 
 use super::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
@@ -13,14 +13,44 @@ pub fn all() -> Vec<(String, CustomResourceDefinition)> {
     [NodeRuntimeHealth::crd(), RemediationPolicy::crd(), NodeRemediation::crd()]
         .into_iter()
         .map(|mut crd| {
+            let is_of_node = crd.spec.names.kind == NodeRuntimeHealth::kind(&());
             for version in &mut crd.spec.versions {
                 if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
                     tighten(schema);
+                    if is_of_node {
+                        for field in OF_PROBE {
+                            status_field(schema, field).into_iter().for_each(plain);
+                        }
+                    }
                 }
             }
             (format!("{}.yaml", crd.spec.names.plural), crd)
         })
         .collect()
+}
+
+/// What a probe writes of the status of a `NodeRuntimeHealth`.
+const OF_PROBE: [&str; 6] = ["probe", "runtime", "kubelet", "faults", "agent", "conditions"];
+/// Texts without control characters, of which terminals obey some.
+const PLAIN: &str = r"^[^\x00-\x1f\x7f-\x9f]*$";
+
+fn status_field<'s>(schema: &'s mut JSONSchemaProps, field: &str) -> Option<&'s mut JSONSchemaProps> {
+    schema.properties.as_mut()?.get_mut("status")?.properties.as_mut()?.get_mut(field)
+}
+
+/// Gives every free text the pattern of plain ones.
+fn plain(schema: &mut JSONSchemaProps) {
+    let is_free = schema.enum_.is_none() && schema.format.is_none() && schema.pattern.is_none();
+    if schema.type_.as_deref() == Some("string") && is_free {
+        schema.pattern = Some(PLAIN.to_owned());
+    }
+    schema.properties.iter_mut().flat_map(|fields| fields.values_mut()).for_each(plain);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        plain(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        plain(values);
+    }
 }
 
 /// One definition as YAML.

@@ -217,7 +217,7 @@ pub struct LaneStatus {
     /// Seconds since its last completed look, at the moment of this report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<u64>,
-    /// What it said, where it did not succeed.
+    /// What it said, where it did not succeed; what it has left out, where there was more than it takes in.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub message: String,

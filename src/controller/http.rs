@@ -1,13 +1,14 @@
-//! `/livez`, `/readyz` and `/metrics`.
+//! `/livez` and `/readyz` at one port, `/metrics` at another.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::access::{Access, Denied};
 use super::cache::Cache;
 use super::metrics::Metrics;
 
@@ -20,14 +21,18 @@ pub struct Served {
     pub metrics: Arc<Metrics>,
 }
 
-/// The routes.
-pub fn router(served: Served) -> Router {
+/// The routes for the kubelet's checks.
+pub fn health(served: Served) -> Router {
     Router::new()
         // Alive = the one thread turns. It says nothing about the API server: a restart would not mend that.
         .route("/livez", get(|| async { "ok" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
         .with_state(served)
+}
+
+/// The route for those who scrape; without `access`, for everybody.
+pub fn metrics(served: Served, access: Option<Arc<Access>>) -> Router {
+    Router::new().route("/metrics", get(text)).with_state((served, access))
 }
 
 async fn ready(State(served): State<Served>) -> Response {
@@ -39,12 +44,50 @@ async fn ready(State(served): State<Served>) -> Response {
     }
 }
 
-async fn metrics(State(served): State<Served>) -> Response {
+async fn text(State((served, access)): State<(Served, Option<Arc<Access>>)>, headers: HeaderMap) -> Response {
+    if let Some(access) = access
+        && let Err(denied) = access.check(&headers).await
+    {
+        return refused(&denied);
+    }
     match served.metrics.text() {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+fn refused(denied: &Denied) -> Response {
+    let text = denied.to_string();
+    match denied {
+        Denied::Nobody => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], text).into_response(),
+        Denied::NoRight => (StatusCode::FORBIDDEN, text).into_response(),
+        Denied::NoAnswer => (StatusCode::SERVICE_UNAVAILABLE, text).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn checks_and_metrics_are_served_apart() {
+        let served = Served { cache: Arc::new(Cache::new()), metrics: Arc::new(Metrics::new()) };
+        let code = async |router: Router, path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            router.oneshot(request).await.unwrap().status().as_u16()
+        };
+        let (checks, scraped) = (health(served.clone()), metrics(served, None));
+        assert_eq!(code(checks.clone(), "/livez").await, 200);
+        assert_eq!(code(checks.clone(), "/readyz").await, 503, "nothing was listed yet");
+        assert_eq!(code(checks, "/metrics").await, 404);
+        assert_eq!(code(scraped.clone(), "/metrics").await, 200);
+        assert_eq!(code(scraped, "/livez").await, 404);
     }
 }

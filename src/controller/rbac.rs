@@ -55,6 +55,8 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),
     right("runtimehealth.io", "noderemediations/status", &["patch"], "the timeline, by compare-and-swap"),
     right("authorization.k8s.io", "selfsubjectaccessreviews", &["create"], "whether it may use a remediator's kinds"),
+    right("authentication.k8s.io", "tokenreviews", &["create"], "whose the token of a request for the metrics is"),
+    right("authorization.k8s.io", "subjectaccessreviews", &["create"], "whether that account may read the metrics"),
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),
         ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")

@@ -1,6 +1,7 @@
 //! Wiring of the controller: who runs beside whom, and how it ends.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Access;
 use super::apply::{Applier, Kills, Lately};
 use super::cache::{Cache, suspects, watches};
 use super::calls::Calls;
 use super::clock::Clock;
 use super::decide::Decider;
-use super::http::{Served, router};
+use super::http::{self, Served};
 use super::leader::{Election, Lost};
 use super::metrics::Metrics;
 use super::node_conditions::Mirror;
@@ -25,6 +27,7 @@ use super::{calls, events, evictions, hand_offs, own_image};
 use crate::cli::ControllerArgs;
 use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
+use crate::server::serve;
 
 /// A watch without a word for this long is dead: the API server sends a bookmark about once a minute, and
 /// ends each watch within five.
@@ -40,21 +43,33 @@ pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     config.connect_timeout = Some(calls::DEADLINE);
     config.read_timeout = Some(SILENT_CONNECTION);
     let calls = Calls::from_config(config).context("cannot make a client for the API server")?;
-    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
+    let (health, metrics) = (listen(args.health_listen).await?, listen(args.listen).await?);
     if args.image.is_none() {
         args.image = Some(own_image::read(&calls).await?);
     }
     let end = CancellationToken::new();
+    let audience = args.metrics_audience.clone().filter(|audience| !audience.is_empty());
+    let access = args.metrics_auth.then(|| Access::new(calls.clone(), audience));
     let controller = Controller::new(calls, Clock::system(), &args);
-    let served = controller.served();
-    tokio::select! {
+    let close = CancellationToken::new();
+    let (checks, scrapes) = (http::health(controller.served()), http::metrics(controller.served(), access));
+    let mut servers = std::pin::pin!(async {
+        tokio::join!(serve(health, checks, close.clone()), serve(metrics, scrapes, close.clone()))
+    });
+    let ended = tokio::select! {
         result = controller.run(end.clone()) => result.context("the controller stands down"),
-        result = axum::serve(listener, router(served)) => {
-            result.context("the HTTP server ended")?;
-            anyhow::bail!("the HTTP server ended")
+        _ = &mut servers => anyhow::bail!("the HTTP servers ended"),
+        () = told_to_end(end.clone()) => {
+            Err(anyhow::anyhow!("the last pass did not end within {} s", LAST_PASS.as_secs()))
         }
-        () = told_to_end(end.clone()) => anyhow::bail!("the last pass did not end within {} s", LAST_PASS.as_secs()),
-    }
+    };
+    close.cancel();
+    servers.await;
+    ended
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
 /// Cancels `end` at SIGTERM or SIGINT, and returns when the rest should have ended by then.
@@ -90,7 +105,7 @@ pub enum Ended {
     Part(&'static str),
 }
 
-/// All parts of the controller, apart from its HTTP server.
+/// All parts of the controller, apart from its HTTP servers.
 #[derive(Debug)]
 pub struct Controller {
     calls: Calls,
@@ -126,7 +141,7 @@ impl Controller {
         Self { settings, ..self }
     }
 
-    /// What its HTTP server shows.
+    /// What its HTTP servers show.
     pub fn served(&self) -> Served {
         Served { cache: self.cache.clone(), metrics: self.metrics.clone() }
     }

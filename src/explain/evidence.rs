@@ -6,15 +6,17 @@
 mod fetch;
 mod text;
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use crate::api::plain::plain;
 use crate::caller;
 use crate::cli::EvidenceArgs;
 use crate::core::text::bounded;
 use crate::node::evidence::{Bundle, Folder};
+use crate::terminal::{self, complain};
 
 /// Longest text of a bundle that is printed.
 const MAX_TEXT: usize = 4096;
@@ -24,7 +26,7 @@ const MAX_TEXT: usize = 4096;
 /// # Errors
 /// A sentence that says why there is nothing to print, and what to do instead.
 pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
-    let out = &mut io::stdout();
+    let out = &mut terminal::out();
     match &args.node {
         Some(node) => {
             let client = caller::client().await?;
@@ -71,7 +73,7 @@ fn is_of(name: &str, fault: &str) -> bool {
 fn print(out: &mut impl Write, bundles: impl Iterator<Item = anyhow::Result<Value>>, json: bool) -> anyhow::Result<()> {
     let mut between = "[\n";
     for bundle in bundles {
-        let printed = bundle.map(harmless).and_then(|bundle| {
+        let printed = bundle.map(|bundle| plain(bundle, MAX_TEXT)).and_then(|bundle| {
             if json {
                 return Ok(format!("{between}{bundle}"));
             }
@@ -82,25 +84,13 @@ fn print(out: &mut impl Write, bundles: impl Iterator<Item = anyhow::Result<Valu
                 out.write_all(printed.as_bytes())?;
                 between = ",\n";
             }
-            Err(error) => eprintln!("{error:#}"),
+            Err(error) => complain(&format!("{error:#}")),
         }
     }
     if json {
         out.write_all(if between == "[\n" { b"[]\n" } else { b"\n]\n" })?;
     }
     Ok(out.flush()?)
-}
-
-/// The same, with every text cut and without control characters.
-fn harmless(value: Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(bounded(&text, MAX_TEXT)),
-        Value::Array(items) => Value::Array(items.into_iter().map(harmless).collect()),
-        Value::Object(fields) => {
-            Value::Object(fields.into_iter().map(|(name, value)| (bounded(&name, MAX_TEXT), harmless(value))).collect())
-        }
-        other => other,
-    }
 }
 
 #[cfg(test)]

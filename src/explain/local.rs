@@ -6,6 +6,7 @@ use super::report::{calls, lanes, seen};
 use crate::api::health::ProbeMode;
 use crate::cli::StatusArgs;
 use crate::node::local::{LocalStatus, ask};
+use crate::terminal::{print, print_json};
 
 /// Runs `nrh status`.
 ///
@@ -13,12 +14,7 @@ use crate::node::local::{LocalStatus, ask};
 /// A sentence about the probe, where it does not answer.
 pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
     let told = ask(&args.state_dir).await?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&told)?);
-    } else {
-        print!("{}", text(&told));
-    }
-    Ok(())
+    if args.json { print_json(&told) } else { print(&text(&told)) }
 }
 
 /// The answer for people. Writing to a string cannot fail, so its results are not looked at.
@@ -96,8 +92,8 @@ mod tests {
     use crate::api::NodeRuntimeHealthStatus;
     use crate::api::health::LaneStatus;
     use crate::api::health::{LaneState, ProbeStatus, RuntimeStatus};
+    use crate::core::examples::fault;
     use crate::core::fault::FaultType;
-    use crate::core::tracker::tests::fault;
     use crate::node::lanes::Outstanding;
 
     #[test]

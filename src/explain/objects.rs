@@ -8,11 +8,14 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, ObjectMeta};
-use kube::{Api, Client, ResourceExt};
+use kube::core::Request;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
+use crate::api::plain::plain;
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::caller::{DEADLINE, client, objects_in, within};
 use crate::controller::cache::guard::Guarded;
@@ -84,23 +87,23 @@ impl Objects {
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
             match kind.as_str() {
                 "Node" => {
-                    let read = objects.read(&kind, Guarded::read(&item));
+                    let read = objects.read(&kind, item);
                     objects.nodes.extend(read);
                 }
                 "NodeRuntimeHealth" => {
-                    let read = objects.read(&kind, Guarded::read(&item));
+                    let read = objects.read(&kind, item);
                     objects.healths.extend(read);
                 }
                 "RemediationPolicy" => {
-                    let read = objects.read(&kind, Guarded::read(&item));
+                    let read = objects.read(&kind, item);
                     objects.policies.extend(read);
                 }
                 "NodeRemediation" => {
-                    let read = objects.read(&kind, Guarded::read(&item));
+                    let read = objects.read(&kind, item);
                     objects.episodes.extend(read);
                 }
                 "Pod" => {
-                    let read = objects.read(&kind, Guarded::read(&item));
+                    let read = objects.read(&kind, item);
                     objects.pods.extend(read);
                 }
                 _ => {
@@ -141,12 +144,14 @@ impl Objects {
     }
 
     /// An object that can be read; another one is noted.
-    fn read<K>(&mut self, kind: &str, object: Guarded<K>) -> Option<K> {
+    fn read<K: Resource + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
+        // A text of a node must not be taken for a line of ours.
+        let object = Guarded::read(&plain(object, usize::MAX));
         object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
     }
 
     /// Those that can be read.
-    fn readable<K>(&mut self, kind: &str, items: Vec<Guarded<K>>) -> Vec<K> {
+    fn readable<K: Resource + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
         items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
 
@@ -159,13 +164,13 @@ impl Objects {
         let what =
             |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
         let mut objects = Self::default();
-        let nodes = list(client.clone()).await.with_context(|| what("nodes"))?;
+        let nodes = list::<Node>(client.clone()).await.with_context(|| what("nodes"))?;
         objects.nodes = objects.readable("Node", nodes);
-        let healths = list(client.clone()).await.with_context(|| what("noderuntimehealths"))?;
+        let healths = list::<NodeRuntimeHealth>(client.clone()).await.with_context(|| what("noderuntimehealths"))?;
         objects.healths = objects.readable("NodeRuntimeHealth", healths);
-        let policies = list(client.clone()).await.with_context(|| what("remediationpolicies"))?;
+        let policies = list::<RemediationPolicy>(client.clone()).await.with_context(|| what("remediationpolicies"))?;
         objects.policies = objects.readable("RemediationPolicy", policies);
-        let episodes = list(client.clone()).await.with_context(|| what("noderemediations"))?;
+        let episodes = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
         objects.episodes = objects.readable("NodeRemediation", episodes);
         objects.fetch_pods(client, node).await;
         Ok(objects)
@@ -379,15 +384,14 @@ fn heartbeat(object: &NodeRuntimeHealth) -> Option<Timestamp> {
 }
 
 /// All objects of a kind, each for itself readable or not.
-async fn list<K>(client: Client) -> anyhow::Result<Vec<Guarded<K>>>
-where
-    K: kube::Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned,
-{
-    let api: Api<Guarded<K>> = Api::all(client);
-    Ok(within(api.list(&ListParams::default())).await?.items)
+async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
+    let request =
+        Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
+    let mut whole: Value = within(client.request(request)).await?;
+    match whole.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => Ok(items),
+        _ => bail!("expected a list in the answer of the API server, found none"),
+    }
 }
 
 #[cfg(test)]

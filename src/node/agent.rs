@@ -39,7 +39,7 @@ pub use look::Bounds;
 pub use reader::{Reader, Unanswered};
 
 use admission::Task;
-use claims::{Claims, Known, Moment};
+use claims::{Claims, Known, Moment, NoLeader};
 use look::Looker;
 use verdict::Refusal;
 
@@ -236,9 +236,19 @@ impl Agent {
     /// Newest leader, and in time.
     async fn admit(&self, order: &Order) -> Result<(), Refusal> {
         let (claims, epoch) = (self.claims.clone(), order.epoch);
-        let raised = self.looker.reader.run(self.looker.bounds.processes, move || claims.raise_epoch(epoch)).await?;
-        if let Err(highest) = raised.map_err(no_state)? {
-            let message = format!("the order is of leader term {}, this node has seen {highest}", order.epoch);
+        let raised = self
+            .looker
+            .reader
+            .run(self.looker.bounds.processes, move || claims.raise_epoch(epoch, Timestamp::now()))
+            .await?;
+        if let Err(no_leader) = raised.map_err(no_state)? {
+            let message = match no_leader {
+                NoLeader::Behind { seen } => format!("the order is of leader term {epoch}, this node has seen {seen}"),
+                NoLeader::Ahead { highest } => format!(
+                    "the order is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
+                     see docs/runbook.md"
+                ),
+            };
             return Err(Refusal::new(OutcomeReason::Stale, message));
         }
         let now = self.now().map_err(no_state)?;

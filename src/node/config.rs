@@ -140,7 +140,7 @@ fn bounded_text(path: &Path) -> io::Result<String> {
 
 pub(in crate::node) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
     // A file of comments only is a file that names nothing.
-    let file: Option<Said> = yaml::read(text).map_err(|error| {
+    let file: Option<Said> = yaml::read_ours(text).map_err(|error| {
         let what = crate::core::text::bounded(&error.to_string(), 4096);
         ConfigError::Form { path: path.to_owned(), what }
     })?;

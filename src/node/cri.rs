@@ -80,9 +80,9 @@ pub enum CriError {
 }
 
 impl CriError {
-    /// Whether it says that the runtime gives no answer, and nothing of what this process lacks.
+    /// Whether it says that the runtime gives no answer. A missing socket does not: this process may have been pointed elsewhere.
     pub const fn is_silence(&self) -> bool {
-        matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Missing(_) | Self::Cut(_))
+        matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Cut(_))
     }
 
     /// What a status says about the object `id` (empty for calls that name none).

@@ -24,6 +24,7 @@ use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use crate::core::text::{bounded, is_full_id};
 use crate::node::cri::{CriError, open};
 use crate::node::http::driven;
+use crate::node::misread::Misread;
 use crate::node::patience::within;
 
 #[cfg(test)]
@@ -180,7 +181,7 @@ pub(in crate::node) fn understood<T: DeserializeOwned>(
         return Err(refusal(status, body, id));
     }
     serde_json::from_slice(body).map_err(|error| {
-        let text = bounded(&format!("{path}: {error}"), MAX_ERROR);
+        let text = bounded(&format!("{path}: {}", Misread::from(&error)), MAX_ERROR);
         if error.is_eof() { CriError::Cut(text) } else { CriError::Unimplemented(text) }
     })
 }

@@ -16,6 +16,7 @@ pub(in crate::node) mod daemon;
 pub(in crate::node) mod groups;
 pub(in crate::node) mod handle;
 pub(in crate::node) mod locks;
+mod place;
 pub mod role;
 pub(in crate::node) mod rooted;
 pub(in crate::node) mod stat;
@@ -26,11 +27,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-pub use clock::{age, boot_id, uptime};
+pub use clock::{age, boot_id, processor_time, uptime};
 pub use daemon::Thread;
 pub use groups::Groups;
 pub use handle::{Handle, LockedFile};
-pub use locks::{FileId, Lock, LockKind, locks, waits_for_lock};
+pub use locks::{FileId, Lock, LockKind, Locks, locks, waits_for_lock};
 pub use stat::Stat;
 pub use waits::Waits;
 

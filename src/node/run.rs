@@ -97,7 +97,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
     let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
     let lanes = Arc::new(Lanes::start(LaneSettings {
-        sockets: Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() },
+        sockets: named_sockets(&args),
         saved_endpoint: saved.endpoint.clone(),
         kubelet_version: saved.kubelet_version.clone(),
         token: token(&args),
@@ -307,6 +307,7 @@ impl Probe {
             tracker: self.judge.tracker.clone(),
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
+            sockets: named_sockets(&self.args),
             endpoint: self.lanes.endpoint(),
             kubelet: self.judge.process,
             kubelet_version: self.lanes.kubelet_version(),
@@ -338,6 +339,10 @@ impl Probe {
             let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
         });
     }
+}
+
+fn named_sockets(args: &ProbeArgs) -> Flags {
+    Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() }
 }
 
 fn agent_settings(args: &ProbeArgs) -> AgentSettings {

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::order::Outcome;
 use crate::core::tracker::Tracker;
-use crate::node::cri::endpoint::Endpoint;
+use crate::node::cri::endpoint::{Endpoint, Flags};
+use crate::node::misread::Misread;
 
 const STATE: &str = "probe.json";
 const LOCK: &str = "probe.lock";
@@ -39,6 +40,9 @@ pub struct Saved {
     /// What became of the last order.
     #[serde(default)]
     pub agent: Option<Outcome>,
+    /// The sockets that a person has named to the probe: a Job on this node uses them, too.
+    #[serde(default)]
+    pub sockets: Flags,
     /// The runtime's socket in use.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
@@ -99,6 +103,7 @@ impl StateFile {
                 fresh()
             }
             Err(error) => {
+                let error = Misread::from(&error);
                 tracing::warn!(path = %path.display(), %error, "the saved state is not readable: starting afresh");
                 fresh()
             }

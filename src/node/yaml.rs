@@ -2,6 +2,8 @@
 
 use serde::de::DeserializeOwned;
 
+use super::misread::Misread;
+
 /// Levels that may be nested. Real files have fewer than ten. A level takes 5 KiB of the stack in the shipped program, so
 /// that 256 KiB, which a lane's thread has, are at an end before the 64 levels that the reader itself allows.
 const DEEPEST: usize = 16;
@@ -10,11 +12,19 @@ const MOST: usize = 5_000;
 /// Most names for values that are used again, and most uses of them: a short file may say a very long one by them.
 const REPEATED: usize = 64;
 
-/// Reads one document.
+/// Reads one document of a node.
 ///
 /// # Errors
 /// It is no YAML of this form, or is larger than any real file.
-pub(in crate::node) fn read<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
+pub(in crate::node) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Misread> {
+    read_ours(text).map_err(|error| Misread::from(&error))
+}
+
+/// Reads one document of our own, in which nothing is secret: an error may quote a key or a value of it, no more.
+///
+/// # Errors
+/// As [`read`].
+pub(in crate::node) fn read_ours<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
     let budget = serde_saphyr::budget! {
         max_depth: DEEPEST,
         flow_nesting_limit: DEEPEST,
@@ -25,7 +35,7 @@ pub(in crate::node) fn read<T: DeserializeOwned>(text: &str) -> Result<T, serde_
         max_recorded_anchor_events: MOST,
         max_recorded_anchor_bytes: 1 << 20
     };
-    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
+    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget, with_snippet: false })
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ const fn tool(name: &'static str, package: &'static str) -> Tool {
     Tool { name, package }
 }
 
+/// What renders manifests.
+pub const KUBECTL: &[Tool] = &[tool("kubectl", "k8s.io/kubernetes/cmd/kubectl")];
 /// What a control plane needs.
 pub const CONTROL_PLANE: &[Tool] = &[
     tool("etcd", "go.etcd.io/etcd/server/v3"),

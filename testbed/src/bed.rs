@@ -194,7 +194,7 @@ impl Bed {
         if !left.is_empty() {
             bail!("left behind by bed {}: {}", self.name, left.join(", "));
         }
-        state::remove_folder(&self.dir())
+        state::release(&self.name)
     }
 
     /// What is left of a bed after its end, for tests: one line each.

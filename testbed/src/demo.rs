@@ -20,8 +20,8 @@ mod wait;
 mod workloads;
 mod writes;
 
-pub use plot::run;
-pub(crate) use workloads::NAMESPACE;
+pub use plot::{play, run};
+pub use workloads::NAMESPACE;
 
 use std::path::PathBuf;
 

@@ -217,7 +217,9 @@ impl Drop for Docker {
         if let Err(error) = cgroup::remove(&self.name) {
             eprintln!("testbed: {error:#}");
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        if let Err(error) = state::release(&self.name) {
+            eprintln!("testbed: {error:#}");
+        }
     }
 }
 

@@ -9,11 +9,16 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::node::Node;
+use crate::state;
 
 /// The sandbox image: containerd's `sandbox_image`.
 pub const PAUSE_IMAGE: &str = "localhost/nrh-testbed/pause:1";
 /// The workload image; its entry point is the workload binary, `args` pick a personality.
 pub const WORK_IMAGE: &str = "localhost/nrh-testbed/work:1";
+/// An image of programs that are called like those of a node, and do nothing.
+pub const FORGED_IMAGE: &str = "localhost/nrh-testbed/forged:1";
+/// The programs of [`FORGED_IMAGE`].
+pub const FORGED: [&str; 2] = ["kubelet", "containerd-shim-runc-v2"];
 
 /// Names a folder with static programs that are made already.
 const PREBUILT: &str = "NRH_TESTBED_PROGRAMS";
@@ -61,6 +66,22 @@ pub fn static_binaries<const N: usize>(workspace: &Path, package: &str, names: [
     Ok(names.map(|name| target.join(&triple).join("release").join(name)))
 }
 
+/// Folder of the programs of this compilation. `NRH_TESTBED_BUILT` names it where they are compiled already.
+pub(crate) fn compiled() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("NRH_TESTBED_BUILT") {
+        return Ok(given.into());
+    }
+    let own = std::env::current_exe()?;
+    if let (Some(folder), true) = (own.parent(), own.ends_with("testbed")) {
+        return Ok(folder.to_owned());
+    }
+    // Cargo compiles the programs of a package for its tests: one test of each package is enough.
+    let mut cargo = cargo(&state::workspace());
+    cargo.args(["test", "--locked", "--workspace", "--no-run", "--test", "repository", "--test", "supervise"]);
+    run(&mut cargo).context("compile the programs that run on a bed")?;
+    Ok(state::target().join("debug"))
+}
+
 /// A cargo that builds the same thing whoever calls: a shell, `cargo run`, or the test of any package.
 pub(crate) fn cargo(workspace: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -93,19 +114,23 @@ fn host_triple() -> Result<String> {
 pub fn bed_images(binary: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let program = fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
-    let images = [(PAUSE_IMAGE, "pause.tar", "pause"), (WORK_IMAGE, "work.tar", "work")];
-    let write = |(reference, file, personality): &(&str, &str, &str)| {
-        let archive = dir.join(file);
-        write_archive(&archive, reference, &program, personality)?;
+    let images: [(&str, &str, &[&str]); 3] =
+        [(PAUSE_IMAGE, "pause", &[PROGRAM]), (WORK_IMAGE, "work", &[PROGRAM]), (FORGED_IMAGE, "forged", &FORGED)];
+    let write = |(reference, personality, names): &(&str, &str, &[&str])| {
+        let archive = dir.join(format!("{personality}.tar"));
+        write_archive(&archive, reference, &program, names, personality)?;
         Ok(archive)
     };
     images.iter().map(write).collect()
 }
 
-/// Writes a docker-archive with one layer that holds one program; equal input gives equal bytes.
-fn write_archive(archive: &Path, reference: &str, program: &[u8], argument: &str) -> Result<()> {
+/// Writes a docker-archive with one layer that holds one program under these names; equal input gives equal bytes.
+fn write_archive(archive: &Path, reference: &str, program: &[u8], names: &[&str], argument: &str) -> Result<()> {
+    let entry = format!("/{}", names.first().context("an image without a program")?);
     let mut layer = tar::Builder::new(Vec::new());
-    append(&mut layer, PROGRAM, 0o755, program)?;
+    for name in names {
+        append(&mut layer, name, 0o755, program)?;
+    }
     let layer = layer.into_inner().context("finish the layer")?;
     let layer_id = sha256(&layer);
     let layer_name = format!("{layer_id}.tar");
@@ -114,7 +139,7 @@ fn write_archive(archive: &Path, reference: &str, program: &[u8], argument: &str
         "architecture": architecture(),
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
-        "config": {"Entrypoint": [format!("/{PROGRAM}")], "Cmd": [argument]},
+        "config": {"Entrypoint": [entry], "Cmd": [argument]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer_id}")]},
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "nrh-testbed"}],
     })
@@ -165,21 +190,29 @@ pub fn import(node: &Node, archive: &Path) -> Result<()> {
     run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), node.name))
 }
 
-/// Puts locally built static programs into the final stage of the shipped Dockerfile and saves it as a docker-archive.
+/// Puts locally built programs into the final stage of the shipped Dockerfile and saves it as a docker-archive.
 ///
 /// So what runs in the bed has the user, labels and entry point that users get; only the compiler stage, which wants
-/// a registry, is replaced by `programs`, each with its path in the image.
+/// a registry, is replaced by `programs`, each with its path in the image, and the libraries of those that are not static.
 pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &str, archive: &Path) -> Result<()> {
     let path = workspace.join("Dockerfile");
     let dockerfile = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let stage = final_stage(&dockerfile).with_context(|| format!("in {}", path.display()))?;
 
     let scratch = tempfile::tempdir().context("make a scratch folder")?;
-    let program_folder = scratch.path().join("build/out");
-    fs::create_dir_all(&program_folder).with_context(|| format!("create {}", program_folder.display()))?;
+    let out = scratch.path().join("build/out");
+    let place = |path: &str| -> Result<PathBuf> {
+        let to = out.join(path.trim_start_matches('/'));
+        let folder = to.parent().unwrap_or(&out);
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        Ok(to)
+    };
     for (path, program) in programs {
-        let to = program_folder.join(path.trim_start_matches('/'));
-        fs::copy(program, to).with_context(|| format!("copy {}", program.display()))?;
+        for library in libraries(program)? {
+            fs::copy(&library, place(&library)?).with_context(|| format!("copy {library}"))?;
+        }
+        // Each node unpacks the image, so it holds no debug information.
+        run(Command::new("strip").arg("-o").arg(place(path)?).arg(program))?;
     }
     let own = scratch.path().join("Dockerfile");
     fs::write(&own, stage).with_context(|| format!("write {}", own.display()))?;
@@ -201,6 +234,15 @@ pub fn operator_image(workspace: &Path, programs: &[(&str, &Path)], reference: &
     let mut push = buildah(scratch.path());
     push.args(["push", reference, &format!("docker-archive:{}:{reference}", archive.display())]);
     run(&mut push)
+}
+
+/// What the dynamic linker loads for a program, itself included; nothing for a static one.
+fn libraries(program: &Path) -> Result<Vec<String>> {
+    // It fails for static programs.
+    let output = Command::new("ldd").arg(program).output().context("run ldd")?;
+    let text = String::from_utf8(output.stdout).context("ldd")?;
+    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(str::to_owned);
+    Ok(text.lines().filter_map(path).collect())
 }
 
 /// buildah with a store of its own that goes with the scratch folder: nothing of the machine's images is touched.
@@ -289,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_dockerfile_builds_with_the_same_flags() {
-        let dockerfile = fs::read_to_string(crate::state::workspace().join("Dockerfile")).unwrap();
+        let dockerfile = fs::read_to_string(state::workspace().join("Dockerfile")).unwrap();
         assert!(dockerfile.contains(&format!("RUSTFLAGS={STATIC_FLAGS}\"")), "{STATIC_FLAGS}");
     }
 
@@ -315,10 +357,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dockerfile = "FROM rust:1 AS build\nRUN x\nFROM scratch\nCOPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/nrh\"]\n";
         fs::write(dir.path().join("Dockerfile"), dockerfile).unwrap();
-        fs::write(dir.path().join("binary"), "program").unwrap();
         let archive = dir.path().join("nrh.tar");
         for _ in 0..2 {
-            operator_image(dir.path(), &[("/nrh", &dir.path().join("binary"))], "runtimehealth.io/nrh:dev", &archive)
+            operator_image(dir.path(), &[("/nrh", Path::new("/bin/sh"))], "runtimehealth.io/nrh:dev", &archive)
                 .unwrap();
         }
         let image = entries(&fs::read(&archive).unwrap());
@@ -327,5 +368,9 @@ mod tests {
         let config: Value = serde_json::from_slice(&image[manifest[0]["Config"].as_str().unwrap()].1).unwrap();
         assert_eq!(config["config"]["User"], "65532:65532");
         assert_eq!(config["config"]["Entrypoint"], json!(["/nrh"]));
+        // What it is linked with is in the image, too.
+        let layer = entries(&image[manifest[0]["Layers"][0].as_str().unwrap()].1);
+        let file = |name: &str| layer.keys().any(|path| path.ends_with(name));
+        assert!(file("nrh") && file("/libc.so.6"), "{:?}", layer.keys());
     }
 }

@@ -4,7 +4,10 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use nrh_testbed::{Bed, BedOptions, assets, faults, matrix, packages, start_check, supervise, unprivileged};
+use nrh_testbed::{
+    Bed, BedOptions, assets, faults, images, matrix, operator, packages, start_check, supervise, unprivileged,
+    workspace,
+};
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
 #[derive(Debug, Parser)]
@@ -65,6 +68,10 @@ enum Sub {
     },
     /// Build and install what a bed needs
     Assets,
+    /// Build the operator's programs as they are shipped, and the workload of beds
+    Programs,
+    /// Remove what beds have left behind whose owners were killed
+    Tidy,
     /// Run kubectl as admin
     Kubectl {
         /// Its arguments
@@ -133,6 +140,10 @@ fn run(cli: Cli) -> Result<()> {
         }
         Sub::Down => Bed::attach(&cli.name)?.down(),
         Sub::Matrix { document } => matrix::write_into(&document),
+        Sub::Programs => {
+            operator::shipped()?;
+            images::workload_binary(&workspace()).map(drop)
+        }
         Sub::Assets => {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;
@@ -145,6 +156,7 @@ fn run(cli: Cli) -> Result<()> {
             }
             Ok(())
         }
+        Sub::Tidy => nrh_testbed::tidy(),
         Sub::Kubectl { args } => become_command(Bed::attach(&cli.name)?.command("kubectl").args(args)),
         Sub::Node { node, command } => {
             let (program, args) = command.split_first().context("no command")?;

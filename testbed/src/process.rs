@@ -24,9 +24,10 @@ impl Identity {
         Ok(Self { pid, started })
     }
 
-    /// Whether that very process still runs; a zombie does not.
+    /// Whether that very process still runs; one that has ended and is not reaped yet does not.
     pub fn alive(&self) -> bool {
-        start_time(self.pid) == Some(self.started) && state(self.pid) != Some('Z')
+        // Read once: between two reads it may end and be reaped.
+        stat(self.pid).is_some_and(|stat| started(&stat) == Some(self.started) && !stat.starts_with(['Z', 'X', 'x']))
     }
 
     /// Sends a signal to exactly this process; false when it is gone already.
@@ -68,7 +69,11 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
 
 /// Start time of a process in clock ticks since boot.
 pub fn start_time(pid: i32) -> Option<u64> {
-    stat(pid)?.split_ascii_whitespace().nth(19)?.parse().ok()
+    started(&stat(pid)?)
+}
+
+fn started(stat: &str) -> Option<u64> {
+    stat.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// State letter of a process (`R`, `S`, `D`, `T`, `Z`, …).

@@ -3,14 +3,17 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroup, node::Node, process, realm::Realm};
+use crate::{cgroup, node::Node, process, realm::Realm, watches};
 
 const STATE: &str = "state.json";
+/// How long the kernel may take to end the processes of a bed whose owner was killed.
+const ENDING: Duration = Duration::from_secs(15);
 
 /// What is known of a bed from outside its owner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,11 +73,7 @@ pub(crate) fn claim(name: &str) -> Result<File> {
     if name.is_empty() || !name.chars().all(valid) {
         bail!("{name:?} is no name for a bed: a-z, 0-9 and - only");
     }
-    let run = root().join("run");
-    fs::create_dir_all(&run).with_context(|| run.display().to_string())?;
-    // One at a time, or a sweep could take a folder between its making and its mark.
-    let all = File::create(run.join(".lock"))?;
-    all.lock()?;
+    let (run, _all) = all_beds()?;
     sweep(&run);
     let dir = folder(name);
     if dir.exists() {
@@ -83,7 +82,44 @@ pub(crate) fn claim(name: &str) -> Result<File> {
     fs::create_dir_all(dir.join("logs"))?;
     let mark = File::create(dir.join("owner"))?;
     mark.lock()?;
+    watches::raise(&run);
     Ok(mark)
+}
+
+/// The folder of all beds, held: one at a time makes or removes a bed's folder, or a sweep could take one between its making and its
+/// mark.
+fn all_beds() -> Result<(PathBuf, File)> {
+    let run = root().join("run");
+    fs::create_dir_all(&run).with_context(|| run.display().to_string())?;
+    let all = File::create(run.join(".lock"))?;
+    all.lock()?;
+    Ok((run, all))
+}
+
+/// Removes the folder of a bed that has ended, and after the last one what beds have changed on the machine.
+pub(crate) fn release(name: &str) -> Result<()> {
+    let (run, _all) = all_beds()?;
+    remove_folder(&folder(name))?;
+    put_back(&run);
+    Ok(())
+}
+
+/// Removes what beds have left behind whose owners were killed. Waits for those that are just ending.
+pub fn tidy() -> Result<()> {
+    let once = || -> Result<()> {
+        let (run, _all) = all_beds()?;
+        sweep(&run);
+        put_back(&run);
+        Ok(())
+    };
+    process::wait_until(ENDING, || once().is_err() || names().is_empty());
+    once()
+}
+
+fn put_back(run: &Path) {
+    if names().is_empty() {
+        watches::put_back(run);
+    }
 }
 
 /// Removes what owners left behind that were killed: their processes are gone, their folders are not.
@@ -106,7 +142,7 @@ fn sweep(run: &Path) {
 }
 
 /// Removes a bed's folder, even with immutable files in it: one of the faults makes some.
-pub(crate) fn remove_folder(dir: &Path) -> Result<()> {
+fn remove_folder(dir: &Path) -> Result<()> {
     if fs::remove_dir_all(dir).is_ok() || !dir.exists() {
         return Ok(());
     }

@@ -16,8 +16,7 @@ use crate::{
     node::{KubeletStart, Node, Parts},
     packages,
     pki::Pki,
-    process,
-    realm::{self, output},
+    process, realm,
     state::{self, State},
     unprivileged,
 };
@@ -97,7 +96,7 @@ impl Bed {
         let programs = if nodes > 0 {
             Some(Programs {
                 workload: images::workload_binary(&state::workspace())?,
-                testbed: program()?,
+                testbed: images::compiled()?.join("testbed"),
                 stand_ins: options.stand_ins,
                 units: options.units,
             })
@@ -220,23 +219,6 @@ impl<'a> Made<'a> {
         let ca = fs::read_to_string(pki.path("ca.crt"))?;
         Ok(Self { workload: &programs.workload, testbed, ca, archives, units: programs.units })
     }
-}
-
-/// The test bed's own program, which nodes run as their supervisor.
-fn program() -> Result<PathBuf> {
-    for variable in ["CARGO_BIN_EXE_testbed", "NRH_TESTBED_PROGRAM"] {
-        if let Some(given) = std::env::var_os(variable) {
-            return Ok(given.into());
-        }
-    }
-    let own = std::env::current_exe()?;
-    if own.file_name().is_some_and(|n| n == "testbed") {
-        return Ok(own);
-    }
-    let mut cargo = images::cargo(&state::workspace());
-    cargo.args(["build", "--locked", "--package", "nrh-testbed", "--bin", "testbed"]);
-    output(&mut cargo).context("build the test bed's own program")?;
-    Ok(state::target().join("debug/testbed"))
 }
 
 /// Says on stderr what took how long.

@@ -66,6 +66,15 @@ impl Snapshot {
         let nodes = nodes.collect::<Result<BTreeMap<_, _>>>()?;
         Ok(Self { cluster: Cluster::look(kubectl)?, nodes, taken: Timestamp::now() })
     }
+
+    /// Without what the API server says of other nodes: tests that share a cluster have each their own.
+    #[must_use]
+    pub fn of_its_nodes(mut self) -> Self {
+        let Self { cluster, nodes, .. } = &mut self;
+        cluster.pods.retain(|pod| pod.node.as_ref().is_some_and(|node| nodes.contains_key(node)));
+        cluster.nodes.retain(|name, _| nodes.contains_key(name));
+        self
+    }
 }
 
 /// The socket of a node's containerd as the bed's owner reaches it.

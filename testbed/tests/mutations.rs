@@ -1,5 +1,5 @@
 //! Mutation checks on the demo's own judge: with the probe blinded, the executor idle or a wrong id in its hand it says
-//! not ok, each time for the right reason; with the operator as shipped it says ok.
+//! not ok, each time for the right reason; with the operator unchanged it says ok.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn says(report: &Report, what: &str) -> bool {
 
 /// Alone in its file: without root the whole program starts again, as root of a user namespace.
 #[test]
-fn the_judge_finds_fault_with_every_mutant_and_none_with_the_operator_as_shipped() {
+fn the_judge_finds_fault_with_every_mutant_and_none_with_the_operator_unchanged() {
     if let Err(why) = unprivileged::become_root() {
         eprintln!("SKIP: {why:#}");
         return;

@@ -208,7 +208,7 @@ fn nothing_of_the_probe_piles_up() {
         return;
     }
     let minutes = std::env::var(MINUTES).map_or(SHORT, |text| text.parse().expect("a number of minutes"));
-    let programs = operator::build().unwrap();
+    let programs = operator::shipped().unwrap();
     let bed = Bed::up(BedOptions { name: "soak".into(), nodes: 1, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, &programs).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();

@@ -10,6 +10,7 @@
 mod apply;
 mod evict;
 mod path;
+mod reviews;
 mod serve;
 pub mod world;
 
@@ -26,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 pub use path::Target;
+pub use reviews::API;
 
 /// A call as it came in.
 #[derive(Clone, Debug)]
@@ -90,6 +92,9 @@ struct Store {
     kinds: Vec<(String, String, String)>,
     /// What an access review says no to: verb and resource.
     denied: Vec<(String, String)>,
+    tokens: Vec<reviews::Token>,
+    /// Accounts that may read `/metrics`.
+    readers: Vec<String>,
     down: bool,
 }
 

@@ -111,6 +111,9 @@ impl World {
         let args = ControllerArgs {
             image: Some("nrh:test".into()),
             listen: "127.0.0.1:0".parse().unwrap(),
+            health_listen: "127.0.0.1:0".parse().unwrap(),
+            metrics_auth: true,
+            metrics_audience: None,
             max_in_flight: 10,
             node_conditions: conditions.parse().unwrap(),
             identity: name.into(),

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::api::NODE_NAMESPACE as NAMESPACE;
 use crate::core::text::bounded;
+use crate::terminal::complain;
 
 /// The mark of their pods, and the container in them.
 const PROBES: &str = "app.kubernetes.io/name=nrh-probe";
@@ -94,7 +95,7 @@ async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> any
         bail!("`nrh evidence --local` failed there: {}", bounded(said.trim(), MAX_SAID));
     }
     for line in String::from_utf8_lossy(&complaint).lines() {
-        eprintln!("{}", bounded(line, MAX_SAID));
+        complain(&bounded(line, MAX_SAID));
     }
     Ok(text)
 }

@@ -17,10 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use crate::core::order::{Order, Outcome};
+use crate::node::misread::Misread;
 
 /// Claims older than this are swept. An order can be started for at most an hour and the clock slack of
 /// another, so nothing that could still be started loses its claim.
@@ -29,6 +31,9 @@ const KEEP: Duration = Duration::from_hours(24);
 const MAX_SWEEP: usize = 256;
 /// Largest file of ours that is read.
 const MAX_FILE: u64 = 128 << 10;
+/// How far a term may be above the minutes since 1970, at which a new Lease begins: room for leaders that change more often
+/// than once a minute, and for a clock that is behind.
+const TERMS_AHEAD: u64 = 1000;
 /// How long the epoch's lock is waited for. Its holder waits for the disk twice, at times for seconds; the caller gives
 /// up after five.
 const LOCK_WAIT: Duration = Duration::from_secs(4);
@@ -49,6 +54,15 @@ struct Claim {
     /// Process id of the claimant, for people.
     pid: u32,
     outcome: Option<Outcome>,
+}
+
+/// Why an order's term is not that of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoLeader {
+    /// This node has seen a later one.
+    Behind { seen: u64 },
+    /// No term is as high at this time.
+    Ahead { highest: u64 },
 }
 
 /// What is known of an operation.
@@ -83,19 +97,27 @@ impl Claims {
         Ok(())
     }
 
-    /// Raises the stored epoch to `epoch`, or gives the stored one where that is higher. May sleep while it waits for
-    /// another process: call it on a thread of its own.
-    pub(super) fn raise_epoch(&self, epoch: u64) -> io::Result<Result<(), u64>> {
+    /// Raises the stored epoch to `epoch`, unless it is no leader's at `now`. May sleep while it waits for another process:
+    /// call it on a thread of its own.
+    ///
+    /// No leader's term is far above the minutes since 1970. If one were believed, every order of the true leader would be
+    /// refused from then on.
+    pub(super) fn raise_epoch(&self, epoch: u64, now: Timestamp) -> io::Result<Result<(), NoLeader>> {
+        let minutes = u64::try_from(now.as_second() / 60).unwrap_or_default();
+        let highest = minutes.saturating_add(TERMS_AHEAD);
+        if epoch > highest {
+            return Ok(Err(NoLeader::Ahead { highest }));
+        }
         let _lock = self.lock()?;
         let path = self.folder.join("epoch");
-        let highest = match read(&path)? {
+        let seen = match read(&path)? {
             None => 0,
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| unreadable(&path, &error))?,
         };
-        if epoch < highest {
-            return Ok(Err(highest));
+        if epoch < seen {
+            return Ok(Err(NoLeader::Behind { seen }));
         }
-        if epoch > highest {
+        if epoch > seen {
             self.replace("epoch", &epoch)?;
         }
         Ok(Ok(()))
@@ -256,5 +278,5 @@ fn sync_folder(file: &Path) -> io::Result<()> {
 }
 
 fn unreadable(path: &Path, error: &serde_json::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {}", path.display(), Misread::from(error)))
 }

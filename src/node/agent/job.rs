@@ -8,13 +8,15 @@ use jiff::Timestamp;
 
 use super::reader::Reader;
 use super::{Agent, AgentSettings};
-use crate::cli::ActArgs;
+use crate::cli::{ActArgs, STATE_DIR};
 use crate::core::fault::MAX_LINE;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::Finder;
 use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
+use crate::node::proc;
+use crate::node::state::StateFile;
 
 /// Largest order that is read, in bytes.
 const MAX_ORDER: usize = 64 << 10;
@@ -26,11 +28,14 @@ const FIND: Duration = Duration::from_secs(5);
 /// Runs one order, in a Job. The outcome goes to `--outcome`; the exit code is 0 when the order was done or refused,
 /// and 1 when it failed or could not be read.
 pub async fn run(args: ActArgs) -> anyhow::Result<()> {
+    run_in(Path::new(STATE_DIR), args).await
+}
+
+async fn run_in(state_dir: &Path, args: ActArgs) -> anyhow::Result<()> {
     let outcome = match read_order(&args.order) {
         Ok(order) => {
-            let flags = Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() };
-            let (endpoint, docker_socket) = sockets(flags).await;
-            let settings = AgentSettings::new(&args.node_name, &args.state_dir, endpoint);
+            let (endpoint, docker_socket) = sockets(state_dir).await;
+            let settings = AgentSettings::new(&args.node_name, state_dir, endpoint);
             Agent::new(AgentSettings { docker_socket, ..settings }).execute(&order).await
         }
         Err(said) => unreadable(&said),
@@ -58,11 +63,14 @@ fn unreadable(said: &str) -> Outcome {
     }
 }
 
-/// The runtime's socket as a person named it, else as the kubelet uses it, else where one is found; and Docker's. Where
-/// none is, every look that needs the runtime fails by itself, and says where it looked.
-async fn sockets(flags: Flags) -> (Endpoint, PathBuf) {
+/// The runtime's socket as a person named it to this node's probe, else as the kubelet uses it, else where one is found; and
+/// Docker's. Whoever makes the Job names none. Where there is none, every check that needs the runtime fails by itself, and says
+/// where it looked.
+async fn sockets(state_dir: &Path) -> (Endpoint, PathBuf) {
+    let state_dir = state_dir.to_owned();
     let find = move || {
         let host = HostPaths::default();
+        let flags = named_to_probe(&state_dir, &host.proc).unwrap_or_default();
         let kubelet = Finder::new(&host.proc).find().ok().flatten().and_then(|found| found.settings.ok());
         let named = kubelet.and_then(|settings| settings.runtime_endpoint);
         (endpoint::find(&flags, named.as_deref(), &host), endpoint::docker(&flags, &host))
@@ -73,6 +81,11 @@ async fn sockets(flags: Flags) -> (Endpoint, PathBuf) {
     (endpoint.unwrap_or_else(usual), docker.unwrap_or_else(|| PathBuf::from(endpoint::DOCKER)))
 }
 
+fn named_to_probe(state_dir: &Path, proc: &Path) -> std::io::Result<Flags> {
+    let boot_id = proc::boot_id(proc)?;
+    Ok(StateFile::open(state_dir, &boot_id)?.load(proc::uptime(proc)?).sockets)
+}
+
 fn write_outcome(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     let text = serde_json::to_vec(outcome).context("cannot write the outcome as JSON")?;
     anyhow::ensure!(text.len() <= MAX_OUTCOME, "the outcome has {} bytes, at most {MAX_OUTCOME} fit", text.len());
@@ -81,17 +94,15 @@ fn write_outcome(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::{CommandFactory, Parser};
 
-    fn args(folder: &Path, order: &str) -> ActArgs {
-        ActArgs {
-            order: order.to_owned(),
-            node_name: "n1".to_owned(),
-            runtime_endpoint: Some(folder.join("none.sock")),
-            docker_endpoint: None,
-            state_dir: folder.join("state"),
-            outcome: folder.join("outcome"),
-        }
+    use super::*;
+    use crate::cli::Cli;
+    use crate::node::state::Saved;
+
+    async fn act(folder: &Path, order: &str) -> anyhow::Result<()> {
+        let args = ActArgs { order: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
+        run_in(&folder.join("state"), args).await
     }
 
     fn order() -> serde_json::Value {
@@ -108,10 +119,32 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_an_answer_not_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        run(args(folder.path(), &order().to_string())).await.unwrap();
+        act(folder.path(), &order().to_string()).await.unwrap();
         let outcome = written(folder.path());
         assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::WrongNode));
         assert_eq!(outcome.operation_id, "op-1");
+    }
+
+    #[tokio::test]
+    async fn the_node_names_the_sockets() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = StateFile::open(folder.path(), &proc::boot_id(Path::new(proc::PROC)).unwrap()).unwrap();
+        let named = Flags { runtime: Some("/named.sock".into()), docker: Some("/docker.sock".into()) };
+        file.save(&Saved { sockets: named, ..file.load(Duration::ZERO) }).unwrap();
+        let found = sockets(folder.path()).await;
+        assert_eq!(found, (Endpoint::cri("/named.sock".into(), NamedBy::Flag), PathBuf::from("/docker.sock")));
+    }
+
+    #[test]
+    fn whoever_makes_the_job_names_no_socket_and_no_folder() {
+        for flag in ["--runtime-endpoint=/x", "--docker-endpoint=/x", "--state-dir=/x"] {
+            let words = ["nrh", "act", "--order={}", "--node-name=n1"];
+            assert!(Cli::try_parse_from(words).is_ok());
+            assert!(Cli::try_parse_from([&words[..], &[flag]].concat()).is_err(), "{flag}");
+        }
+        let act = Cli::command().find_subcommand("act").cloned().unwrap();
+        let variables: Vec<_> = act.get_arguments().filter_map(|argument| argument.get_env()).collect();
+        assert_eq!(variables, ["NRH_ORDER", "NODE_NAME"]);
     }
 
     #[tokio::test]
@@ -122,7 +155,7 @@ mod tests {
         let mut other = order();
         other["action"] = "PowerOff".into();
         for text in [String::new(), "{".to_owned(), unknown.to_string(), other.to_string(), " ".repeat(MAX_ORDER + 1)] {
-            assert!(run(args(folder.path(), &text)).await.is_err(), "{text:.80}");
+            assert!(act(folder.path(), &text).await.is_err(), "{text:.80}");
             let outcome = written(folder.path());
             assert_eq!(outcome.state, OutcomeState::Failed);
             assert!(std::fs::metadata(folder.path().join("outcome")).unwrap().len() < 4096);

@@ -56,6 +56,11 @@ pub(in crate::node) struct UnitSeen {
 }
 
 impl UnitSeen {
+    /// Whether systemd knows the unit, and says that it does not run.
+    pub(in crate::node) fn is_down(&self) -> bool {
+        self.load == "loaded" && self.active != "active"
+    }
+
     /// As `systemctl` shows it: `active (running)`.
     pub(in crate::node) fn phrase(&self) -> String {
         format!("{} ({})", self.active, self.sub)

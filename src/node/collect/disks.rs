@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, StatVfsMountFlags, fstat, fstatvfs};
+use rustix::fs::{StatVfsMountFlags, fstat, fstatvfs};
 
 use super::host::{Daemon, Who};
 use super::kubelet::settings::flag;
@@ -100,8 +100,7 @@ impl Disks {
         }
         let mut found = 0_usize;
         for folder in places.folders.iter().chain(&places.run) {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            match rooted::open(&root, folder, flags) {
+            match rooted::open(&root, folder, rooted::FOLDER) {
                 Ok(open) => {
                     self.add(folder, &open, &mut seen.filesystems)?;
                     found += usize::from(places.folders.contains(folder));

@@ -82,7 +82,7 @@ impl Finder {
     /// The kubelet in the PID namespace of this `/proc`; `None` when none runs. Blocks: needs a thread of its own.
     ///
     /// # Errors
-    /// When the process table cannot be read, or a right to look is missing (`PermissionDenied`).
+    /// When the process table cannot be read, a right to look is missing (`PermissionDenied`), or several run.
     pub fn find(&mut self) -> io::Result<Option<Found>> {
         let uptime = proc::uptime(&self.root)?;
         let last = self.last.take();
@@ -105,7 +105,6 @@ impl Finder {
         stat.is_ok_and(|stat| stat.start_ticks == last.start_ticks && !proc::is_dead(stat.state))
     }
 
-    /// The oldest one, should there be several for a moment.
     fn search(&self) -> io::Result<Option<Found>> {
         let mut kubelets = Vec::new();
         for process in proc::table(&self.root)? {
@@ -113,13 +112,22 @@ impl Finder {
                 kubelets.push(process);
             }
         }
-        let oldest = kubelets.into_iter().min_by_key(|process| (process.start_ticks, process.pid));
-        Ok(oldest.map(|process| Found {
-            pid: process.pid,
-            start_ticks: process.start_ticks,
-            age: Duration::ZERO,
-            settings: Err("not read yet".to_owned()),
-        }))
+        // What it has just started is called like it, until that executes its own program.
+        let all: Vec<i32> = kubelets.iter().map(|process| process.pid).collect();
+        kubelets.retain(|process| !all.contains(&process.parent));
+        match kubelets.as_slice() {
+            [] => Ok(None),
+            [process] => Ok(Some(Found {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                age: Duration::ZERO,
+                settings: Err("not read yet".to_owned()),
+            })),
+            [one, other, ..] => Err(io::Error::other(format!(
+                "expected one kubelet, found processes {} and {}: which one is this node's is not known; end the other",
+                one.pid, other.pid
+            ))),
+        }
     }
 
     fn is_kubelet(&self, process: &RawProcess) -> io::Result<bool> {
@@ -136,7 +144,7 @@ impl Finder {
     /// A script that calls itself kubelet, or one in a container, is not the kubelet of this node.
     fn prove(&self, process: &RawProcess, file: &str) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
-        if handle.stat()?.start_ticks != process.start_ticks || handle.namespace_depth()? != 1 {
+        if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
             return Ok(false);
         }
         let exe = handle.exe()?;

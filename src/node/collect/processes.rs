@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{InitSeen, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
+use crate::core::observation::{InitSeen, LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
 use crate::core::text::bounded;
 use crate::node::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
-use crate::node::proc::{self, Handle, Lock, RawProcess, Waits};
+use crate::node::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Waits};
 
 /// Most processes of interest in one look; more is an error, never a part of the truth.
 const MAX_SEEN: usize = 8192;
@@ -108,10 +108,10 @@ impl Processes {
         }
         self.proven = still;
         self.waits.over();
-        self.lock_facts(&mut processes)?;
+        let left_out = LeftOut { locks: self.lock_facts(&mut processes) };
         self.round = self.round.saturating_add(1);
         let inits = self.inits(&table, uptime);
-        Ok(ProcessTable { processes, unproven, inits, round: self.round })
+        Ok(ProcessTable { processes, unproven, inits, left_out, round: self.round })
     }
 
     /// For how long a process in state D has been seen so. Where its switches cannot be read, it has just begun.
@@ -182,49 +182,51 @@ impl Processes {
         })
     }
 
-    /// Names the locks that plugins hold while others wait, and the plugins that wait.
-    fn lock_facts(&self, processes: &mut [ProcessSeen]) -> io::Result<()> {
-        let old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
-        if !processes.iter().any(old) {
-            return Ok(());
+    /// Names the locks that plugins hold while others wait, and the plugins that wait. Gives what kept it from knowing all
+    /// of them: anybody on the node can make the table of locks too long, which must not hide the plugins themselves.
+    fn lock_facts(&self, processes: &mut [ProcessSeen]) -> Option<String> {
+        let is_old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
+        let mut old: Vec<(Vec<LockedFile>, &mut ProcessSeen)> =
+            processes.iter_mut().filter(|seen| is_old(seen)).map(|seen| (self.locked_files(seen), seen)).collect();
+        if old.is_empty() {
+            return None;
         }
-        let locks = proc::locks(&self.root)?;
-        for seen in processes.iter_mut().filter(|seen| old(seen)) {
-            let held = self.held(seen.pid, seen.start_ticks, &locks);
+        let plugins: BTreeSet<i32> = old.iter().map(|(_, seen)| seen.pid).collect();
+        let files: BTreeSet<_> = old.iter().flat_map(|(files, _)| files).map(|file| (file.kind, file.file)).collect();
+        let is_asked = |lock: &Lock| {
+            files.contains(&(lock.kind, lock.file)) || lock.waiters.iter().any(|waiter| plugins.contains(waiter))
+        };
+        let (locks, lack) = match proc::locks(&self.root, is_asked) {
+            Ok(Locks { locks, is_cut: false }) => (locks, None),
+            Ok(Locks { locks, is_cut: true }) => (
+                locks,
+                Some("the node has more file locks than are read: who waits for a lock is known in part".to_owned()),
+            ),
+            Err(error) => {
+                (Vec::new(), Some(format!("the file locks cannot be read: {}", bounded(&error.to_string(), 128))))
+            }
+        };
+        for (files, seen) in &mut old {
+            let held = held(seen.pid, files, &locks);
             let in_lock = seen.wchan.as_deref().is_some_and(proc::waits_for_lock);
             let queued = locks.iter().any(|lock| lock.waiters.contains(&seen.pid));
+            // Who may wait is not taken for the one that the others wait for.
+            let may_wait = lack.is_some() && seen.wchan.is_none() && seen.state != 'R';
             if let Part::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.part {
-                *waits = in_lock || queued;
+                *waits = in_lock || queued || may_wait;
                 *waiters = u32::try_from(held.waiters.len()).unwrap_or(u32::MAX);
                 *holds = held.paths;
             }
         }
-        Ok(())
+        lack
     }
 
-    /// The locks this process holds while others wait for them.
-    fn held(&self, pid: i32, start_ticks: u64, locks: &[Lock]) -> Held {
-        let mut held = Held::default();
-        let Ok(handle) = Handle::open(&self.root, pid) else { return held };
-        if !handle.stat().is_ok_and(|stat| stat.start_ticks == start_ticks) {
-            return held;
-        }
-        for file in handle.locked_files().unwrap_or_default() {
-            let waiting: BTreeSet<i32> = locks
-                .iter()
-                .filter(|lock| lock.kind == file.kind && lock.file == file.file)
-                .flat_map(|lock| lock.waiters.iter().copied())
-                .filter(|waiter| *waiter != pid)
-                .collect();
-            if waiting.is_empty() {
-                continue;
-            }
-            if held.paths.len() < MAX_HOLDS && !held.paths.contains(&file.path) {
-                held.paths.push(file.path);
-            }
-            held.waiters.extend(waiting);
-        }
-        held
+    /// The files whose lock this process holds.
+    fn locked_files(&self, seen: &ProcessSeen) -> Vec<LockedFile> {
+        let handle = Handle::open(&self.root, seen.pid);
+        let same = |handle: &Handle| handle.stat().is_ok_and(|stat| stat.start_ticks == seen.start_ticks);
+        let files = handle.ok().filter(same).and_then(|handle| handle.locked_files().ok());
+        files.unwrap_or_default()
     }
 
     fn handle(&self, process: &RawProcess) -> Option<Handle> {
@@ -237,6 +239,27 @@ impl Processes {
 struct Held {
     paths: Vec<String>,
     waiters: BTreeSet<i32>,
+}
+
+/// Of the files whose lock a process holds, those that others wait for.
+fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
+    let mut held = Held::default();
+    for file in files {
+        let waiting: BTreeSet<i32> = locks
+            .iter()
+            .filter(|lock| lock.kind == file.kind && lock.file == file.file)
+            .flat_map(|lock| lock.waiters.iter().copied())
+            .filter(|waiter| *waiter != pid)
+            .collect();
+        if waiting.is_empty() {
+            continue;
+        }
+        if held.paths.len() < MAX_HOLDS && !held.paths.contains(&file.path) {
+            held.paths.push(file.path.clone());
+        }
+        held.waiters.extend(waiting);
+    }
+    held
 }
 
 /// A process that could not be proven, with what makes it a candidate.

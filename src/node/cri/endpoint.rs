@@ -8,9 +8,11 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::node::collect::HostPaths;
+use crate::node::proc::rooted;
 
 /// Default sockets, the most common first.
 const KNOWN: [&str; 5] = [
@@ -62,7 +64,7 @@ pub struct Endpoint {
 }
 
 /// Sockets that a person has named, as this process sees them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flags {
     /// The runtime's, which speaks CRI.
     pub runtime: Option<PathBuf>,
@@ -134,12 +136,10 @@ pub fn docker(flags: &Flags, host: &HostPaths) -> PathBuf {
 pub fn is_there_for(pid: i32, socket: &Path, host: &HostPaths) -> Option<bool> {
     let node = host.proc.join("1/root");
     let path = socket.strip_prefix(node).or_else(|_| socket.strip_prefix(&host.root)).ok()?;
-    match host.proc.join(pid.to_string()).join("root").join(path).symlink_metadata() {
+    let (root, path) = rooted::of_process(&host.proc.join(pid.to_string()), &Path::new("/").join(path)).ok()?;
+    match rooted::open(root, &path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC) {
         Ok(_) => Some(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Only while the process is there does a missing file mean a missing file.
-            host.proc.join(pid.to_string()).join("root").read_link().is_ok().then_some(false)
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(false),
         Err(_) => None,
     }
 }

@@ -156,8 +156,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::core::examples::fault;
     use crate::core::fault::FaultType;
-    use crate::core::tracker::tests::fault;
 
     /// Made so many seconds after the first.
     fn aged(folder: &Folder, name: &str, seconds: u64) {

@@ -51,9 +51,9 @@ const fn is_stuck(state: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::diagnose::tests::{Node, SANDBOX};
+    use crate::core::examples::fault;
+    use crate::core::examples::{Node, SANDBOX};
     use crate::core::fault::{FaultType, ProcessRef, Role};
-    use crate::core::tracker::tests::fault;
 
     #[test]
     fn the_target_comes_first_and_nobody_twice() {

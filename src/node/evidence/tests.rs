@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::api::health::{LaneState, LaneStatus, ProbeStatus};
-use crate::core::diagnose::tests::{Node, SANDBOX};
+use crate::core::examples::fault;
+use crate::core::examples::{Node, SANDBOX};
 use crate::core::fault::{FaultType, ProcessRef, Role};
-use crate::core::tracker::tests::fault;
 
 const TICKS: u64 = 90_000;
 

@@ -21,6 +21,7 @@ use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
 use crate::node::collect::processes::Processes;
 use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
+use crate::node::proc::processor_time;
 
 pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
     // The memory of proofs and the number of the round outlive a thread.
@@ -63,13 +64,6 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
 fn failure(error: &io::Error) -> Failure {
     let text = bounded(&error.to_string(), 300);
     if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
-}
-
-/// What this thread has used of a processor.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    // It is never negative.
-    Duration::try_from(time).unwrap_or_default()
 }
 
 struct ProcessLooker {

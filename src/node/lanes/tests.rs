@@ -51,7 +51,7 @@ fn now(lanes: &Lanes) -> Observations {
 
 /// Waits for a change after which `done` holds; fails loudly with what was seen last.
 async fn until(lanes: &Lanes, what: &str, mut done: impl FnMut(&Observations) -> bool) -> Observations {
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
+    let waited = tokio::time::timeout(Duration::from_mins(1), async {
         loop {
             let seen = now(lanes);
             if done(&seen) {
@@ -63,7 +63,7 @@ async fn until(lanes: &Lanes, what: &str, mut done: impl FnMut(&Observations) ->
     });
     match waited.await {
         Ok(seen) => seen,
-        Err(elapsed) => panic!("{elapsed}: waited 20 s for {what}; last seen: {:#?}", now(lanes)),
+        Err(elapsed) => panic!("{elapsed}: waited a minute for {what}; last seen: {:#?}", now(lanes)),
     }
 }
 
@@ -204,21 +204,21 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
 async fn a_list_that_hangs_after_a_slow_one_is_seen_too() {
     let fake = Fake::start();
     let answer = Say::message(&k8s_cri::v1::ListPodSandboxResponse::default());
-    fake.say("ListPodSandbox", Say::Late(ms(900), Box::new(answer)));
+    fake.say("ListPodSandbox", Say::Late(ms(4000), Box::new(answer)));
     fake.say("ListContainers", Say::Never);
     let lanes = start(&fake, &quick());
     let is_hung = |seen: &Observations| matches!(seen.lists, Look::Hung { .. });
     until(&lanes, "a slow list of sandboxes", |seen| is_hung(seen) && seen.sandbox_list_hung).await;
     until(&lanes, "a hung list of containers", |seen| is_hung(seen) && !seen.sandbox_list_hung).await;
     let held_up = lanes.outstanding().held_up_seconds.get("lists").copied().unwrap_or_default();
-    assert!(held_up < 0.5, "the probe ran all the time, and books {held_up} s");
+    assert!(held_up < 2.0, "the probe ran all the time, and books {held_up} s");
 }
 
 #[tokio::test]
 async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
     let fake = Fake::start();
     let answer = Say::message(&k8s_cri::v1::ListContainersResponse::default());
-    fake.say("ListContainers", Say::Late(ms(1200), Box::new(answer)));
+    fake.say("ListContainers", Say::Late(ms(4000), Box::new(answer)));
     let lanes = start(&fake, &quick());
     until(&lanes, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
     until(&lanes, "its answer", |seen| round(seen).is_some()).await;
@@ -393,14 +393,16 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let mut paces = quick();
     paces.tasks.deadline = ms(2000);
     let lanes = start(&fake, &paces);
+    let is_over = |look: &Look<TaskAnswer>| !matches!(look, Look::Never | Look::Hung { .. });
+    // An answer that came late while this process could not run is no silence: c2 is then asked again.
     let seen = until(&lanes, "all tasks", |seen| {
         seen.tasks.len() == 6
-            && !seen.tasks.values().any(|look| matches!(look, Look::Never))
             && matches!(seen.tasks["c1"], Look::Hung { .. })
+            && seen.tasks["c2"].value() == Some(&TaskAnswer::NoAnswer)
+            && ids[2..].iter().all(|id| is_over(&seen.tasks[*id]))
     })
     .await;
     let said = |id: &str| seen.tasks[id].value().copied();
-    assert_eq!(said("c2"), Some(TaskAnswer::NoAnswer));
     assert_eq!(said("c3"), Some(TaskAnswer::NoAnswer));
     assert_eq!(said("c4"), Some(TaskAnswer::NotFound));
     assert!(matches!(seen.tasks["c5"], Look::Failed { .. }));

@@ -16,7 +16,7 @@ const MAX_FILE: usize = 256 << 10;
 const MOUNT: &str = "sys/fs/cgroup";
 
 /// The groups of one process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups(pub(in crate::node) String);
 
 impl Handle {
@@ -62,14 +62,13 @@ impl Groups {
 
 /// A path as the kernel writes it for us. Out of a control-group namespace it leads up first (`/../../system.slice/x`): what
 /// we have in common with the other is the top of what the other's root shows.
-fn below(path: &str) -> PathBuf {
+pub(super) fn below(path: &str) -> PathBuf {
     Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 
 /// The folder of a group; `None` where there is none.
 pub(in crate::node) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option<OwnedFd>> {
-    use rustix::fs::OFlags;
-    match rooted::open(root, folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
+    match rooted::open(root, folder, rooted::FOLDER) {
         Ok(folder) => Ok(Some(folder)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::bounded::{self, Bytes, whole_lines};
 use super::locks::{FileId, LockKind, parse_held};
+use super::rooted;
 use super::stat::{self, Stat};
 use crate::core::text::bounded;
 
@@ -48,8 +49,7 @@ pub struct LockedFile {
 impl Handle {
     /// Binds to the process that has this pid now.
     pub fn open(root: &Path, pid: i32) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(root.join(pid.to_string()), flags, Mode::empty())?;
+        let dir = rustix::fs::open(root.join(pid.to_string()), rooted::FOLDER, Mode::empty())?;
         Ok(Self { pid, dir })
     }
 
@@ -68,15 +68,6 @@ impl Handle {
         let text = self.read("wchan", 128)?.bytes;
         let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
         Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
-    }
-
-    /// Depth of its PID namespace below the one of this `/proc`: 1 for processes of the node itself, more
-    /// for those inside containers.
-    pub fn namespace_depth(&self) -> io::Result<usize> {
-        let text = self.read("status", MAX_STATUS)?.bytes;
-        parse_depth(&String::from_utf8_lossy(&text)).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("status of process {}: no NSpid line", self.pid))
-        })
     }
 
     /// Its arguments; an error when they are longer than 64 KiB, or when it waits uninterruptibly.
@@ -148,8 +139,7 @@ impl Handle {
 
     /// The root folder of the process, as it sees it.
     pub fn root(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.dir, "root", flags, Mode::empty())?)
+        Ok(rustix::fs::openat(&self.dir, "root", rooted::FOLDER, Mode::empty())?)
     }
 
     /// The folder of its open files, or of its threads.
@@ -196,6 +186,7 @@ pub(in crate::node) fn variable(environ: &[u8], name: &str) -> Option<String> {
     std::str::from_utf8(value).ok().filter(|value| value.len() <= MAX_VALUE).map(|value| bounded(value, MAX_VALUE))
 }
 
+/// Depth of its PID namespace below the one of this `/proc`: 1 for processes of the node itself, more for those inside containers.
 pub(in crate::node) fn parse_depth(status: &str) -> Option<usize> {
     let pids = whole_lines(status).find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(pids.split_ascii_whitespace().count()).filter(|depth| *depth > 0)

@@ -1,12 +1,21 @@
 //! File locks: who holds which, and who waits behind it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
-use super::bounded::read_whole;
+use super::clock::processor_time;
 
-/// Most bytes of `/proc/locks` that are read; about 50,000 locks.
-const MAX_LOCKS: usize = 4 << 20;
+/// Most bytes of `/proc/locks` that are read; about 250,000 locks.
+const MAX_BYTES: u64 = 16 << 20;
+/// Most time of a processor for reading it: with each read the kernel steps over all locks before, so it grows with their
+/// square.
+const MAX_TIME: Duration = Duration::from_secs(2);
+/// Most locks kept of one look.
+const MAX_KEPT: usize = 1024;
+/// Most waiters kept of one lock.
+const MAX_WAITERS: usize = 1024;
 
 /// A file as the lock table names it. The numbers are the file system's own and need not equal those that
 /// `stat` shows (they differ on btrfs and overlays): compare them only with each other.
@@ -47,11 +56,82 @@ pub struct Lock {
     pub waiters: Vec<i32>,
 }
 
-/// All locks with those who wait for them.
+/// What was read of the lock table.
+#[derive(Debug, Default)]
+pub struct Locks {
+    /// The locks asked for, with those who wait for them.
+    pub locks: Vec<Lock>,
+    /// Whether the table was longer than what is read of it: locks that were asked for may be missing.
+    pub is_cut: bool,
+}
+
+/// The locks that are asked for, each with those who wait for it.
 ///
-/// The kernel leaves out locks whose taker is outside the PID namespace of `root`, and those behind them.
-pub fn locks(root: &Path) -> io::Result<Vec<Lock>> {
-    Ok(parse(&read_whole(&root.join("locks"), MAX_LOCKS)?))
+/// Any process of the node can take locks by the thousand. So nothing else is kept, and a table that is too long is read
+/// in part. The kernel leaves out locks whose taker is outside the PID namespace of `root`, and those behind them.
+pub fn locks(root: &Path, is_asked: impl Fn(&Lock) -> bool) -> io::Result<Locks> {
+    read(BufReader::new(File::open(root.join("locks"))?), MAX_BYTES, MAX_TIME, is_asked)
+}
+
+fn read(table: impl BufRead, most: u64, longest: Duration, is_asked: impl Fn(&Lock) -> bool) -> io::Result<Locks> {
+    let (mut table, began) = (table.take(most), processor_time());
+    let (mut found, mut last) = (Locks::default(), Grouped::default());
+    let mut line = Vec::new();
+    while table.read_until(b'\n', &mut line)? > 0 {
+        // Only the last line is without an end, and that of a table that was cut may be half a line.
+        let is_whole = line.ends_with(b"\n");
+        if let Some(line) = parse_line(&String::from_utf8_lossy(&line)).filter(|_| is_whole) {
+            found.keep(last.take(line), &is_asked);
+        }
+        line.clear();
+        if table.limit() == 0 || processor_time().saturating_sub(began) > longest {
+            found.is_cut = true;
+            break;
+        }
+    }
+    found.is_cut |= last.is_cut;
+    found.keep(last.lock, &is_asked);
+    Ok(found)
+}
+
+impl Locks {
+    fn keep(&mut self, lock: Option<Lock>, is_asked: impl Fn(&Lock) -> bool) {
+        let Some(lock) = lock.filter(|lock| is_asked(lock)) else { return };
+        if self.locks.len() < MAX_KEPT {
+            self.locks.push(lock);
+        } else {
+            self.is_cut = true;
+        }
+    }
+}
+
+/// The lock whose waiters are being read: they follow it and carry its number.
+#[derive(Default)]
+struct Grouped {
+    number: Option<u64>,
+    lock: Option<Lock>,
+    is_cut: bool,
+}
+
+impl Grouped {
+    /// Takes a line; gives the lock before, once it is complete.
+    fn take(&mut self, line: Line) -> Option<Lock> {
+        if !line.waits {
+            self.number = Some(line.number);
+            let lock = Lock { kind: line.kind, holder: line.pid, file: line.file, waiters: Vec::new() };
+            return self.lock.replace(lock);
+        }
+        if self.number == Some(line.number)
+            && let (Some(lock), Some(pid)) = (self.lock.as_mut(), line.pid)
+        {
+            if lock.waiters.len() < MAX_WAITERS {
+                lock.waiters.push(pid);
+            } else {
+                self.is_cut = true;
+            }
+        }
+        None
+    }
 }
 
 /// Whether this wait channel is that of a wait for a file lock.
@@ -63,6 +143,7 @@ pub fn waits_for_lock(wchan: &str) -> bool {
         .any(|known| wchan.starts_with(known))
 }
 
+#[derive(Clone, Copy)]
 struct Line {
     number: u64,
     waits: bool,
@@ -73,23 +154,9 @@ struct Line {
 
 /// Lines that cannot be read are left out: the format differs between kernels, and a missing lock only means
 /// less evidence.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::node) fn parse(text: &str) -> Vec<Lock> {
-    let mut locks: Vec<Lock> = Vec::new();
-    let mut number = None;
-    for line in text.lines().filter_map(parse_line) {
-        if line.waits {
-            // A waiter follows its lock and carries the same number.
-            if number == Some(line.number)
-                && let (Some(lock), Some(pid)) = (locks.last_mut(), line.pid)
-            {
-                lock.waiters.push(pid);
-            }
-        } else {
-            number = Some(line.number);
-            locks.push(Lock { kind: line.kind, holder: line.pid, file: line.file, waiters: Vec::new() });
-        }
-    }
-    locks
+    read(text.as_bytes(), u64::MAX, Duration::MAX, |_| true).map(|found| found.locks).unwrap_or_default()
 }
 
 /// The file named by one line, as it also stands in `fdinfo`, and how it is locked.
@@ -120,6 +187,8 @@ fn parse_line(line: &str) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     #[test]
@@ -145,5 +214,34 @@ mod tests {
         assert_eq!(locks.len(), 1);
         assert_eq!(locks[0].kind, LockKind::Other);
         assert!(locks[0].waiters.is_empty(), "a waiter of lock 2 was given to lock 1");
+    }
+
+    /// 80,000 locks on single bytes of one file, as any pod can take them.
+    #[test]
+    fn a_table_full_of_other_locks_hides_none_that_is_asked_for() {
+        let mut text = String::new();
+        for number in 1..=80_000 {
+            writeln!(text, "{number}: POSIX  ADVISORY  WRITE 4711 08:01:77 {number} {number}").unwrap();
+        }
+        text += "80001: FLOCK  ADVISORY  WRITE 123 08:01:5 0 EOF\n80001: -> FLOCK  ADVISORY  WRITE 124 08:01:5 0 EOF\n";
+        assert!(text.len() > 4 << 20);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("locks"), text).unwrap();
+        let found = locks(folder.path(), |lock| lock.file.inode == 5).unwrap();
+        assert!(!found.is_cut);
+        assert_eq!(found.locks.iter().map(|lock| lock.waiters.as_slice()).collect::<Vec<_>>(), [[124]]);
+        let all = locks(folder.path(), |_| true).unwrap();
+        assert_eq!((all.locks.len(), all.is_cut), (MAX_KEPT, true));
+    }
+
+    #[test]
+    fn a_table_that_is_too_long_is_read_in_part_and_its_last_line_is_whole() {
+        let text = b"1: FLOCK  ADVISORY  WRITE 12 08:01:5 0 EOF\n2: FLOCK  ADVISORY  WRITE 13 08:01:6 0 EOF\n";
+        for most in 0..text.len() {
+            let found = read(&text[..], u64::try_from(most).unwrap(), Duration::MAX, |_| true).unwrap();
+            let whole = usize::from(most >= text.len() / 2);
+            assert_eq!((found.locks.len(), found.is_cut), (whole, most > 0), "cut at {most}");
+        }
+        assert!(read(&text[..], u64::MAX, Duration::ZERO, |_| true).unwrap().is_cut, "out of time");
     }
 }

@@ -1,7 +1,7 @@
-//! What part a process plays, proven from its executable, arguments, environment and parents.
+//! What part a process plays, proven from its place, executable, arguments, environment and parents.
 //!
-//! A process proves nothing when it lives in a PID namespace below the node's: a containerd inside a pod has
-//! shims and plugins of its own, and none of them is ours to touch.
+//! A process proves nothing when it is not one of the node's own: a containerd inside a pod has shims and plugins of its own, and
+//! none of them is ours to touch.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ impl Prover {
 
     fn monitor(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
         let handle = Handle::open(&self.root, process.pid)?;
-        let is_same = handle.stat()?.start_ticks == process.start_ticks && handle.namespace_depth()? == 1;
+        let is_same = handle.stat()?.start_ticks == process.start_ticks && handle.is_of_node(&self.root)?;
         if !is_same || handle.exe()?.file_name().is_none_or(|name| name != MONITOR) {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl Prover {
         let Ok((exe, handle)) = exe else { return Ok(None) };
         if !self.in_cni_folder(&exe)
             || handle.stat()?.start_ticks != process.start_ticks
-            || handle.namespace_depth()? != 1
+            || !handle.is_of_node(&self.root)?
         {
             return Ok(None);
         }
@@ -193,7 +193,7 @@ impl Prover {
                 format!("process {} is another one than in the table", process.pid),
             ));
         }
-        if handle.namespace_depth()? != 1 {
+        if !handle.is_of_node(&self.root)? {
             return Ok(None);
         }
         let exe = handle.exe()?;
@@ -260,7 +260,7 @@ impl Prover {
 
     fn is_caller(&self, process: &RawProcess) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
-        if handle.stat()?.start_ticks != process.start_ticks || handle.namespace_depth()? != 1 {
+        if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
             return Ok(false);
         }
         let exe = handle.exe()?;

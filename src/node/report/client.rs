@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::client::ClientBuilder;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,9 +19,11 @@ use tower::layer::layer_fn;
 
 use super::clock::{Dated, Tell};
 use super::plugin;
+use crate::api::plain::plain;
 use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::order::Order;
 use crate::core::text::bounded;
+use crate::node::misread::Misread;
 
 /// End of every call.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -49,8 +51,13 @@ impl Credentials {
         let mut config = match self {
             Self::InCluster => Config::incluster().map_err(|error| unusable(error.to_string()))?,
             Self::Kubeconfig(path) => {
-                let read = Kubeconfig::read_from(path)
-                    .map_err(|error| unusable(format!("cannot read {}: {error}", path.display())))?;
+                let read = Kubeconfig::read_from(path).map_err(|error| {
+                    let why = match &error {
+                        KubeconfigError::Parse(error) => Misread::from(&**error).to_string(),
+                        _ => error.to_string(),
+                    };
+                    unusable(format!("cannot read {}: {why}", path.display()))
+                })?;
                 let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
                     .await
                     .map_err(|error| unusable(format!("{}: {error}", path.display())))?;
@@ -231,14 +238,21 @@ fn is_unknown(message: &str) -> bool {
 }
 
 async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
+    let body = body(name, status);
+    let params = PatchParams::apply(PROBE_MANAGER).force();
+    call(client, request().patch_subresource("status", name, &params, &Patch::Apply(&body))).await
+}
+
+/// What is written. A definition refuses the whole report for one character that a terminal would obey, and what runtimes say
+/// holds tabs and line ends.
+fn body(name: &str, status: &NodeRuntimeHealthStatus) -> Value {
     let body = json!({
         "apiVersion": NodeRuntimeHealth::api_version(&()),
         "kind": NodeRuntimeHealth::kind(&()),
         "metadata": { "name": name },
         "status": status,
     });
-    let params = PatchParams::apply(PROBE_MANAGER).force();
-    call(client, request().patch_subresource("status", name, &params, &Patch::Apply(&body))).await
+    plain(body, usize::MAX)
 }
 
 /// Reads the object.
@@ -264,6 +278,8 @@ async fn call(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::health::{LaneState, LaneStatus, ProbeStatus, RuntimeStatus};
+    use crate::core::fault::FaultType;
 
     fn nobody() -> Tell {
         Arc::new(|_| {})
@@ -291,6 +307,66 @@ mod tests {
         let user = json!({"auth-provider": {"name": "gcp", "config": {}}});
         let error = kubeconfig(folder.path(), &user).connect(&nobody()).await.unwrap_err().to_string();
         assert!(error.contains("auth-provider"), "{error}");
+    }
+
+    /// What the definition refuses of a value: each text's place.
+    fn refused(value: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) => {
+                let pattern = schema["pattern"].as_str().map(|pattern| regex::Regex::new(pattern).unwrap());
+                let most = schema["maxLength"].as_u64().and_then(|most| usize::try_from(most).ok());
+                if pattern.is_some_and(|pattern| !pattern.is_match(text))
+                    || most.is_some_and(|most| text.chars().count() > most)
+                {
+                    found.push(at.to_owned());
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| refused(item, &schema["items"], at, found)),
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, value)| {
+                    refused(value, &schema["properties"][name], &format!("{at}.{name}"), found);
+                });
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn a_report_of_hostile_texts_is_taken_by_the_definition_and_a_raw_one_is_not() {
+        let hostile = "rpc error:\n\tcontext \u{1b}[2J\u{9b}31m\r\u{7f}\u{202e}é";
+        let mut fault = crate::core::examples::fault(FaultType::HungContainer);
+        (fault.message, fault.impact, fault.evidence) =
+            (hostile.to_owned(), hostile.to_owned(), vec![hostile.to_owned()]);
+        fault.subject.name = Some(hostile.to_owned());
+        let lane =
+            LaneStatus { name: "lists".into(), state: LaneState::Failed, age_seconds: None, message: hostile.into() };
+        let probe = ProbeStatus { missing: vec![hostile.into()], lanes: vec![lane], ..ProbeStatus::default() };
+        let runtime = RuntimeStatus { version: hostile.into(), endpoint: hostile.into(), ..RuntimeStatus::default() };
+        let status = NodeRuntimeHealthStatus {
+            probe: Some(probe),
+            runtime: Some(runtime),
+            faults: vec![fault],
+            ..NodeRuntimeHealthStatus::default()
+        };
+        let definitions = serde_json::to_value(crate::api::crds::all()).unwrap();
+        let schema = definitions[0][1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+        let look = |body: &Value| {
+            let mut found = Vec::new();
+            refused(&body["status"], &schema["properties"]["status"], "", &mut found);
+            found
+        };
+        let raw = look(&json!({"status": status}));
+        for place in
+            [".faults.message", ".faults.evidence", ".probe.lanes.message", ".probe.missing", ".runtime.endpoint"]
+        {
+            assert!(raw.iter().any(|refused| refused == place), "{place} may hold anything: {raw:?}");
+        }
+        let written = body("n1", &status);
+        assert_eq!(look(&written), Vec::<String>::new());
+        assert!(
+            !written.to_string().contains("\\u") && written.to_string().contains("rpc error:  context  [2J"),
+            "{written}"
+        );
     }
 
     #[test]

@@ -22,6 +22,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::core::text::bounded;
+use crate::node::misread::Misread;
 
 /// Longest run. Those of the clouds take well under a second, and wait for a service of the cloud at most.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -213,10 +214,8 @@ impl Pipe {
 
 /// The credential in what a plugin has written.
 pub(in crate::node) fn read(output: &[u8], version: &str) -> Result<Credential, String> {
-    // Where it stops being one is said, not what stands there: it may be the token.
     let answer: Answer = serde_json::from_slice(output).map_err(|error| {
-        let (bytes, line, column) = (output.len(), error.line(), error.column());
-        format!("its answer of {bytes} bytes is no ExecCredential (line {line}, column {column})")
+        format!("its answer of {} bytes is no ExecCredential: {}", output.len(), Misread::from(&error))
     })?;
     if answer.api_version != version {
         let found = bounded(&answer.api_version, 100);

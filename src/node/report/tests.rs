@@ -12,9 +12,9 @@ use tokio::time::{advance, sleep};
 use super::*;
 use crate::api::NodeRuntimeHealthStatus;
 use crate::api::health::ProbeStatus;
+use crate::core::examples::fault;
 use crate::core::fault::{Fault, FaultState, FaultType};
 use crate::core::order::{NodeAction, Order};
-use crate::core::tracker::tests::fault;
 
 /// How the server answers from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -205,7 +205,7 @@ fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<S
 mod tests {
     use super::*;
     use crate::api::{ConditionType, condition::status_of};
-    use crate::core::diagnose::tests::{Node, SANDBOX};
+    use crate::core::examples::{Node, SANDBOX};
     use crate::core::snapshot::Tri;
 
     fn at(node: &mut Node, second: u64) -> Observations {

@@ -11,11 +11,13 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::node_condition::NodeCondition;
 use crate::node::lanes::{Hints, Lanes, Outstanding};
 use crate::node::report::draft::Draft;
+use crate::server;
 
 /// The probe judges far more often than this; when it does not, something in it is stuck.
 const STUCK: Duration = Duration::from_mins(2);
@@ -47,9 +49,8 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
         ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &lanes.outstanding(), lanes.hints())).into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
-    if let Err(error) = axum::serve(listener, app).await {
-        tracing::error!(%error, "the metrics server ended");
-    }
+    // It ends with the probe.
+    server::serve(listener, app, CancellationToken::new()).await;
 }
 
 /// Everything as text. Labels are closed sets, so nothing needs escaping.
@@ -135,7 +136,7 @@ fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::
 mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
-    use crate::core::tracker::tests::fault;
+    use crate::core::examples::fault;
     use crate::node::evidence::Counts;
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::health::{LaneState, LaneStatus, ProbeMode, ProbeStatus, RuntimeStatus};
-use crate::core::observation::{Look, Observations, TaskAnswer};
+use crate::core::observation::{Look, Observations, ProcessTable, TaskAnswer};
 use crate::core::order::Outcome;
 use crate::core::text::bounded;
 
@@ -75,7 +75,7 @@ pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
         lane("lists", &seen.lists),
         lane("status", &seen.status),
         tasks(seen),
-        lane("processes", &seen.processes),
+        processes(&seen.processes),
         lane("kubelet", &seen.kubelet),
         lane("host", &seen.host),
         lane("disks", &seen.disks),
@@ -100,6 +100,13 @@ fn lane<T>(name: &str, look: &Look<T>) -> LaneStatus {
     }
 }
 
+/// The lane of processes, which goes on where there is more than it takes in, and says what it has left out.
+fn processes(look: &Look<ProcessTable>) -> LaneStatus {
+    let left_out = look.value().map(|table| table.left_out.to_string()).unwrap_or_default();
+    let lane = lane("processes", look);
+    if left_out.is_empty() { lane } else { LaneStatus { message: bounded(&left_out, LINE), ..lane } }
+}
+
 /// The lane of single tasks: as fresh as its newest answer, and hung only when none comes back.
 fn tasks(seen: &Observations) -> LaneStatus {
     let newest = |wanted: fn(&Look<TaskAnswer>) -> bool| {
@@ -122,7 +129,7 @@ pub(super) fn age<T>(look: &Look<T>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::diagnose::tests::{Node, done};
+    use crate::core::examples::{Node, done};
 
     #[test]
     fn what_is_missing_is_named_by_lane_and_bounded() {
@@ -131,6 +138,16 @@ mod tests {
         assert_eq!(probe.missing.len(), MAX_MISSING);
         assert!(probe.missing[0].starts_with("lane runtime: "));
         assert!(probe.missing.iter().all(|line| line.len() <= LINE));
+    }
+
+    #[test]
+    fn a_look_that_has_left_something_out_says_so_and_is_no_failure() {
+        let mut node = Node::healthy();
+        assert_eq!(processes(&node.seen().processes).message, "");
+        let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+        value.left_out.locks = Some("more file locks than are read".to_owned());
+        let lane = processes(&node.seen().processes);
+        assert_eq!((lane.state, lane.message.as_str()), (LaneState::Ok, "more file locks than are read"));
     }
 
     #[test]

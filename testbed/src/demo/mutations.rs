@@ -4,7 +4,6 @@
 //! they are quick and let the operator's view and hands be bent from outside; the acts, what is recorded of them and the
 //! judge are the demo's own.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -18,7 +17,7 @@ use super::stage::{Stage, open, reserve, thresholds};
 use super::tell::Teller;
 use super::workloads;
 use crate::stand_in::mutant::{self, Mutation};
-use crate::{Bed, BedOptions, Node, operator, state};
+use crate::{Bed, BedOptions, Node, operator};
 
 /// How often each bed looks; they share the machine.
 const LOOK: Duration = Duration::from_secs(2);
@@ -51,7 +50,7 @@ pub struct Variant {
 
 /// Plays all variants at the same time and judges each; one more node stays healthy throughout.
 pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
-    let programs = operator::build()?;
+    let programs = operator::built()?;
     let nodes = variants.len() + 1;
     let bed = Bed::up(BedOptions { name: "mutations".into(), nodes, stand_ins: true, ..BedOptions::default() })?;
     operator::load_image(&bed, &programs)?;
@@ -134,9 +133,7 @@ fn start_mutant(node: &Node, mutation: Mutation) -> Result<()> {
 
 /// A shipped policy for one variant's node: what happens on the others is none of its business.
 fn policy(name: &str, number: usize) -> Result<Value> {
-    let path = state::workspace().join("config/policies").join(format!("{name}.yaml"));
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let mut policy: Value = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
+    let mut policy = super::stage::shipped_policy(&format!("{name}.yaml"))?;
     policy["metadata"]["name"] = json!(format!("{name}-v{number}"));
     policy["spec"]["nodeSelector"] = json!({"matchLabels": {LABEL: format!("v{number}")}});
     policy["spec"]["limits"]["maxUnhealthy"] = json!("100%");

@@ -30,8 +30,7 @@ pub fn run(options: &Options) -> Result<bool> {
         introduce(tell);
         refuse_real(options)?;
     }
-    tell.say("building the operator (static, as shipped)");
-    let programs = operator::build()?;
+    let programs = operator::built()?;
     let nodes = if options.fake { "two nodes of stand-ins" } else { "two real nodes" };
     tell.say(&format!("starting a control plane, {nodes} and simulated ones"));
     let bed = Bed::up(BedOptions {
@@ -43,7 +42,23 @@ pub fn run(options: &Options) -> Result<bool> {
     if !options.keep {
         tidy_up_when_told(bed.name());
     }
+    let (bed, ok) = play(bed, programs, options)?;
+    if options.keep {
+        tell.say(&format!(
+            "the cluster stays up: {} --name {} kubectl get nrh; make demo-down ends it",
+            std::env::current_exe()?.display(),
+            bed.name()
+        ));
+    } else {
+        bed.down()?;
+    }
+    Ok(ok)
+}
+
+/// Installs the operator on a bed of two nodes and plays the acts; gives the bed back, and whether everything held.
+pub fn play(bed: Bed, programs: operator::Programs, options: &Options) -> Result<(Bed, bool)> {
     bed.add_kwok_nodes(options.kwok)?;
+    let tell = Teller::new();
     let stage = Stage::set(bed, tell, programs, options.no_controls).context("install the operator")?;
     let mut plot = Plot { stage: &stage, options, records: Vec::new() };
     let told = plot.tell_all();
@@ -64,15 +79,7 @@ pub fn run(options: &Options) -> Result<bool> {
         let logs = stage.bed.save_logs()?;
         tell.say(&format!("logs: {}", logs.display()));
     }
-    if options.keep {
-        tell.say(&format!(
-            "the cluster stays up: cargo run -p nrh-testbed -- --name {} kubectl get nrh; make demo-down ends it",
-            stage.bed.name()
-        ));
-    } else {
-        stage.bed.down()?;
-    }
-    Ok(report.ok)
+    Ok((stage.bed, report.ok))
 }
 
 /// The kernel ends all processes with this one; a person's Ctrl-C also takes the files.

@@ -1,6 +1,7 @@
 //! The stage: a bed with the operator installed as a user would, and the questions acts ask of it.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -54,6 +55,13 @@ pub(super) fn open(bed: &Bed, node: &Node) -> Result<()> {
     bed.kubectl(&["taint", "node", &node.name, &format!("{RESERVED}-")]).map(drop)
 }
 
+/// A policy of `config/policies`.
+pub(super) fn shipped_policy(file: &str) -> Result<Value> {
+    let path = state::workspace().join("config/policies").join(file);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+}
+
 impl Stage {
     /// Takes a bed, installs the operator and the workloads, and waits until all runs.
     ///
@@ -92,11 +100,18 @@ impl Stage {
         self.settle()
     }
 
-    /// Applies one policy.
+    /// Applies one policy. Where it is for the pods of some namespaces, that of the demo is one more.
     pub(super) fn apply_policy(&self, file: &str) -> Result<()> {
-        self.tell.say(&format!("a GitOps change: kubectl apply -f config/policies/{file}"));
-        let path = state::workspace().join("config/policies").join(file);
-        self.bed.kubectl(&["apply", "-f", &path.display().to_string()]).map(drop)
+        let mut policy = shipped_policy(file)?;
+        let mut added = String::new();
+        for rule in policy["spec"]["rules"].as_array_mut().into_iter().flatten() {
+            if let Some(namespaces) = rule["match"]["namespaces"].as_array_mut() {
+                namespaces.push(Value::from(NAMESPACE));
+                added = format!(", with namespace {NAMESPACE} added");
+            }
+        }
+        self.tell.say(&format!("a GitOps change: kubectl apply -f config/policies/{file}{added}"));
+        self.bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).map(drop)
     }
 
     /// A node's report, as the operator shows it.
@@ -179,12 +194,8 @@ impl Stage {
 
     /// What API, runtime and kernel show now.
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
-        let mut taken = Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])?;
-        if self.shared {
-            taken.cluster.pods.retain(|pod| self.is_own(pod.node.as_deref()));
-            taken.cluster.nodes.retain(|name, _| self.is_own(Some(name)));
-        }
-        Ok(taken)
+        let taken = Snapshot::take(&|| self.kubectl(), &[&self.sick, &self.well])?;
+        Ok(if self.shared { taken.of_its_nodes() } else { taken })
     }
 
     /// Waits until every pod of the real nodes that should run does, and no Job of the operator does.

@@ -3,7 +3,7 @@
 use crate::images::WORK_IMAGE;
 
 /// Namespace of the demo's workloads.
-pub(crate) const NAMESPACE: &str = "demo";
+pub const NAMESPACE: &str = "demo";
 /// Folder on the node with the causes of failing workloads.
 pub(super) const CAUSES: &str = "/run/demo";
 

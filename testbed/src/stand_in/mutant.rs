@@ -1,6 +1,6 @@
 //! The operator's parts made wrong on purpose, from outside: to show that the demo's judge notices.
 //!
-//! The operator's program stays as shipped. A second server of the same runtime, asked by the operator alone, shows and
+//! The operator's program stays unchanged. A second server of the same runtime, asked by the operator alone, shows and
 //! does something else than there is; and a program in front of `nrh act` puts something else in its place.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -137,8 +137,9 @@ fn environment(pod: &Pod, container: &Container, addresses: &Addresses) -> BTree
             .map(|(key, value)| (key.to_owned(), value))
             .into();
     if !host_network(pod) {
-        // All pods share one network here: the operator's port has to be bound to the pod's own address.
+        // All pods share one network here: the operator's ports have to be bound to the pod's own address.
         env.insert("NRH_LISTEN".to_owned(), format!("{}:8080", addresses.pod));
+        env.insert("NRH_HEALTH_LISTEN".to_owned(), format!("{}:8081", addresses.pod));
     }
     for wanted in container.env.iter().flatten() {
         let path = wanted.value_from.as_ref().and_then(|from| from.field_ref.as_ref()).map(|f| f.field_path.as_str());

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::leaked::of_the_kubelets;
+use super::unit::is_silence;
 use super::{Looker, asked, recovered};
 use crate::core::order::OutcomeReason;
+use crate::core::policy::Daemon;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
-use crate::node::cri::Cri;
+use crate::node::cri::{Cri, CriError};
 
 impl Looker {
     /// The runtime gives no answer, and the shim is stopped, has nothing alive below it and no parent but process 1: whatever
@@ -30,9 +32,16 @@ impl Looker {
         };
         match answer {
             Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
-            Err(error) if error.is_silence() => {}
-            // That may be for what this process lacks.
-            Err(error) => return Err(asked("its version", &error)),
+            Err(error) => {
+                let unit = match error {
+                    CriError::Missing(_) => self.usual_unit(Daemon::Runtime).await?,
+                    _ => None,
+                };
+                if !is_silence(&error, unit.as_ref().map(|unit| &unit.seen)) {
+                    // That may be for what this process lacks.
+                    return Err(asked("its version", &error));
+                }
+            }
         }
         self.shim_is_alone(pid).await?;
         match self.state(held).await? {

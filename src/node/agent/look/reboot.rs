@@ -3,15 +3,15 @@
 
 use jiff::Timestamp;
 
-use super::unit::expected;
+use super::unit::Unit;
 use super::{Allowed, Looker, recovered};
 use crate::core::fault::{FaultType, ProcessRef};
-use crate::core::order::{Order, OutcomeReason, Restart, Signal};
+use crate::core::order::{Order, OutcomeReason, Signal};
 use crate::core::policy::Daemon;
 use crate::core::reboot::{MarkOrder, sentinel_name};
 use crate::node::agent::verdict::Refusal;
 use crate::node::bus::login::{self, LoginError};
-use crate::node::bus::units::{self, UnitSeen};
+use crate::node::bus::units::UnitSeen;
 use crate::node::collect::kubelet::Finder;
 use crate::node::proc;
 use crate::node::sentinel::{Folder, Mark, SentinelError};
@@ -64,8 +64,8 @@ impl Looker {
         use FaultType as F;
         match (order.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
-                drop(self.nobody_has_stopped(Daemon::Runtime).await?);
-                self.runtime_still_sick(kind).await?;
+                let unit = self.nobody_has_stopped(Daemon::Runtime).await?;
+                self.runtime_still_sick(kind, unit.as_ref()).await?;
             }
             (F::KubeletDown, None) => {
                 let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;
@@ -76,11 +76,12 @@ impl Looker {
                 match (found, unit) {
                     (Some(found), _) => self.kubelet_still_down(&found).await?,
                     // One that runs under another name may be well: the two words contradict each other.
-                    (None, Some(unit)) if unit.active == "active" => {
-                        let stands = unit.phrase();
-                        let message =
-                            format!("the kubelet's unit is {stands} by systemd's word, and no process of it is seen");
-                        return Err(Refusal::cannot_look(message));
+                    (None, Some(unit)) if !unit.is_down() => {
+                        return Err(Refusal::cannot_look(format!(
+                            "the kubelet's unit is {}, {} by systemd's word, and no process of it is seen",
+                            unit.load,
+                            unit.phrase()
+                        )));
                     }
                     (None, _) => {}
                 }
@@ -112,10 +113,7 @@ impl Looker {
     /// A daemon that somebody has stopped or masked does not run for a reason, and a reboot would start it anew. Where it is part of
     /// something larger its unit is not known, and nothing speaks against it. The unit as it stands, where it is known.
     async fn nobody_has_stopped(&self, daemon: Daemon) -> Result<Option<UnitSeen>, Refusal> {
-        let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
-        let bus = self.system_bus().await?;
-        let seen = units::look(&bus, &name, self.bounds.call).await;
-        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
+        let Some(Unit { name, seen, .. }) = self.usual_unit(daemon).await? else { return Ok(None) };
         let is_masked = seen.load == "masked" || seen.file.starts_with("masked");
         let is_stopped = seen.load == "loaded" && seen.active == "inactive";
         if is_masked || is_stopped {

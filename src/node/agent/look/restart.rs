@@ -1,7 +1,7 @@
 //! The second look before a daemon is restarted: it is still as sick as was said, and nothing is there that a restart would break
 //! on or break.
 
-use super::unit::{Process, Unit, expected};
+use super::unit::{Process, Unit, expected, is_silence};
 use super::{Looker, asked, recovered};
 use crate::core::diagnose::clients::ENDING;
 use crate::core::diagnose::exhaustion::SICK;
@@ -10,6 +10,7 @@ use crate::core::order::{OutcomeReason, Restart};
 use crate::core::policy::Daemon;
 use crate::core::text::bounded;
 use crate::node::agent::verdict::Refusal;
+use crate::node::bus::units::UnitSeen;
 use crate::node::collect::kubelet::{self, Finder, Found};
 use crate::node::cri::CriError;
 use crate::node::proc::role::Proof;
@@ -51,7 +52,7 @@ impl Looker {
                     (FaultType::FdExhaustion, None) => {
                         return Err(Refusal::new(OutcomeReason::TargetGone, "the runtime does not run any more"));
                     }
-                    _ => self.runtime_still_sick(kind).await?,
+                    _ => self.runtime_still_sick(kind, Some(&unit.seen)).await?,
                 }
                 Ok(unit)
             }
@@ -98,7 +99,8 @@ impl Looker {
         }
     }
 
-    pub(super) async fn runtime_still_sick(&self, kind: FaultType) -> Result<(), Refusal> {
+    /// `unit` is the runtime's, where it is known.
+    pub(super) async fn runtime_still_sick(&self, kind: FaultType, unit: Option<&UnitSeen>) -> Result<(), Refusal> {
         let answer = match Client::connect(&self.endpoint).await {
             Ok(client) => client.version(self.bounds.call).await.map(|_| client),
             Err(error) => Err(error),
@@ -110,7 +112,7 @@ impl Looker {
                 Err(error) => Err(asked("the list of sandboxes", &error)),
             },
             (_, Ok(_)) => Err(recovered("the runtime answers a version call".to_owned())),
-            (FaultType::RuntimeUnreachable, Err(error)) if error.is_silence() => Ok(()),
+            (FaultType::RuntimeUnreachable, Err(error)) if is_silence(&error, unit) => Ok(()),
             // That may be for what this process lacks.
             (_, Err(error)) => Err(asked("its version", &error)),
         }

@@ -10,6 +10,7 @@ use crate::node::agent::verdict::Refusal;
 use crate::node::bus;
 use crate::node::bus::units::{self, UnitSeen};
 use crate::node::collect::HostPaths;
+use crate::node::cri::CriError;
 use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::proc::Handle;
 
@@ -94,6 +95,12 @@ pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> R
     }
 }
 
+/// Whether that error of the runtime's socket means that the runtime gives no answer. A missing socket means so only where systemd
+/// says that the runtime's unit does not run: this process may look at the wrong place.
+pub(super) fn is_silence(error: &CriError, unit: Option<&UnitSeen>) -> bool {
+    error.is_silence() || (matches!(error, CriError::Missing(_)) && unit.is_some_and(UnitSeen::is_down))
+}
+
 /// Whether the kubelet's runtime is Docker, by what is known without an answer of it.
 fn is_docker(endpoint: &Endpoint) -> bool {
     let name = endpoint.socket.file_name().and_then(|name| name.to_str());
@@ -117,6 +124,19 @@ impl Looker {
         }
     }
 
+    /// The daemon's usual unit as it stands; `None` where the daemon is part of something larger.
+    pub(super) async fn usual_unit(&self, daemon: Daemon) -> Result<Option<Unit>, Refusal> {
+        let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
+        self.unit(name).await.map(Some)
+    }
+
+    async fn unit(&self, name: String) -> Result<Unit, Refusal> {
+        let bus = self.system_bus().await?;
+        let seen = units::look(&bus, &name, self.bounds.call).await;
+        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
+        Ok(Unit { bus, name, seen })
+    }
+
     /// The unit as it stands, where it may be restarted. `process` is the daemon's, which is the unit's.
     pub(super) async fn unit_in_service(
         &self,
@@ -125,13 +145,11 @@ impl Looker {
         process: Option<&Process>,
         with: &Restart,
     ) -> Result<Unit, Refusal> {
-        let bus = self.system_bus().await?;
-        let seen = units::look(&bus, &name, self.bounds.call).await;
-        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
-        in_service(&seen)
-            .and_then(|()| stands_as_seen(&seen, daemon, process, with))
-            .map_err(|(reason, why)| Refusal::new(reason, format!("{name} {why}")))?;
-        Ok(Unit { bus, name, seen })
+        let unit = self.unit(name).await?;
+        in_service(&unit.seen)
+            .and_then(|()| stands_as_seen(&unit.seen, daemon, process, with))
+            .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
+        Ok(unit)
     }
 }
 

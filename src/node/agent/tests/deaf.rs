@@ -1,7 +1,10 @@
 //! Ending a shim for which the runtime may wait at its start.
 
+use super::restart::CONTAINERD;
 use super::runtime::Wrong;
 use super::*;
+use crate::node::bus::fake::{Restarts, Systemd, unit};
+use crate::node::bus::units::UnitSeen;
 
 fn end(shim: &Running, sandbox_id: &str) -> Order {
     order(NodeAction::CleanupOrphans, FaultType::DeafShim, process_target(shim.as_target(Role::Shim), sandbox_id))
@@ -23,12 +26,39 @@ async fn a_deaf_shim_is_ended_while_the_runtime_is_silent_and_no_other() {
     done(&node.execute(&end(&shim, &sandbox)).await);
     assert_eq!((shim.state(), neighbour.state()), (None, Some('T')));
 
+    // Nobody listens any more.
     let mut settings = node.settings();
-    settings.endpoint.socket = node.stage.path("none.sock");
+    settings.endpoint.socket = node.stage.path("deserted.sock");
+    drop(std::os::unix::net::UnixListener::bind(&settings.endpoint.socket).unwrap());
     let again = node.stage.shim(&sandbox);
     again.stop();
     done(&Agent::new(settings).execute(&end(&again, &sandbox)).await);
     assert_eq!((again.state(), neighbour.state()), (None, Some('T')));
+}
+
+#[tokio::test]
+async fn a_missing_socket_is_silence_only_where_systemd_says_that_the_runtime_does_not_run() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let mut settings = node.settings();
+    settings.endpoint.socket = node.stage.path("run/containerd/containerd.sock");
+    for (bus, seen, is_silent) in [
+        ("runs", unit("active", "running"), false),
+        ("unknown", UnitSeen { load: "not-found".to_owned(), ..unit("inactive", "dead") }, false),
+        ("starts", unit("activating", "start"), true),
+    ] {
+        let systemd = Systemd::start(&node.stage.path(bus), &[(CONTAINERD, seen)], Restarts::Never);
+        settings.bus = Some(systemd.socket.clone());
+        let outcome = Agent::new(settings.clone()).execute(&end(&shim, &sandbox)).await;
+        if is_silent {
+            done(&outcome);
+        } else {
+            refused(&outcome, OutcomeReason::CannotLook);
+        }
+        assert_eq!(shim.state().is_none(), is_silent, "{bus}");
+    }
 }
 
 #[tokio::test]

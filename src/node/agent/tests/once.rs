@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use super::super::claims::{Claims, Known, Moment};
+use super::super::claims::{Claims, Known, Moment, NoLeader};
 use super::*;
 
 #[tokio::test]
@@ -29,9 +29,6 @@ async fn two_lanes_released_at_once_signal_once() {
             tokio::task::spawn_blocking(move || lanes.into_iter().map(|lane| lane.join().unwrap()).collect())
                 .await
                 .unwrap();
-        process::wait_until("the trap", || shim.resumed() > 0);
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(shim.resumed(), 1, "{outcomes:?}");
         let acted: Vec<_> = outcomes.iter().filter(|outcome| outcome.state == OutcomeState::Done).collect();
         // The one that came second is refused, or is told the stored outcome of the first.
         match acted[..] {
@@ -41,6 +38,9 @@ async fn two_lanes_released_at_once_signal_once() {
             }
             _ => panic!("nobody acted: {outcomes:?}"),
         }
+        process::wait_until("the trap", || shim.resumed() > 0);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(shim.resumed(), 1, "{outcomes:?}");
     }
 }
 
@@ -126,13 +126,33 @@ fn the_epoch_only_rises_and_survives_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let claims = Claims::new(folder.path());
     claims.prepare().unwrap();
-    assert_eq!(claims.raise_epoch(5).unwrap(), Ok(()));
-    assert_eq!(claims.raise_epoch(5).unwrap(), Ok(()));
-    assert_eq!(Claims::new(folder.path()).raise_epoch(4).unwrap(), Err(5));
-    assert_eq!(claims.raise_epoch(u64::MAX).unwrap(), Ok(()));
+    // 1,000 minutes after 1970.
+    let now = Timestamp::from_second(60_000).unwrap();
+    let raise = |epoch| Claims::new(folder.path()).raise_epoch(epoch, now);
+    assert_eq!(raise(5).unwrap(), Ok(()));
+    assert_eq!(raise(5).unwrap(), Ok(()));
+    assert_eq!(raise(4).unwrap(), Err(NoLeader::Behind { seen: 5 }));
+    // No leader is as far ahead of the clock: such a term would shut out all that come after it.
+    for forged in [u64::MAX, 2001] {
+        assert_eq!(raise(forged).unwrap(), Err(NoLeader::Ahead { highest: 2000 }));
+    }
+    assert_eq!(raise(5).unwrap(), Ok(()));
+    assert_eq!(raise(2000).unwrap(), Ok(()));
     // Unreadable is not zero.
     std::fs::write(folder.path().join("epoch"), "x").unwrap();
-    assert!(claims.raise_epoch(6).is_err());
+    assert!(raise(2000).is_err());
+}
+
+#[tokio::test]
+async fn an_order_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
+    let (node, sandbox) = (Node::new(), id());
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let forged = Order { epoch: u64::MAX, ..resume(&shim, &sandbox) };
+    let outcome = node.execute(&forged).await;
+    refused(&outcome, OutcomeReason::Stale);
+    assert!(outcome.message.contains("docs/runbook.md"), "{outcome:?}");
+    done(&node.execute(&resume(&shim, &sandbox)).await);
 }
 
 #[test]

@@ -188,7 +188,8 @@ impl Running {
     fn ready(pid: i32, log: PathBuf, child: Option<Child>) -> Self {
         let running = Self::new(pid, log, child);
         let ready = PathBuf::from(format!("{}.ready", running.log.display()));
-        wait_until("a process to be ready", || ready.exists());
+        // A signal that comes before it sleeps in `read` runs the trap only when `read` returns.
+        wait_until("a process to be ready", || ready.exists() && running.state() == Some('S'));
         running
     }
 

@@ -94,6 +94,26 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
 }
 
 #[tokio::test]
+async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runtime_does_not_run() {
+    let order = reboot_for(FaultType::RuntimeUnreachable);
+    let missing = |seen| {
+        let daemons = Daemons::of_runtime(seen);
+        fs::remove_file(daemons.node.stage.path("run/containerd/containerd.sock")).unwrap();
+        daemons
+    };
+    let daemons = missing(unit("active", "running"));
+    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CannotLook, "no runtime socket");
+    let mut settings = daemons.settings();
+    // Nor is one at a place of which no unit is known.
+    settings.endpoint.socket = "/x/none.sock".into();
+    let outcome = Agent::new(settings).execute(&order).await;
+    daemons.left_alone(&outcome, OutcomeReason::CannotLook, "no runtime socket");
+    let daemons = missing(unit("failed", "failed"));
+    done(&daemons.execute(&order).await);
+    rebooted(&daemons, 1);
+}
+
+#[tokio::test]
 async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     let daemons = Daemons::of_kubelet(unit("inactive", "dead"));
     let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;

@@ -62,7 +62,7 @@ impl Daemons {
         let name: String = PathBuf::from(exe).file_name().unwrap().to_str().unwrap().chars().take(15).collect();
         let stat = format!("{pid} ({name}) {state} 1{} 10000{}\n", " 0".repeat(17), " 0".repeat(30));
         fs::write(folder.join("stat"), stat).unwrap();
-        fs::write(folder.join("status"), format!("NSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("status"), format!("Uid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")).unwrap();
         fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
         fs::write(folder.join("cgroup"), format!("12:pids:/x\n1:name=systemd:/system.slice/{unit}\n")).unwrap();
         symlink(exe, folder.join("exe")).unwrap();
@@ -333,7 +333,7 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
     for (limit, scarce) in [(10_000, false), (64, true)] {
         let daemons = Daemons::of_kubelet(unit("active", "running"));
         daemons.kubelet(healthz("200 OK").await, KUBELET);
-        fs::write(daemons.proc("40/status"), "NSpid:\t40\nFDSize:\t256\n").unwrap();
+        fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
         fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
             .unwrap();
         let outcome = daemons.execute(&Order { operation_id: format!("files-{limit}"), ..order.clone() }).await;

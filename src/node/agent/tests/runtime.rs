@@ -120,7 +120,8 @@ async fn tasks(State(world): State<Arc<Mutex<World>>>, Method(method): Method<St
         Some(Says::Nothing) => return std::future::pending().await,
         Some(Says::Running) => Status::Running,
         Some(Says::Unknown) => {
-            tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+            // containerd's own limit by default.
+            tokio::time::sleep(std::time::Duration::from_secs(2)).await;
             Status::Unknown
         }
         Some(Says::UnknownAtOnce) => Status::Unknown,

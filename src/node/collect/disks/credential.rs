@@ -116,9 +116,9 @@ fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String
     Ok(Some((file.display().to_string(), pem.into_bytes())))
 }
 
-/// The user of a kubeconfig's own context. What else is wrong with it is not said: it may hold a token.
-pub(in crate::node) fn user(text: &str) -> Result<User, &'static str> {
-    let config: Kubeconfig = yaml::read(text).map_err(|_| "is no kubeconfig")?;
+/// The user of a kubeconfig's own context.
+pub(in crate::node) fn user(text: &str) -> Result<User, String> {
+    let config: Kubeconfig = yaml::read(text).map_err(|error| format!("is no kubeconfig: {error}"))?;
     let context = config.contexts.into_iter().find(|context| context.name == config.current_context);
     let user = context.and_then(|one| config.users.into_iter().find(|user| user.name == one.context.user));
     Ok(user.ok_or("names no user")?.user)

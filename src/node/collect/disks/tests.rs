@@ -19,7 +19,7 @@ fn eye(proc: &Path) -> Disks {
 }
 
 fn folder(path: &Path) -> OwnedFd {
-    rooted::open(fs::File::open("/").unwrap(), path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).unwrap()
+    rooted::open(fs::File::open("/").unwrap(), path, rooted::FOLDER).unwrap()
 }
 
 #[test]
@@ -77,7 +77,7 @@ impl Running {
     fn look(&self, path: &Path) -> FilesystemSeen {
         let pid = i32::try_from(self.0.id()).unwrap();
         let root = Handle::open(Path::new(proc::PROC), pid).unwrap().root().unwrap();
-        let open = rooted::open(&root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).unwrap();
+        let open = rooted::open(&root, path, rooted::FOLDER).unwrap();
         let mut all = Vec::new();
         eye(Path::new(proc::PROC)).add(path, &open, &mut all).unwrap();
         all.remove(0)

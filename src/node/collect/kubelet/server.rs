@@ -4,7 +4,7 @@
 //! kubelet's own files, and to sign with its key, before it is told anything.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -88,17 +88,21 @@ pub fn door(proc: &Path, served: &Served, token: Option<&Path>) -> Result<Door, 
     }
     let pins = pins(proc, served)?;
     let token = token_of(token).map_err(|error| bounded(&format!("cannot read the probe's token: {error}"), 200))?;
-    Ok(Door { of: (served.pid, served.start_ticks), address: address(&served.server), pins, token })
+    Ok(Door { of: (served.pid, served.start_ticks), address: address(&served.server)?, pins, token })
 }
 
-/// Where a client on the same host finds it.
-fn address(server: &Server) -> SocketAddr {
+/// Where a client on the same host finds it: the token goes to no address but one of this node's.
+fn address(server: &Server) -> Result<SocketAddr, String> {
     let address = match server.address {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         address => address,
     };
-    SocketAddr::new(address, server.port)
+    // Only an address of the node can be bound to.
+    if !address.is_loopback() && UdpSocket::bind((address, 0)).is_err() {
+        return Err(format!("the kubelet's port is at {address}, which is no address of this node: it is not asked"));
+    }
+    Ok(SocketAddr::new(address, server.port))
 }
 
 /// The token is renewed in place, so it is read for every look.

@@ -1,11 +1,13 @@
 //! What a running kubelet was told: its flags, and the files they name, read as that process sees them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{Dir, OFlags};
 use serde::Deserialize;
 
 use crate::core::go_duration;
@@ -152,14 +154,14 @@ pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Resu
         settings.healthz_port = port;
     }
     if let Some(address) = file.healthz_bind_address.as_deref().filter(|text| !text.is_empty()) {
-        settings.healthz_address = address.parse().map_err(|_| unreadable("healthzBindAddress", address))?;
+        settings.healthz_address = address.parse().map_err(|_| no_address("healthzBindAddress"))?;
     }
     if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
         settings.runtime_endpoint = Some(bounded(endpoint, 512));
     }
     if let Some(server) = &mut settings.server {
         if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
-            server.address = address.parse().map_err(|_| unreadable("address", address))?;
+            server.address = address.parse().map_err(|_| no_address("address"))?;
         }
         // Nothing is what it ships with, also where it is written out.
         server.port = file.port.filter(|port| *port != 0).unwrap_or(server.port);
@@ -181,8 +183,14 @@ fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
-fn unreadable(what: &str, value: &str) -> String {
-    bounded(&format!("the kubelet's {what} is {value:?}, which is not understood"), 200)
+/// What is wrong with a key of a file, whose values are not repeated.
+fn no_address(key: &str) -> String {
+    format!("{key} of the kubelet's configuration is not an IP address")
+}
+
+/// What is wrong with a flag, which every process of the node can read anyway.
+fn unreadable(flag: &str, value: &str) -> String {
+    bounded(&format!("the kubelet's {flag} is {value:?}, which is not understood"), 200)
 }
 
 fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), String> {
@@ -196,11 +204,10 @@ fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), St
 
 /// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path.
 fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let here = seen_from_here(process, folder);
     let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(here).map_err(said)? {
-        let name = PathBuf::from(entry.map_err(said)?.file_name());
+    for entry in listed(process, folder).map_err(said)? {
+        let name = PathBuf::from(OsStr::from_bytes(entry.map_err(|error| said(error.into()))?.file_name().to_bytes()));
         if name.extension().is_some_and(|extension| extension == "conf") {
             files.push(folder.join(name));
         }
@@ -212,18 +219,16 @@ fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The path of a process, through its own root or its own working folder.
-fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
-    path.strip_prefix("/").map_or_else(|_| process.join("cwd").join(path), |rest| process.join("root").join(rest))
+/// What is in a folder, as the process sees it.
+fn listed(process: &Path, folder: &Path) -> io::Result<Dir> {
+    let (root, folder) = rooted::of_process(process, folder)?;
+    Ok(Dir::new(rooted::open(root, &folder, rooted::READ | OFlags::DIRECTORY)?)?)
 }
 
 /// Reads a file as the process sees it.
 fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
-    let Ok(rest) = path.strip_prefix("/") else {
-        return rooted::text(openat(CWD, process.join("cwd").join(path), rooted::READ, Mode::empty())?, MAX_FILE);
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rooted::read(openat(CWD, process.join("root"), flags, Mode::empty())?, rest, MAX_FILE)
+    let (root, path) = rooted::of_process(process, path)?;
+    rooted::read(root, &path, MAX_FILE)
 }
 
 /// The last value of a flag: it is the one that holds.
@@ -248,16 +253,21 @@ fn flags<'a>(args: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
 }
 
 #[cfg(test)]
+mod file_tests;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::{CWD, Mode};
+
     use super::*;
 
-    fn args(words: &[&str]) -> Vec<String> {
+    pub(super) fn args(words: &[&str]) -> Vec<String> {
         std::iter::once("kubelet").chain(words.iter().copied()).map(ToOwned::to_owned).collect()
     }
 
-    fn process_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(super) fn process_with(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = folder.path().join("root").join(path);

@@ -81,7 +81,8 @@ impl Proc {
         fs::create_dir_all(folder.join("root/etc")).unwrap();
         let stat = format!("{pid} ({command}) S 1{} {}{}\n", " 0".repeat(17), began * 100, " 0".repeat(30));
         fs::write(folder.join("stat"), stat).unwrap();
-        fs::write(folder.join("status"), format!("NSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("status"), format!("Uid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("cgroup"), "0::/system.slice/kubelet.service\n").unwrap();
         fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
         let _ = fs::remove_file(folder.join("exe"));
         symlink(exe, folder.join("exe")).unwrap();
@@ -124,8 +125,24 @@ fn what_only_calls_itself_kubelet_is_none() {
     root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet --version", 900);
     root.with(42, "other", "/usr/bin/kubelet", "kubelet", 900);
     root.with(43, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
-    fs::write(root.file("43/status"), "NSpid:\t43\t7\n").unwrap();
+    fs::write(root.file("43/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t43\t7\n").unwrap();
+    root.with(44, "kubelet", "/kubelet", "kubelet", 900);
+    fs::write(root.file("44/status"), "Uid:\t65534\t65534\t65534\t65534\nNSpid:\t44\n").unwrap();
+    root.with(45, "kubelet", "/kubelet", "kubelet", 900);
+    fs::write(root.file("45/cgroup"), "0::/kubepods/besteffort/podx/y\n").unwrap();
     assert_eq!(Finder::new(root.0.path()).find().unwrap(), None);
+}
+
+#[test]
+fn of_two_kubelets_none_is_believed_and_a_child_that_has_not_begun_is_no_second_one() {
+    let root = Proc::new();
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet", 950);
+    let stat = fs::read_to_string(root.file("41/stat")).unwrap();
+    let said = Finder::new(root.0.path()).find().unwrap_err().to_string();
+    assert!(said.contains("processes 40 and 41"), "{said}");
+    fs::write(root.file("41/stat"), stat.replace(") S 1 ", ") S 40 ")).unwrap();
+    assert_eq!(Finder::new(root.0.path()).find().unwrap().unwrap().pid, 40);
 }
 
 #[test]

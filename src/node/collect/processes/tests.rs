@@ -54,7 +54,8 @@ impl Proc {
         }
         stat.extend(rest.into_bytes());
         fs::write(folder.join("stat"), stat).unwrap();
-        fs::write(folder.join("status"), format!("Name:\tx\nNSpid:\t{}\n", entry.pids)).unwrap();
+        fs::write(folder.join("status"), format!("Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t{}\n", entry.pids)).unwrap();
+        fs::write(folder.join("cgroup"), "0::/system.slice/containerd.service\n").unwrap();
         fs::write(folder.join("cmdline"), entry.args.replace(' ', "\0") + "\0").unwrap();
         fs::write(folder.join("environ"), "").unwrap();
         fs::write(folder.join("wchan"), "do_signal_stop").unwrap();
@@ -278,6 +279,62 @@ fn the_plugin_that_holds_the_lock_is_named_among_those_that_wait() {
     }
 }
 
+/// A plugin of containerd that holds the lock of one file, for which process 4712 waits.
+fn plugin_with_a_lock() -> Proc {
+    let runtime = Entry { pid: 40, pids: "40", command: b"containerd", exe: "/usr/bin/containerd", ..SHIM };
+    let plugin =
+        Entry { parent: 40, command: b"host-local", exe: "/opt/cni/bin/host-local", args: "host-local", ..SHIM };
+    let root = Proc::new().with(&runtime).with(&plugin);
+    let folder = root.0.path().join("50");
+    fs::write(folder.join("environ"), "CNI_COMMAND=ADD\0CNI_CONTAINERID=s1\0").unwrap();
+    fs::create_dir(folder.join("fdinfo")).unwrap();
+    fs::create_dir(folder.join("fd")).unwrap();
+    fs::write(folder.join("fdinfo/9"), "lock:\t1: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n").unwrap();
+    symlink("/var/lib/cni/lock", folder.join("fd/9")).unwrap();
+    root
+}
+
+fn lock_facts(table: &ProcessTable) -> (&[String], bool, u32) {
+    let facts = table.processes.iter().find_map(|seen| match &seen.part {
+        Part::NetworkPlugin { holds, waits, waiters, .. } => Some((holds.as_slice(), *waits, *waiters)),
+        _ => None,
+    });
+    facts.unwrap()
+}
+
+/// Any pod can take locks by the ten thousand, each on one byte of its own file.
+#[test]
+fn a_table_of_locks_that_somebody_has_filled_hides_no_plugin() {
+    let root = plugin_with_a_lock();
+    let mut text = String::new();
+    let fill = |text: &mut String, bytes: usize| {
+        while text.len() < bytes {
+            text.push_str("7: POSIX  ADVISORY  WRITE 4711 08:01:77 1 1\n");
+        }
+    };
+    fill(&mut text, 5 << 20);
+    text += "8: FLOCK  ADVISORY  WRITE 50 08:01:5 0 EOF\n8: -> FLOCK  ADVISORY  WRITE 4712 08:01:5 0 EOF\n";
+    fs::write(root.0.path().join("locks"), &text).unwrap();
+    let table = root.eye().look(false).unwrap();
+    assert_eq!(lock_facts(&table), (&["/var/lib/cni/lock".to_owned()][..], false, 1));
+    assert_eq!(table.left_out.locks, None);
+
+    text.clear();
+    fill(&mut text, 17 << 20);
+    fs::write(root.0.path().join("locks"), &text).unwrap();
+    let table = root.eye().look(false).unwrap();
+    assert_eq!(lock_facts(&table), (&[][..], false, 0));
+    assert!(table.left_out.locks.unwrap().contains("known in part"));
+    // Neither its wait channel nor the table says what it waits for: it is not blamed.
+    fs::write(root.0.path().join("50/wchan"), "0").unwrap();
+    assert_eq!(lock_facts(&root.eye().look(false).unwrap()), (&[][..], true, 0));
+
+    fs::remove_file(root.0.path().join("locks")).unwrap();
+    let table = root.eye().look(false).unwrap();
+    assert_eq!(table.processes.len(), 2);
+    assert!(table.left_out.locks.unwrap().contains("cannot be read"));
+}
+
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -289,8 +346,9 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// A made-up process in state D, after so many switches.
 fn waiting(root: Proc, pid: i32, switches: u64) -> Proc {
     let status = root.0.path().join(pid.to_string()).join("status");
-    let text =
-        format!("Name:\tx\nNSpid:\t{pid}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n");
+    let text = format!(
+        "Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t{pid}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0\n"
+    );
     fs::write(status, text).unwrap();
     root
 }

@@ -52,9 +52,9 @@ fn its_own_certificates_are_taken_and_the_one_that_a_person_has_named_alone() {
     assert_eq!((found.address, found.of), ("127.0.0.1:10250".parse().unwrap(), (40, 9000)));
     assert!(!format!("{found:?}").contains("abc"), "{found:?}");
     let server =
-        Server { cert_file: Some("/etc/tls.crt".into()), address: "10.1.2.3".parse().unwrap(), ..Server::default() };
+        Server { cert_file: Some("/etc/tls.crt".into()), address: "127.1.2.3".parse().unwrap(), ..Server::default() };
     let found = door(proc.path(), &served(server), Some(&token)).unwrap();
-    assert_eq!((found.pins, found.address.to_string()), (vec![named.0.der().clone()], "10.1.2.3:10250".to_owned()));
+    assert_eq!((found.pins, found.address.to_string()), (vec![named.0.der().clone()], "127.1.2.3:10250".to_owned()));
 }
 
 #[test]
@@ -74,6 +74,8 @@ fn without_a_certificate_or_a_token_nobody_is_asked() {
         (Server { cert_dir: "/elsewhere".into(), ..Server::default() }, "is not found"),
         (Server { cert_dir: "pki".into(), ..Server::default() }, "not an absolute path"),
         (Server { cert_file: Some("/key.pem".into()), ..Server::default() }, "holds no certificate"),
+        // Of a range that no machine has.
+        (Server { address: "192.0.2.1".parse().unwrap(), ..Server::default() }, "no address of this node"),
     ] {
         let said = why(&served(server), Some(&token));
         assert!(said.contains(expected) && said.len() <= 300, "{said}");

@@ -1,0 +1,378 @@
+//! The conditions of our objects: a closed set of types and reasons, all positive (True = good).
+
+use std::collections::BTreeSet;
+
+use super::diagnose::{Findings, Verdict};
+use super::fault::{Fault, FaultState, FaultType};
+pub use super::reason::ConditionReason;
+use super::restart_safety::RestartSafety;
+use super::tri::Tri;
+
+/// The condition types we write. All are positive: False only on confirmed evidence, True only on a clean
+/// look, Unknown whenever nobody could look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// The probe keeps its promised heartbeats (written by the controller).
+    ProbeReporting,
+    /// The runtime can be reached and answers its lists.
+    RuntimeReady,
+    /// Every container that was asked answers.
+    ContainersResponsive,
+    /// Every container has its sandbox, and no shim and no container is left over.
+    SandboxesConsistent,
+    /// No CNI plugin process is older than its bound.
+    NetworkPluginResponsive,
+    /// The runtime says that it has a network for pods.
+    NetworkReady,
+    /// A kubelet has completed its start, and goes on running.
+    KubeletReady,
+    /// The kubelet's sync loop goes round.
+    SyncLoopRunning,
+    /// The kubelet is quick to look at its pods.
+    PodsWatched,
+    /// The node's kernel gives its runtime and its kubelet what they need.
+    HostHealthy,
+    /// The file systems of runtime and kubelet have room and take writes.
+    StorageReady,
+    /// systemd answers over the node's system bus, or does not run the node.
+    SystemdResponsive,
+    /// The kubelet's client certificate is renewed in time.
+    ClientCertificateValid,
+    /// The node's clock is near the API server's.
+    ClockSynchronised,
+    /// Every lane of the probe can look.
+    ProbeSighted,
+    /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
+    PodsProgressing,
+    /// The node does not flap (controller).
+    NodeStable,
+    /// Kubelet and runtime can be restarted without harm.
+    RestartSafe,
+    /// The tool can heal what it found; False = a person is needed (controller).
+    SelfHealing,
+    /// The policy is valid.
+    Valid,
+    /// New episodes may start under the policy.
+    RemediationAllowed,
+    /// The episode is under way (medik8s contract).
+    Processing,
+    /// The episode has ended with (True) or without (False) a cure (medik8s contract).
+    Succeeded,
+}
+
+impl ConditionType {
+    /// The type as it stands in the object.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ProbeReporting => "ProbeReporting",
+            Self::RuntimeReady => "RuntimeReady",
+            Self::ContainersResponsive => "ContainersResponsive",
+            Self::SandboxesConsistent => "SandboxesConsistent",
+            Self::NetworkPluginResponsive => "NetworkPluginResponsive",
+            Self::NetworkReady => "NetworkReady",
+            Self::KubeletReady => "KubeletReady",
+            Self::SyncLoopRunning => "SyncLoopRunning",
+            Self::PodsWatched => "PodsWatched",
+            Self::HostHealthy => "HostHealthy",
+            Self::StorageReady => "StorageReady",
+            Self::SystemdResponsive => "SystemdResponsive",
+            Self::ClientCertificateValid => "ClientCertificateValid",
+            Self::ClockSynchronised => "ClockSynchronised",
+            Self::ProbeSighted => "ProbeSighted",
+            Self::PodsProgressing => "PodsProgressing",
+            Self::NodeStable => "NodeStable",
+            Self::RestartSafe => "RestartSafe",
+            Self::SelfHealing => "SelfHealing",
+            Self::Valid => "Valid",
+            Self::RemediationAllowed => "RemediationAllowed",
+            Self::Processing => "Processing",
+            Self::Succeeded => "Succeeded",
+        }
+    }
+}
+
+/// One condition as judged, before it gets its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Which.
+    pub kind: ConditionType,
+    /// How it stands.
+    pub status: Tri,
+    /// Why, from the closed set.
+    pub reason: ConditionReason,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// The conditions that are the probe's to judge by its looks.
+pub fn looked_at() -> impl Iterator<Item = ConditionType> {
+    OF_FAULTS.iter().map(|(kind, ..)| *kind)
+}
+
+/// The conditions that are the probe's to judge, each over these kinds of fault.
+const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
+    (
+        ConditionType::RuntimeReady,
+        &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
+        "the runtime answers, and so do its lists",
+    ),
+    (
+        ConditionType::ContainersResponsive,
+        &[FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::LostTask],
+        "every container that was asked answers, what is listed as running runs, and no client of the runtime hangs",
+    ),
+    (
+        ConditionType::SandboxesConsistent,
+        &[
+            FaultType::OrphanContainer,
+            FaultType::DeafShim,
+            FaultType::LeakedShim,
+            FaultType::DuplicateSandbox,
+            FaultType::GhostSandbox,
+            FaultType::ContainerStuck,
+            FaultType::ExitedContainerPileUp,
+        ],
+        "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, \
+         no container neither starts nor goes, and ended ones do not pile up",
+    ),
+    (
+        ConditionType::NetworkPluginResponsive,
+        &[FaultType::NetworkPluginHung],
+        "no network plugin is older than its bound",
+    ),
+    (ConditionType::NetworkReady, &[FaultType::NetworkNotReady], "the runtime says that its network is ready"),
+    (
+        ConditionType::KubeletReady,
+        &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
+        "the kubelet has completed its start",
+    ),
+    // Each of these two needs a right of its own, and older kubelets tell only the second.
+    (
+        ConditionType::SyncLoopRunning,
+        &[FaultType::SyncLoopStalled],
+        "the kubelet's sync loop goes round, by its own check",
+    ),
+    (ConditionType::PodsWatched, &[FaultType::PlegSlow], "the kubelet is quick to look at its pods"),
+    (
+        ConditionType::HostHealthy,
+        &[
+            FaultType::PidExhaustion,
+            FaultType::FdExhaustion,
+            FaultType::UninterruptibleProcess,
+            FaultType::FrozenCgroup,
+            // Like the others here it hangs on looks through the kubelet's or the runtime's root.
+            FaultType::UnknownKubepodsProcess,
+        ],
+        "there is room for processes and open files, nothing of runtime and kubelet hangs in the kernel, and the runtime \
+         knows whose processes run in pods",
+    ),
+    // What one of these cannot look at is no gap of the others.
+    (
+        ConditionType::StorageReady,
+        &[FaultType::ReadOnlyFilesystem, FaultType::DiskFull],
+        "the file systems of runtime and kubelet have room and take writes",
+    ),
+    (
+        ConditionType::SystemdResponsive,
+        &[FaultType::DbusUnresponsive],
+        "systemd answers over the system bus, or does not run this node",
+    ),
+    (
+        ConditionType::ClientCertificateValid,
+        &[FaultType::ClientCertificateExpiring],
+        "the kubelet's client certificate is renewed in time, or it has none",
+    ),
+    (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
+    (ConditionType::ProbeSighted, &[FaultType::ProbeBlind], "every lane of the probe can look"),
+];
+
+/// The kinds of fault that one of the probe's conditions is about; none for the others.
+pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
+    OF_FAULTS.iter().find(|(kind, ..)| *kind == condition).map_or(&[], |(_, of, _)| of)
+}
+
+/// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
+/// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
+/// the report.
+pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
+    let has_gap = |kind: ConditionType| match standing(kind) {
+        Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
+        Some((Tri::False, reason)) => reason == ConditionReason::FaultBesideGap.as_str(),
+        Some((Tri::True, _)) => false,
+        None => true,
+    };
+    OF_FAULTS.iter().filter(|(kind, ..)| has_gap(*kind)).flat_map(|(_, of, _)| of.iter().copied()).collect()
+}
+
+/// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
+/// True on a clean look.
+pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
+    let mut judged: Vec<Judged> =
+        OF_FAULTS.iter().map(|(kind, of, clean)| of_faults(*kind, of, clean, faults, findings)).collect();
+    let (status, message) = (safety.both(), safety.message());
+    let reason = match status {
+        Tri::True => ConditionReason::Clean,
+        Tri::False => ConditionReason::FaultConfirmed,
+        Tri::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
+            ConditionReason::FaultSuspected
+        }
+        Tri::Unknown => ConditionReason::NotYetLooked,
+    };
+    judged.push(Judged { kind: ConditionType::RestartSafe, status, reason, message });
+    judged
+}
+
+fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
+    let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
+    let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
+    // A fault of one kind hides no gap of another.
+    let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
+    let beside = |reason| if gap.is_some() { ConditionReason::FaultBesideGap } else { reason };
+    let (status, reason, message) = match worst {
+        Some(fault) if fault.state == FaultState::Confirmed => {
+            (Tri::False, beside(ConditionReason::FaultConfirmed), fault.message.clone())
+        }
+        Some(fault) => (Tri::Unknown, beside(ConditionReason::FaultSuspected), fault.message.clone()),
+        None => match gap {
+            Some((reason, detail)) => (Tri::Unknown, reason, detail),
+            None => (Tri::True, ConditionReason::Clean, clean.to_owned()),
+        },
+    };
+    Judged { kind, status, reason, message }
+}
+
+/// What kept us from looking for this kind. A container that has only not been asked yet is no gap: the
+/// condition speaks of those that were asked.
+fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
+    let Some(coverage) = findings.coverage.get(&kind) else {
+        return Some((ConditionReason::NotYetLooked, format!("nobody has looked for {kind} yet")));
+    };
+    let named = coverage.named.values();
+    std::iter::once((&coverage.others, true)).chain(named.map(|verdict| (verdict, false))).find_map(
+        |(verdict, whole)| match verdict {
+            Verdict::Unknown { reason: ConditionReason::NotYetLooked, .. } if !whole => None,
+            Verdict::Unknown { reason, detail } => Some((*reason, detail.clone())),
+            Verdict::Clean { .. } => None,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::diagnose::{Known, diagnose};
+    use super::super::examples::{Node, SANDBOX};
+    use super::super::thresholds::Thresholds;
+    use super::super::tracker::Tracker;
+    use super::*;
+    use crate::restart_safety::restart_safety;
+
+    fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, Tri, ConditionReason)> {
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        let mut judged = Vec::new();
+        for at in looks {
+            node.now = Duration::from_secs(*at);
+            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
+        }
+        judged.into_iter().map(|one| (one.kind, one.status, one.reason)).collect()
+    }
+
+    #[test]
+    fn a_healthy_node_is_true_throughout() {
+        let judged = judge(&mut Node::healthy(), &[1000]);
+        assert_eq!(judged.len(), 15);
+        assert!(
+            judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
+            "{judged:?}"
+        );
+    }
+
+    #[test]
+    fn a_hung_container_turns_only_its_own_condition_and_restart_safe() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        for (looks, status, reason) in [
+            (&[1000][..], Tri::Unknown, ConditionReason::FaultSuspected),
+            (&[1000, 1020, 1040][..], Tri::False, ConditionReason::FaultConfirmed),
+        ] {
+            for (kind, is, why) in judge(&mut node, looks) {
+                if matches!(kind, ConditionType::ContainersResponsive | ConditionType::RestartSafe) {
+                    assert_eq!((is, why), (status, reason), "{kind:?}");
+                } else {
+                    assert_eq!(is, Tri::True, "{kind:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_of_one_kind_hides_no_gap_of_another() {
+        use crate::examples::done;
+        use crate::observation::{Look, TaskAnswer};
+        // One task is lost, and of the others none was asked since the probe began without its memory.
+        let mut node = Node::healthy();
+        node.tasks.clear();
+        let took = Duration::from_millis(3);
+        let gone = Look::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
+        node.tasks.insert("aaaa1".into(), gone);
+        let of = |node: &mut Node, looks: &[u64]| {
+            let judged = judge(node, looks);
+            judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
+        };
+        let (_, status, reason) = of(&mut node, &[1000]);
+        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultBesideGap));
+        let (_, status, reason) = of(&mut node, &[1000, 1020, 1040, 1060]);
+        assert_eq!((status, reason), (Tri::False, ConditionReason::FaultBesideGap));
+        for id in ["aaaa2", "bbbb1"] {
+            node.tasks.insert(id.into(), done(TaskAnswer::Answered));
+        }
+        let (_, status, reason) = of(&mut node, &[1000]);
+        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultSuspected), "all were looked at");
+    }
+
+    /// What takes leftovers away is verified also while no kubelet runs.
+    #[test]
+    fn without_a_kubelet_what_is_left_over_is_still_looked_for() {
+        let mut node = Node::healthy();
+        node.kubelet_gone();
+        node.lose_sight_of_the_kubelet();
+        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
+        let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
+        assert_eq!(sandboxes.status, Tri::True, "{sandboxes:?}");
+    }
+
+    #[test]
+    fn where_nobody_could_look_nothing_is_true() {
+        let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
+        for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
+            assert_eq!(one.status, Tri::Unknown, "{one:?}");
+            assert!(!one.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_nobody_looked_for_is_told_from_what_is_suspected() {
+        let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((Tri::True, "Clean"));
+        assert_eq!(
+            unlooked(healthy),
+            [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked].into()
+        );
+        for (status, reason, gap) in [
+            (Tri::False, "FaultConfirmed", false),
+            (Tri::False, "FaultBesideGap", true),
+            (Tri::Unknown, "FaultBesideGap", true),
+            (Tri::Unknown, "FaultSuspected", false),
+            (Tri::Unknown, "NotYetLooked", true),
+            (Tri::Unknown, "anything", true),
+        ] {
+            let standing = |kind| {
+                Some(if kind == ConditionType::ContainersResponsive { (status, reason) } else { (Tri::True, "Clean") })
+            };
+            assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
+        }
+    }
+}

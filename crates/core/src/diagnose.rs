@@ -1,0 +1,378 @@
+//! From what the collectors saw to what may be wrong: one pure pass over one set of observations.
+//!
+//! For every kind of fault it says three things: what was seen (sightings, each backed by one look), where
+//! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
+//! It has no memory: how often and how long a thing must be seen is the tracker's to know.
+
+mod blind;
+mod bus;
+mod certificate;
+pub mod clients;
+mod clock;
+mod component;
+mod containers;
+mod deaf_shims;
+pub mod exhaustion;
+mod filesystems;
+mod frozen;
+mod kubelet;
+mod leftovers;
+mod lost_tasks;
+mod naming;
+mod network;
+mod network_ready;
+mod pile_up;
+mod port;
+mod runtime;
+mod sandboxes;
+mod strangers;
+mod stuck_containers;
+#[cfg(test)]
+mod tests;
+mod uninterruptible;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
+use super::observation::{ListRound, Look, Observations, Part, ProcessTable, RuntimeKind};
+use super::reason::ConditionReason;
+use super::text::bounded;
+use super::thresholds::{Confirmation, Thresholds};
+use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
+
+/// An answer older than this proves nothing about now: its lane looks far more often.
+pub(crate) const STALE: Duration = Duration::from_mins(3);
+/// Tasks are asked slowly and in turn, so a single answer holds for longer.
+pub(crate) const TASK_STALE: Duration = Duration::from_mins(20);
+/// The kubelet's own port is asked every ten minutes while all is well: each look costs the API server questions.
+pub(crate) const PORT_STALE: Duration = Duration::from_mins(25);
+/// Most ids asked for in one go.
+const MAX_ASK: usize = 64;
+
+/// When a thing that is seen does harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Whenever it is there.
+    Always,
+    /// Only while the kubelet is down and none has completed a start since it was first seen. Otherwise it
+    /// is the dead instance that a live kubelet keeps for `logs --previous`, and no fault at all.
+    WithoutKubelet,
+}
+
+/// What holds instead while the kubelet is confirmed down and none has completed a start since the thing
+/// was first seen: nothing else creates or removes containers then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutKubelet {
+    /// What confirms it then.
+    pub confirm: Confirmation,
+    /// How bad it is then.
+    pub severity: Severity,
+    /// What it does to the node then.
+    pub impact: String,
+}
+
+/// One fault as one look shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// What is wrong.
+    pub kind: FaultType,
+    /// What stays the same for as long as it is the same fault; never a pid.
+    pub key: String,
+    /// False = a first sign that counts towards nothing until a direct look agrees.
+    pub certain: bool,
+    /// When it does harm.
+    pub harm: Harm,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The object.
+    pub subject: Subject,
+    /// What an act would touch.
+    pub target: Target,
+    /// One sentence. It holds no figure that changes by itself: reports are written when it changes.
+    pub message: String,
+    /// What it does to the node or its pods.
+    pub impact: String,
+    /// What was seen, one fact a line.
+    pub evidence: Vec<String>,
+    /// The moment of the look behind it, on the node's monotonic clock. One look counts once.
+    pub looked: Duration,
+    /// What confirms it.
+    pub confirm: Confirmation,
+    /// What holds instead without a kubelet.
+    pub without_kubelet: Option<WithoutKubelet>,
+}
+
+/// What a look says of a fault that it does not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was looked for and is not there.
+    Clean {
+        /// The moment of the look.
+        looked: Duration,
+    },
+    /// Nobody could look: neither confirms nor clears.
+    Unknown {
+        /// Why, from the closed set.
+        reason: ConditionReason,
+        /// Why, in words.
+        detail: String,
+    },
+}
+
+impl Verdict {
+    fn unknown(reason: ConditionReason, detail: &str) -> Self {
+        Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
+    }
+
+    /// Clean at this look, unless something was left unseen in it.
+    fn clean_unless(unseen: Option<&str>, looked: Duration) -> Self {
+        unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CannotLook, why))
+    }
+
+    /// Clean at this look, where it was had.
+    fn clean_at<T>(look: Result<(&T, Duration), Self>) -> Self {
+        look.map_or_else(|verdict| verdict, |(_, looked)| Self::Clean { looked })
+    }
+
+    /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
+    fn undecided(detail: &str) -> Self {
+        Self::unknown(ConditionReason::NotYetLooked, detail)
+    }
+}
+
+/// How well one kind of fault was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// Objects with a verdict of their own, by key.
+    pub named: BTreeMap<String, Verdict>,
+    /// All others.
+    pub others: Verdict,
+}
+
+impl Coverage {
+    fn new(others: Verdict) -> Self {
+        Self { named: BTreeMap::new(), others }
+    }
+
+    /// The verdict on the object with this key.
+    pub fn of(&self, key: &str) -> &Verdict {
+        self.named.get(key).unwrap_or(&self.others)
+    }
+
+    /// The first thing that kept us from looking everywhere, if anything did.
+    pub fn gap(&self) -> Option<(ConditionReason, &str)> {
+        std::iter::once(&self.others).chain(self.named.values()).find_map(|verdict| match verdict {
+            Verdict::Clean { .. } => None,
+            Verdict::Unknown { reason, detail } => Some((*reason, detail.as_str())),
+        })
+    }
+}
+
+/// What is known of the kubelet's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KubeletStart {
+    /// Whether one runs and has completed its start; `None` = starting, or nobody could look.
+    pub started: Option<bool>,
+    /// When the process that has completed its start was begun, on the monotonic clock.
+    pub completed: Option<Duration>,
+    /// The moment of the look at whether a process runs; `None` = nobody could look.
+    pub looked: Option<Duration>,
+    /// When the process that runs was begun; `None` = none runs, or nobody could look.
+    pub began: Option<Duration>,
+    /// Whether a sandbox of a pod has been made since.
+    pub makes_pods: bool,
+}
+
+/// The kubelets that were seen lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kubelets {
+    /// How many processes.
+    pub begun: u32,
+    /// How many of them have completed their start.
+    pub completed: u32,
+    /// The longest time for which any of them was seen, the newest aside.
+    pub longest: Duration,
+}
+
+/// What was learned before this look and matters to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
+    /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
+    pub host_processes: bool,
+    /// Every running container's task has been asked once since the node booted. Before that, a container about
+    /// which nothing is said may be the one that hangs.
+    pub tasks: bool,
+    /// The kubelets that were seen lately.
+    pub kubelets: Kubelets,
+}
+
+/// Everything one pass has to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What was seen.
+    pub sightings: Vec<Sighting>,
+    /// How well each kind was looked for.
+    pub coverage: BTreeMap<FaultType, Coverage>,
+    /// The kubelet's start.
+    pub kubelet: KubeletStart,
+    /// Containers whose task should be asked at once, most wanted first; bounded.
+    pub ask: Vec<String>,
+    /// Running containers whose task has not been asked yet.
+    pub unasked: usize,
+    /// Whether the process table shows a process that only the node's own table can show.
+    pub host_processes: bool,
+    /// Work of the runtime that has been under way for suspiciously long, one line each.
+    pub in_flight: Vec<String>,
+    /// Whether the last process table shows no daemon of any container runtime.
+    pub runtime_gone: bool,
+}
+
+impl Findings {
+    fn cover(&mut self, kind: FaultType, coverage: Coverage) {
+        self.coverage.insert(kind, coverage);
+    }
+
+    fn blind(&mut self, kind: FaultType, verdict: Verdict) {
+        self.cover(kind, Coverage::new(verdict));
+    }
+
+    /// The one object with this key is neither sick nor clean; there is no other.
+    fn undecided(&mut self, kind: FaultType, key: &str, looked: Duration, detail: &str) {
+        let mut coverage = Coverage::new(Verdict::Clean { looked });
+        coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
+        self.cover(kind, coverage);
+    }
+
+    fn ask(&mut self, id: &str) {
+        if self.ask.len() < MAX_ASK && !self.ask.iter().any(|known| known == id) {
+            self.ask.push(id.to_owned());
+        }
+    }
+}
+
+/// Judges one set of observations.
+///
+/// ```
+/// # use std::{collections::BTreeMap, time::Duration};
+/// use nrh_core::{diagnose::{Known, diagnose}, observation::{Look, Observations, RuntimeKind}, thresholds::Thresholds};
+/// let nothing = Observations {
+///     now: Duration::from_secs(100),
+///     runtime: Look::Never,
+///     status: Look::Never,
+///     kind: RuntimeKind::Unknown,
+///     lists: Look::Never,
+///     sandbox_list_hung: false,
+///     list_too_large: false,
+///     tasks: BTreeMap::new(),
+///     processes: Look::Never,
+///     kubelet: Look::Never,
+///     host: Look::Never,
+///     disks: Look::Never,
+///     port: Look::Never,
+///     bus: Look::Never,
+///     clock: Look::Never,
+/// };
+/// // Nobody has looked: nothing is sick, and nothing is clean.
+/// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
+/// assert!(findings.sightings.is_empty());
+/// assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
+/// ```
+pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> Findings {
+    let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
+    let mut findings = Findings { host_processes, ..Findings::default() };
+    let known = Known { host_processes: known.host_processes || host_processes, ..known };
+    findings.runtime_gone = known.host_processes && runtime::is_gone(seen);
+    runtime::unreachable(seen, thresholds, &mut findings);
+    runtime::list_hung(seen, thresholds, &mut findings);
+    kubelet::down(seen, known, thresholds, &mut findings);
+    kubelet::crash_loop(seen, known, thresholds, &mut findings);
+    runtime::in_flight(seen, &mut findings);
+    containers::hung(seen, known, thresholds, &mut findings);
+    leftovers::orphans(seen, thresholds, &mut findings);
+    leftovers::leaked_shims(seen, thresholds, &mut findings);
+    deaf_shims::deaf(seen, thresholds, &mut findings);
+    network::plugins(seen, thresholds, &mut findings);
+    clients::hung(seen, thresholds, &mut findings);
+    network_ready::not_ready(seen, thresholds, &mut findings);
+    lost_tasks::lost(seen, thresholds, &mut findings);
+    sandboxes::duplicates(seen, thresholds, &mut findings);
+    sandboxes::ghosts(seen, thresholds, &mut findings);
+    pile_up::exited(seen, thresholds, &mut findings);
+    exhaustion::pids(seen, thresholds, &mut findings);
+    exhaustion::files(seen, thresholds, &mut findings);
+    bus::unresponsive(seen, thresholds, &mut findings);
+    filesystems::full(seen, thresholds, &mut findings);
+    filesystems::read_only(seen, thresholds, &mut findings);
+    uninterruptible::waiting(seen, thresholds, &mut findings);
+    frozen::containers(seen, thresholds, &mut findings);
+    certificate::expiring(seen, thresholds, &mut findings);
+    clock::unsynchronised(seen, thresholds, &mut findings);
+    strangers::unknown(seen, thresholds, &mut findings);
+    stuck_containers::stuck(seen, thresholds, &mut findings);
+    port::sync_loop(seen, thresholds, &mut findings);
+    port::pleg(seen, thresholds, &mut findings);
+    blind::lanes(seen, thresholds, &mut findings);
+    findings
+}
+
+/// An answer with the moment of its look, or why there is none.
+fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) -> Result<(&'a T, Duration), Verdict> {
+    match look {
+        Look::Done { value, age, .. } if *age <= stale => Ok((value, now.saturating_sub(*age))),
+        Look::Done { age, .. } => Err(Verdict::unknown(
+            ConditionReason::Stale,
+            &format!("the last look at {what} is {} s old", age.as_secs()),
+        )),
+        Look::Never => {
+            Err(Verdict::unknown(ConditionReason::NotYetLooked, &format!("nobody has looked at {what} yet")))
+        }
+        Look::Hung { .. } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} does not come back")))
+        }
+        Look::Failed { error, .. } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} failed: {error}")))
+        }
+        Look::Blind { reason } => {
+            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
+        }
+    }
+}
+
+/// What each kind of runtime can tell differs.
+fn kind_not_known() -> Verdict {
+    Verdict::unknown(ConditionReason::NotYetLooked, "the runtime has not told yet which one it is")
+}
+
+/// Whether single containers can be asked about at all; else why not.
+fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
+    match kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => Ok(()),
+        RuntimeKind::Unknown => Err(kind_not_known()),
+        RuntimeKind::Other => {
+            let detail = "this runtime has no cheap question about a single container yet";
+            Err(Verdict::unknown(ConditionReason::CannotLook, detail))
+        }
+    }
+}
+
+/// The newest round of lists.
+fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdict> {
+    answer(&seen.lists, seen.now, "the runtime's lists", STALE)
+}
+
+/// The process table, where it can be the node's: a runtime that answers runs somewhere.
+fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> {
+    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE)?;
+    let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
+    if !runs && answer(&seen.runtime, seen.now, "the runtime", STALE).is_ok() {
+        let detail = "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind";
+        return Err(Verdict::unknown(ConditionReason::CannotLook, detail));
+    }
+    Ok((table, looked))
+}
+
+fn is_of_host(part: &Part) -> bool {
+    matches!(part, Part::Runtime | Part::Shim { .. } | Part::Kubelet)
+}

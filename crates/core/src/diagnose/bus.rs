@@ -1,0 +1,57 @@
+//! `DbusUnresponsive`: systemd gives no answer over the node's system bus.
+
+use super::component::Component;
+use super::{Findings, STALE, Verdict, answer};
+use crate::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::observation::{BusSeen, BusStep, Observations};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+/// There is one on a node.
+const KEY: &str = "systemd";
+
+pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::DbusUnresponsive;
+    let (bus, looked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let (step, how, hangs) = match bus {
+        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
+        BusSeen::NotOnIt => {
+            let detail = "the system bus says that systemd is not on it";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+        }
+        BusSeen::Silent { step, how } => (*step, how, true),
+        BusSeen::Refused { step, how } => (*step, how, false),
+    };
+    let message = match step {
+        _ if !hangs => "the system bus takes nobody: nobody reaches systemd over it",
+        BusStep::Ping => "the system bus answers, but systemd does not answer over it",
+        BusStep::Connect | BusStep::Login | BusStep::Hello => {
+            "the system bus does not answer: nobody reaches systemd over it"
+        }
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Process, KEY),
+            severity: if hangs { Severity::High } else { Severity::Medium },
+            message: message.to_owned(),
+            // runc and systemctl, as root, go to systemd itself where the bus gives an error; they wait where it gives nothing.
+            impact: if hangs {
+                "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
+                 container, and a restart of either would wait"
+            } else {
+                "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
+            },
+            evidence: vec![format!("{step}: {}", bounded(how, 256))],
+            looked,
+            confirm: thresholds.dbus_unresponsive,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "it did not answer");
+}

@@ -1,0 +1,60 @@
+//! `FrozenCgroup`: a container that is being made, and is frozen in the middle of it.
+
+use std::collections::BTreeSet;
+
+use super::component::Component;
+use super::{Coverage, Findings, STALE, Verdict, answer, of_pod, pod_of, short};
+use crate::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::observation::Observations;
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+/// Containers whose first process is still the runtime's own (`runc init`), and whose control group is frozen. Of a container
+/// that runs, a freeze may be a person's pause; one that does not run yet is paused by nobody, and the call that makes it
+/// waits for ever.
+pub(super) fn containers(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::FrozenCgroup;
+    let (host, looked) = match answer(&seen.host, seen.now, "control groups", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let frozen = match &host.frozen {
+        Ok(frozen) => frozen,
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+    };
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
+    let mut told = BTreeSet::new();
+    for one in frozen {
+        coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
+        if one.age < thresholds.frozen_init_age || !told.insert(one.sandbox_id.as_str()) {
+            continue;
+        }
+        let pod = pod_of(&one.sandbox_id, seen);
+        findings.sightings.push(
+            Component {
+                kind,
+                key: &one.sandbox_id,
+                severity: Severity::Medium,
+                message: format!(
+                    "a container{} in sandbox {} is frozen while it is being made",
+                    of_pod(pod.as_ref()),
+                    short(&one.sandbox_id)
+                ),
+                subject: Subject {
+                    sandbox_id: Some(bounded(&one.sandbox_id, 128)),
+                    id: Some(bounded(&one.sandbox_id, 128)),
+                    pod,
+                    ..Subject::of(SubjectKind::Sandbox)
+                },
+                impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
+                         once the control group is thawed",
+                evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.pid, one.group)],
+                looked,
+                confirm: thresholds.frozen_cgroup,
+            }
+            .into(),
+        );
+    }
+    findings.cover(kind, coverage);
+}

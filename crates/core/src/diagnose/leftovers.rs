@@ -1,0 +1,318 @@
+//! `OrphanContainer` and `LeakedShim`: what is left over when its sandbox is gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, container_of, describe,
+    evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+};
+use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::observation::{
+    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, RuntimeKind,
+    TaskAnswer,
+};
+use crate::reason::ConditionReason;
+use crate::text::{bounded, is_full_id};
+use crate::thresholds::Thresholds;
+
+/// More candidates than this at once, and more than `MANY_PERCENT` of all containers: the list of sandboxes
+/// is incomplete, and no container of it is an orphan.
+const MANY: usize = 3;
+const MANY_PERCENT: usize = 30;
+
+pub(super) fn orphans(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::OrphanContainer;
+    let (lists, looked) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let candidates = candidates(lists);
+    if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
+        let detail = format!(
+            "{} of {} containers have no sandbox in the list: the list is taken to be incomplete",
+            candidates.len(),
+            lists.containers.len()
+        );
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    let before_1_24 = kubelet_before_1_24(seen);
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    for container in candidates {
+        let key = container.id.clone();
+        match lists.rechecks.get(&container.id) {
+            Some(OrphanRecheck::Confirmed) => {
+                findings.sightings.push(orphan(container, key, looked, before_1_24, thresholds));
+            }
+            Some(OrphanRecheck::Refuted) => {
+                coverage.named.insert(key, Verdict::Clean { looked });
+            }
+            Some(OrphanRecheck::NoAnswer) | None => {
+                let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CannotLook, &detail));
+            }
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to
+/// other users of the runtime.
+fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
+    let known: BTreeSet<&str> = lists
+        .sandboxes
+        .iter()
+        .map(|sandbox| sandbox.id.as_str())
+        .chain(lists.sandboxes_again.iter().map(String::as_str))
+        .collect();
+    lists
+        .containers
+        .iter()
+        .filter(|container| container.pod.as_ref().is_some_and(|pod| !pod.uid.is_empty()))
+        .filter(|container| !known.contains(container.sandbox_id.as_str()))
+        .collect()
+}
+
+/// Whether the kubelet is known to be one that dies at start on any orphan.
+fn kubelet_before_1_24(seen: &Observations) -> bool {
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref()).unwrap_or_default();
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next(), parts.next().and_then(|minor| minor.parse::<u32>().ok()));
+    major == Some("1") && minor.is_some_and(|minor| minor < 24)
+}
+
+fn orphan(
+    container: &ContainerSeen,
+    key: String,
+    looked: Duration,
+    before_1_24: bool,
+    thresholds: &Thresholds,
+) -> Sighting {
+    let state = match container.state {
+        ContainerState::Created => "created",
+        ContainerState::Running => "running",
+        ContainerState::Exited => "exited",
+        ContainerState::Unknown => "in an unknown state",
+    };
+    let running = container.state == ContainerState::Running;
+    let name = bounded(&container.name, 63);
+    let pod = of_pod(container.pod.as_ref());
+    let message = format!(
+        "container {name}{pod} is {state}, but its sandbox {} is not known to the runtime",
+        short(&container.sandbox_id)
+    );
+    let (subject, target) = container_of(container);
+    let without_kubelet = WithoutKubelet {
+        confirm: thresholds.orphan_kubelet_down,
+        severity: if before_1_24 { Severity::Critical } else { Severity::High },
+        impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
+    };
+    Sighting {
+        kind: FaultType::OrphanContainer,
+        key,
+        certain: true,
+        harm: if running { Harm::Always } else { Harm::WithoutKubelet },
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "it runs beside its pod's new containers and outside of every pod's limits; the kubelet should have removed it within seconds".to_owned(),
+        evidence: evidence(vec![
+            format!("sandbox {} is missing from two lists around the list of containers", short(&container.sandbox_id)),
+            "asked by id: the container is there, its sandbox is not found".to_owned(),
+            format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
+        ]),
+        looked,
+        confirm: thresholds.orphan_kubelet_up,
+        without_kubelet: Some(without_kubelet),
+    }
+}
+
+/// Shims that nothing needs. With Docker only one whose container or sandbox is listed counts, and only while it is
+/// stopped: the lists hold the kubelet's containers alone, and people who start their own on that node have shims too.
+pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::LeakedShim;
+    let lists = lists(seen);
+    let table = processes(seen);
+    let ((lists, listed), (table, looked_at)) = match (lists, table) {
+        (Ok(lists), Ok(table)) => (lists, table),
+        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+    };
+    match seen.kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker => {}
+        RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
+        RuntimeKind::CriO | RuntimeKind::Other => {
+            let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+        }
+    }
+    let both = listed.min(looked_at);
+    // A shim that is no process any more is leaked no more, whatever the lists say.
+    let mut coverage = Coverage::new(Verdict::Clean { looked: looked_at });
+    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+        coverage.others = unproven(process);
+    }
+    for process in &table.processes {
+        let Part::Shim { id, living_children } = &process.part else { continue };
+        match standing(id, lists) {
+            Standing::Needed => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Unclear => {
+                let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
+                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CannotLook, &detail));
+            }
+            // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
+            Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
+            Standing::Left => match proof(process, id, seen, both, thresholds, findings) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// How a shim's id stands in the lists.
+enum Standing {
+    /// A ready sandbox or a running container is behind it.
+    Needed,
+    /// A container that is created, or of unknown state, is behind it: it may be at work.
+    Unclear,
+    /// Nothing alive is behind it.
+    Left,
+}
+
+fn standing(id: &str, lists: &ListRound) -> Standing {
+    let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == id);
+    // Known only to the second list: it has just come, and its state is not known yet.
+    let new = lists.sandboxes_again.iter().any(|known| known == id)
+        && !lists.sandboxes.iter().any(|sandbox| sandbox.id == id);
+    let mut unclear = new;
+    for container in lists.containers.iter().filter(|container| container.id == id || container.sandbox_id == id) {
+        match container.state {
+            ContainerState::Running => return Standing::Needed,
+            ContainerState::Created | ContainerState::Unknown => unclear = true,
+            ContainerState::Exited => {}
+        }
+    }
+    match (ready, unclear) {
+        (true, _) => Standing::Needed,
+        (false, true) => Standing::Unclear,
+        (false, false) => Standing::Left,
+    }
+}
+
+/// What tells a shim without use from one whose sandbox is just being made, or that somebody runs by hand.
+struct Proof {
+    line: &'static str,
+    looked: Duration,
+}
+
+/// Of a shim that runs, Docker cannot tell whether it still does something; and one whose id is in no list of the
+/// kubelet's containers may serve somebody else's, under a Docker of their own.
+fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Duration) -> Result<Proof, Verdict> {
+    let listed = lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
+        || lists.containers.iter().any(|container| container.id == id && container.pod.is_some());
+    match (process.state, listed) {
+        ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", looked: both }),
+        ('T', false) => {
+            let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+        }
+        _ => {
+            let detail = format!("whether shim {} still has something to do is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::NotYetLooked, &detail))
+        }
+    }
+}
+
+/// A stopped shim serves nobody. One that runs must be older than any start, and its task unknown to containerd.
+fn proof(
+    process: &ProcessSeen,
+    id: &str,
+    seen: &Observations,
+    both: Duration,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+) -> Result<Proof, Verdict> {
+    if process.state == 'T' {
+        return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
+    }
+    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetLooked, &detail);
+    if process.age < thresholds.leaked_shim_age {
+        return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
+    }
+    findings.ask(id);
+    let Some(look) = seen.tasks.get(id) else {
+        return Err(waits(format!("containerd has not been asked yet for the task of shim {}", short(id))));
+    };
+    match answer(look, seen.now, "the task of a shim", STALE)? {
+        (TaskAnswer::NotFound, looked) => {
+            Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
+        }
+        (TaskAnswer::NoAnswer, _) => {
+            let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
+            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+        }
+        (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, looked) => {
+            Err(Verdict::Clean { looked: both.min(looked) })
+        }
+    }
+}
+
+fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thresholds: &Thresholds) -> Sighting {
+    let sandbox = lists.sandboxes.iter().find(|sandbox| sandbox.id == id);
+    let container = lists.containers.iter().find(|container| container.sandbox_id == id || container.id == id);
+    let pod = sandbox.map(|sandbox| &sandbox.pod).or_else(|| container.and_then(|container| container.pod.as_ref()));
+    let listed = match (sandbox, container) {
+        (Some(_), _) => "only a sandbox that is not ready",
+        (None, Some(container)) if container.id == id => "only a container that has ended",
+        (None, _) => "no sandbox at all",
+    };
+    let message =
+        format!("shim {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
+    let subject = Subject {
+        id: Some(bounded(id, 128)),
+        pod: pod.map(bounded_pod),
+        sandbox_id: Some(bounded(id, 128)),
+        ..Subject::of(SubjectKind::Shim)
+    };
+    let target = Target {
+        process: Some(process_ref(process, Role::Shim)),
+        container_id: None,
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    Sighting {
+        kind: FaultType::LeakedShim,
+        key: id.to_owned(),
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "nothing in Kubernetes shows it; it can keep the next start of the runtime from finishing".to_owned(),
+        evidence: evidence(vec![
+            format!("its id is on {listed} and on no running container"),
+            "it has no living child, and its parent is process 1".to_owned(),
+            proof.line.to_owned(),
+            describe(process),
+        ]),
+        looked: proof.looked,
+        confirm: thresholds.leaked_shim,
+        without_kubelet: None,
+    }
+}

@@ -1,0 +1,185 @@
+//! `SyncLoopStalled` and `PlegSlow`: a kubelet that runs, is called Ready, and does not get on with its pods. Both show at
+//! its own port only.
+//!
+//! ```text
+//! runtime fails ──► relists fail or hang ──► "PLEG is not healthy" ──► the sync loop waits: its check fails, 5 min later
+//! ```
+//! So each of the two is a fault of its own only where nothing to its left explains it. What is explained by something else
+//! is held: neither suspected nor clean.
+
+use std::time::Duration;
+
+use super::component::Component;
+use super::kubelet::KUBELET;
+use super::{Findings, PORT_STALE, STALE, Verdict, answer, lists};
+use crate::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::observation::{Observations, PortSeen};
+use crate::reason::ConditionReason;
+use crate::thresholds::{Confirmation, Thresholds};
+
+/// How the kubelet's looks at its pods go.
+enum Relists {
+    Fine,
+    /// In words.
+    Slow(Vec<String>),
+    /// Neither slow nor fine, or not known.
+    Undecided(Verdict),
+}
+
+/// The newest look at the port, if it is no older than this.
+fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), Verdict> {
+    answer(&seen.port, seen.now, "the kubelet's own port", stale)
+}
+
+/// What both faults have in common.
+fn of_the_kubelet(kind: FaultType, looked: Duration, confirm: Confirmation) -> Component<'static> {
+    Component {
+        kind,
+        key: KUBELET,
+        subject: Subject::named(SubjectKind::Kubelet, KUBELET),
+        severity: Severity::High,
+        message: String::new(),
+        impact: "",
+        evidence: Vec::new(),
+        looked,
+        confirm,
+    }
+}
+
+pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::SyncLoopStalled;
+    let (port, looked) = match asked(seen, PORT_STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    match &port.sync_loop {
+        // Its check passes also while the loop has not begun: relists begin with it.
+        Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        Ok(true) => {
+            let detail =
+                "whether the kubelet's sync loop has begun is not known: no look at its pods has been seen to end";
+            return findings.blind(kind, Verdict::undecided(detail));
+        }
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+        Ok(false) => {}
+    }
+    // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
+    if let Err(verdict) = asked(seen, STALE) {
+        return findings.blind(kind, verdict);
+    }
+    let held = |why: &str| {
+        let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
+        Verdict::unknown(ConditionReason::CannotLook, &detail)
+    };
+    if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
+        return findings.blind(kind, held(why));
+    }
+    match relists(seen, port, thresholds) {
+        Relists::Fine => {}
+        Relists::Slow(_) => return findings.blind(kind, held("its looks at its pods are slow")),
+        Relists::Undecided(_) => return findings.blind(kind, held("how its looks at its pods go is not known")),
+    }
+    findings.sightings.push(
+        Component {
+            message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
+            impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
+                     mount that does not answer, left below the folder of a pod that is gone",
+            evidence: vec![
+                "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
+                "its looks at its pods go on, and the runtime answers".to_owned(),
+            ],
+            ..of_the_kubelet(kind, looked, thresholds.sync_loop_stalled)
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "the sync loop stands still");
+}
+
+pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::PlegSlow;
+    let (port, looked) = match asked(seen, PORT_STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let evidence = match relists(seen, port, thresholds) {
+        Relists::Fine => return findings.blind(kind, Verdict::Clean { looked }),
+        Relists::Undecided(verdict) => return findings.blind(kind, verdict),
+        Relists::Slow(evidence) => evidence,
+    };
+    if let Err(verdict) = asked(seen, STALE) {
+        return findings.blind(kind, verdict);
+    }
+    if let Some(why) = of_the_runtime(seen) {
+        let detail = format!("the kubelet's looks at its pods are slow, and {why}: that may be why");
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    findings.sightings.push(
+        Component {
+            message: format!(
+                "the kubelet takes {} s or more for each look at its pods, and the runtime answers",
+                thresholds.slow_relist.as_secs()
+            ),
+            impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
+                     single objects one after another, and up to its limit for each",
+            evidence,
+            ..of_the_kubelet(kind, looked, thresholds.pleg_slow)
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "its looks at its pods are slow");
+}
+
+fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
+    let relists = match &port.relists {
+        Ok(relists) => relists,
+        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CannotLook, why)),
+    };
+    // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
+    let evented =
+        seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
+    let slow = thresholds.slow_relist;
+    let mut evidence = Vec::new();
+    if let Some(mean) = relists.mean.filter(|mean| *mean >= slow) {
+        evidence.push(format!("those that have ended lately took more than {} s", steps(mean, slow)));
+    }
+    if !evented && relists.idle >= slow {
+        evidence.push(format!("none has ended for more than {} s", steps(relists.idle, slow)));
+    }
+    // That moment is told by the sync loop itself: one that stands still leaves it as it is.
+    let unmoved = relists.unmoved.filter(|unmoved| *unmoved >= slow && port.sync_loop == Ok(true) && !evented);
+    if let Some(unmoved) = unmoved {
+        evidence.push(format!("its last good list was begun more than {} s ago", steps(unmoved, slow)));
+    }
+    match relists.mean {
+        _ if !evidence.is_empty() => Relists::Slow(evidence),
+        Some(mean) if mean < slow / 2 => Relists::Fine,
+        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet's looks at its pods are neither slow nor quick")),
+        None => Relists::Undecided(Verdict::undecided("no look of the kubelet at its pods has been seen to end yet")),
+    }
+}
+
+/// In whole steps, so that a report does not change with each look.
+fn steps(time: Duration, step: Duration) -> u64 {
+    let step = step.as_secs().max(1);
+    time.as_secs() / step * step
+}
+
+/// What of the runtime explains it, if anything may.
+fn of_the_runtime(seen: &Observations) -> Option<&'static str> {
+    if answer(&seen.runtime, seen.now, "the runtime", STALE).is_err() {
+        return Some("the runtime does not answer, or nobody could ask it");
+    }
+    lists(seen).is_err().then_some("the runtime's lists do not come back, or nobody could ask for them")
+}
+
+fn no_network(seen: &Observations) -> Option<&'static str> {
+    match answer(&seen.status, seen.now, "the runtime's status", STALE) {
+        Err(_) => Some("what the runtime says of itself is not known"),
+        Ok((status, _)) if status.network.as_ref().is_some_and(|network| !network.ready) => {
+            Some("the runtime says that its network is not ready")
+        }
+        Ok(_) => None,
+    }
+}

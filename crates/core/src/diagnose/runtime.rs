@@ -1,0 +1,138 @@
+//! `RuntimeUnreachable`, `RuntimeListHung` and `RuntimeUpdateBlocked`: the runtime as a whole.
+
+use std::time::Duration;
+
+use super::component::Component;
+use super::{Findings, STALE, Verdict, answer, describe, evidence, lists, processes};
+use crate::fault::{FaultType, Severity, Subject, SubjectKind};
+use crate::observation::{Look, MayBe, Observations, Part};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+/// A child of the runtime at work for longer than this is no passing moment.
+const IN_FLIGHT: Duration = Duration::from_secs(30);
+
+/// Keys of the components: there is one of each on a node.
+const RUNTIME: &str = "runtime";
+const LISTS: &str = "lists";
+
+/// Whether no daemon of a runtime is among the node's processes. One that could not be proven may be it.
+pub(super) fn is_gone(seen: &Observations) -> bool {
+    processes(seen).is_ok_and(|(table, _)| {
+        table.processes.iter().all(|process| process.part != Part::Runtime)
+            && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+    })
+}
+
+pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kind = FaultType::RuntimeUnreachable;
+    let (how, detail, looked) = match &seen.runtime {
+        Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
+        // A failure of long ago says nothing about now, as an answer would not.
+        Look::Failed { error, age } if *age <= STALE => {
+            ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
+        }
+        look => {
+            return findings.blind(kind, Verdict::clean_at(answer(look, seen.now, "the runtime", STALE)));
+        }
+    };
+    let process = match seen.processes.value() {
+        None => "whether its process runs is not known".to_owned(),
+        Some(table) => table.processes.iter().find(|process| process.part == Part::Runtime).map_or_else(
+            || "no process of it was found".to_owned(),
+            |process| format!("its process runs: {}", describe(process)),
+        ),
+    };
+    let because = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: RUNTIME,
+            subject: Subject::of(SubjectKind::Runtime),
+            severity: Severity::Critical,
+            message: format!("the container runtime {how} on a fresh connection{because}"),
+            impact: "no container of this node can be started, stopped or asked about",
+            evidence: vec![process],
+            looked,
+            confirm: thresholds.runtime_unreachable,
+        }
+        .into(),
+    );
+    let detail = format!("the runtime {how}");
+    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+}
+
+/// Which list is out tells what is stuck: the runtime as a whole, or one update of one container. containerd holds the
+/// status of a container while it updates it, and its list of containers reads the status of each (its list of sandboxes
+/// does not).
+pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let kinds = [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked];
+    let blind = |findings: &mut Findings, verdict: &Verdict| {
+        for kind in kinds {
+            findings.blind(kind, verdict.clone());
+        }
+    };
+    let Look::Hung { out } = &seen.lists else {
+        return blind(findings, &Verdict::clean_at(lists(seen)));
+    };
+    if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
+        // Without a version answer it is the runtime as a whole that is in question.
+        return blind(findings, &verdict);
+    }
+    let limit = thresholds.list_deadline.as_secs();
+    if *out < thresholds.list_deadline {
+        let detail = format!("a list has been out for less than {limit} s");
+        return blind(findings, &Verdict::unknown(ConditionReason::CannotLook, &detail));
+    }
+    let (kind, list, message, impact) = if seen.sandbox_list_hung {
+        (
+            FaultType::RuntimeListHung,
+            "ListPodSandbox",
+            "the runtime answers a version call, but its list of sandboxes does not come back: the runtime as a whole is stuck",
+            "the kubelet cannot see its pods; the node turns NotReady after three minutes",
+        )
+    } else {
+        (
+            FaultType::RuntimeUpdateBlocked,
+            "ListContainers",
+            "the runtime lists its sandboxes, but not its containers: one blocked update of one container holds up the whole list; look for a shim that does not answer, and for a container being resized",
+            "the kubelet cannot see its containers; the node turns NotReady after three minutes",
+        )
+    };
+    let mut lines = vec![format!("{list} has been out for more than {limit} s")];
+    if let Some(table) = seen.processes.value() {
+        let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.part, Part::Shim { .. }));
+        lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: LISTS,
+            subject: Subject::named(SubjectKind::Runtime, list),
+            severity: Severity::High,
+            message: message.to_owned(),
+            impact,
+            evidence: lines,
+            looked: seen.now,
+            confirm: thresholds.runtime_list_hung,
+        }
+        .into(),
+    );
+    blind(findings, &Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
+}
+
+/// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.
+pub(super) fn in_flight(seen: &Observations, findings: &mut Findings) {
+    let Some(table) = seen.processes.value() else { return };
+    let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
+        let Part::RuntimeClient { verb, .. } = &process.part else { return None };
+        Some(format!(
+            "`{}` has been at work for more than {} s: {}",
+            bounded(verb, 32),
+            IN_FLIGHT.as_secs(),
+            describe(process)
+        ))
+    });
+    findings.in_flight = evidence(long.collect());
+}

@@ -1,0 +1,86 @@
+//! The signatures as they were measured on real components, and what must not look like one.
+
+mod blind;
+mod bus;
+mod clients;
+mod clock;
+mod components;
+mod crio;
+mod deaf_shims;
+mod docker;
+mod duplicate_sandbox;
+mod host;
+mod hung_container;
+mod kubelet;
+mod leaked_shim;
+mod lost_task;
+mod network_plugin;
+mod network_ready;
+mod noise;
+mod orphan;
+mod port;
+mod properties;
+mod strangers;
+mod stuck_containers;
+mod waits;
+
+use std::time::Duration;
+
+use super::*;
+use crate::examples::{
+    Node, OTHER, OTHER_WORK, SANDBOX, SIDECAR, WORK, container, containerd, done, limit, plugin, pod, process, roomy,
+    sandbox, sound,
+};
+use crate::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
+use crate::observation::{
+    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, HostSeen, KubeletSeen, KubeletSettings,
+    ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen,
+    RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+};
+
+impl Node {
+    fn findings(&self) -> Findings {
+        diagnose(&self.seen(), Known::default(), &Thresholds::default())
+    }
+
+    /// Kinds that are sighted.
+    fn kinds(&self) -> Vec<FaultType> {
+        of_node(&self.findings()).iter().map(|sighting| sighting.kind).collect()
+    }
+}
+
+fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {
+    match findings.coverage.get(&kind).unwrap().of(key) {
+        Verdict::Clean { looked } => Some(looked.as_secs()),
+        Verdict::Unknown { .. } => None,
+    }
+}
+
+/// What is said of the node; that the probe cannot look says nothing of it, and has tests of its own.
+fn of_node(findings: &Findings) -> Vec<&Sighting> {
+    findings.sightings.iter().filter(|one| one.kind != FaultType::ProbeBlind).collect()
+}
+
+fn only(findings: &Findings) -> &Sighting {
+    let told = of_node(findings);
+    assert_eq!(told.len(), 1, "{told:?}");
+    told[0]
+}
+
+#[test]
+fn a_healthy_node_is_cleanly_looked_at_in_every_kind() {
+    let findings = Node::healthy().findings();
+    assert!(findings.sightings.is_empty(), "{:?}", findings.sightings);
+    for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
+        assert_eq!(findings.coverage.get(&kind).and_then(Coverage::gap), None, "{kind}");
+    }
+    assert_eq!(findings.kubelet.completed, Some(Duration::from_secs(400)));
+    assert!(findings.ask.is_empty());
+}
+
+#[test]
+fn a_blind_probe_sees_nothing_and_clears_nothing() {
+    let findings = Node::blind().findings();
+    assert!(of_node(&findings).is_empty(), "{:?}", findings.sightings);
+    assert!(findings.coverage.values().all(|coverage| coverage.gap().is_some()));
+}

@@ -1,0 +1,105 @@
+//! `runc create` and its kin that do not come to an end.
+
+use super::*;
+use crate::observation::FrozenSeen;
+
+const KIND: FaultType = FaultType::RuntimeClientHung;
+const BORN: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
+
+/// A client below the shim of the first sandbox.
+fn client(verb: &str, age: u64, id: &str) -> ProcessSeen {
+    let part = Part::RuntimeClient { verb: verb.into(), container_id: Some(id.into()) };
+    ProcessSeen { age: Duration::from_secs(age), parent: 100, command: "runc".into(), ..process(300, part) }
+}
+
+fn with(client: ProcessSeen) -> Node {
+    let mut node = Node::healthy();
+    node.table().push(client);
+    node
+}
+
+#[test]
+fn an_old_create_is_told_with_its_container_its_pod_and_its_process() {
+    assert!(with(client("create", 299, WORK)).kinds().is_empty());
+    let findings = with(client("create", 300, WORK)).findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, "uid-one"));
+    assert!(
+        sighting.message.starts_with("`create` of container work of default/one has been at work for more than 300 s"),
+        "{}",
+        sighting.message
+    );
+    let target = &sighting.target;
+    assert_eq!(target.process.as_ref().map(|p| (p.pid, p.role)), Some((300, Role::RuntimeClient)));
+    assert_eq!((target.container_id.as_deref(), target.sandbox_id.as_deref()), (Some(WORK), Some(SANDBOX)));
+    assert_eq!(clean_at(&findings, KIND, "uid-one"), None);
+    assert!(clean_at(&findings, KIND, "uid-other").is_some());
+}
+
+#[test]
+fn a_sandbox_that_is_in_no_list_yet_goes_by_its_id_and_is_the_same_when_it_is() {
+    let mut making = with(client("create", 400, BORN));
+    making.table().push(process(310, Part::Shim { id: BORN.into(), living_children: 1 }));
+    making.table().iter_mut().find(|process| process.pid == 300).unwrap().parent = 310;
+    let findings = making.findings();
+    assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (KIND, BORN));
+    // Its pod becomes known: the fault goes by that, and what was known by the id is not clean meanwhile.
+    making.list().sandboxes.push(sandbox(BORN, "born"));
+    let findings = making.findings();
+    assert_eq!(only(&findings).key, "uid-born");
+    assert_eq!(clean_at(&findings, KIND, BORN), None);
+}
+
+#[test]
+fn what_may_take_long_and_what_is_not_the_kubelets_is_nothing() {
+    for verb in ["exec", "run", "events", "init", "pause", "resume", "update"] {
+        assert!(with(client(verb, 4000, WORK)).kinds().is_empty(), "{verb}");
+    }
+    // podman, or Docker beside containerd: no shim of ours above it, and its container is in no list.
+    let others = with(ProcessSeen { parent: 1, ..client("create", 4000, BORN) });
+    assert!(others.kinds().is_empty());
+    assert!(clean_at(&others.findings(), KIND, BORN).is_some());
+    // With Docker the shims are anybody's.
+    let mut docker = super::docker::healthy();
+    docker.table().push(process(310, Part::Shim { id: BORN.into(), living_children: 1 }));
+    docker.table().push(ProcessSeen { parent: 310, ..client("create", 4000, BORN) });
+    assert!(docker.kinds().is_empty());
+    docker.list().containers.push(ContainerSeen { state: ContainerState::Created, ..container(BORN, SANDBOX, "new") });
+    assert!(docker.kinds().contains(&KIND));
+    // What stands by the name of a pod is not clean while nobody tells pods.
+    let mut hung = with(client("create", 4000, WORK));
+    hung.lists = Look::Hung { out: Duration::from_mins(2) };
+    assert_eq!(clean_at(&hung.findings(), KIND, "uid-one"), None);
+    // Nobody lists anything: whose it is cannot be told.
+    let mut dark = with(ProcessSeen { parent: 1, ..client("create", 4000, BORN) });
+    dark.lists = Look::Never;
+    assert!(!dark.kinds().contains(&KIND));
+    assert_eq!(clean_at(&dark.findings(), KIND, BORN), None);
+}
+
+#[test]
+fn of_one_pod_the_oldest_is_told() {
+    let mut node = with(client("delete", 400, SIDECAR));
+    node.table().push(ProcessSeen { pid: 299, start_ticks: 5, ..client("kill", 900, WORK) });
+    let findings = node.findings();
+    assert_eq!(only(&findings).target.process.as_ref().map(|process| process.pid), Some(299));
+    assert_eq!(clean_at(&findings, KIND, SIDECAR), None, "that one has not ended either");
+}
+
+#[test]
+fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
+    let mut node = with(client("create", 400, WORK));
+    node.host().frozen =
+        Ok(vec![FrozenSeen { pid: 800, age: Duration::from_secs(400), sandbox_id: SANDBOX.into(), group: "g".into() }]);
+    let findings = node.findings();
+    let told = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    assert!(told.message.contains("control group is frozen"), "{}", told.message);
+    assert_eq!(told.target.process, None);
+}
+
+#[test]
+fn one_that_cannot_be_proven_is_neither_there_nor_absent() {
+    let mut node = Node::healthy();
+    node.unproven("runc", MayBe::RuntimeClient);
+    assert_eq!(clean_at(&node.findings(), KIND, "uid-one"), None);
+}

@@ -1,0 +1,594 @@
+//! What happens on healthy nodes every day. Over none of these timelines is anything ever confirmed, whenever the probe
+//! restarts and whatever the wall clock does; what is suspected for a while is named, so that a timeline that is not felt
+//! at all shows too.
+
+mod of_the_host;
+mod of_the_port;
+
+use jiff::{SignedDuration, Timestamp};
+use nrh_testbed_matrix::{Seen, Way};
+
+use super::crio::with_crio;
+use super::*;
+use crate::fault::FaultState;
+use crate::observation::{RemovalSaid, RemovalSeen};
+use crate::tracker::Tracker;
+
+/// Seconds between two looks at everything.
+const STEP: usize = 5;
+/// Time since boot at which timelines begin.
+const START: u64 = 1000;
+const NEW: &str = "dddd000000000000000000000000000000000000000000000000000000000000";
+
+/// What one second of a timeline changes on a healthy node.
+type Change = fn(&mut Node, u64);
+
+struct Timeline {
+    name: &'static str,
+    seconds: u64,
+    /// What is suspected on the way, and nothing else.
+    felt: &'static [FaultType],
+    change: Change,
+}
+
+const fn timeline(name: &'static str, seconds: u64, felt: &'static [FaultType], change: Change) -> Timeline {
+    Timeline { name, seconds, felt, change }
+}
+
+fn failed<T>(error: &str) -> Look<T> {
+    Look::Failed { error: error.into(), age: Duration::ZERO }
+}
+
+const fn hung<T>(seconds: u64) -> Look<T> {
+    Look::Hung { out: Duration::from_secs(seconds) }
+}
+
+/// A kubelet that has run for so many seconds; `None` = none runs.
+fn kubelet(node: &mut Node, age: Option<u64>) {
+    let kubelet = node.kubelet();
+    kubelet.process = age.map(|age| (61, START * 100, Duration::from_secs(age)));
+    kubelet.healthz = age.map(|age| age >= 5);
+    if age.is_none() {
+        node.table().retain(|process| process.part != Part::Kubelet);
+    }
+}
+
+/// The runtime has no network plugin.
+fn no_network(node: &mut Node) {
+    let network = NetworkSeen { ready: false, reason: "NetworkPluginNotReady".into(), message: "no conf".into() };
+    node.status = done(StatusSeen { network: Some(network) });
+}
+
+/// A shim is stopped, what it served has ended, and the runtime does not answer.
+fn deaf(node: &mut Node) {
+    node.table().iter_mut().filter(|process| process.part == Part::Runtime).for_each(|daemon| {
+        daemon.command = "containerd".into();
+    });
+    let shim = node.shim(SANDBOX);
+    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    node.runtime = failed("connection refused");
+    (node.lists, node.status) = (failed("connection refused"), failed("connection refused"));
+    node.tasks.clear();
+}
+
+/// A pod of its own with one container in this state, whose task was not asked yet.
+fn one_more(node: &mut Node, number: u64, ready: bool, state: ContainerState) {
+    let id = format!("{number:064x}");
+    let name = format!("pod-{number}");
+    let made = ContainerSeen { pod: Some(pod(&name)), state, ..container(&format!("work-{number}"), &id, "work") };
+    node.list().sandboxes.push(SandboxSeen { ready, ..sandbox(&id, &name) });
+    node.list().sandboxes_again.push(id);
+    node.list().containers.push(made);
+}
+
+fn lonely_shim(node: &mut Node, pid: i32, id: &str) {
+    node.table().push(process(pid, Part::Shim { id: id.into(), living_children: 0 }));
+}
+
+/// Tasks are asked in turn: what they said was said before the list, as it may be on a real node.
+fn answer_before_the_list(node: &mut Node) {
+    for look in node.tasks.values_mut() {
+        if let Look::Done { age, .. } = look {
+            *age = Duration::from_secs(1);
+        }
+    }
+}
+
+/// The task of the first pod's container.
+fn work(node: &mut Node, look: Look<TaskAnswer>) {
+    node.tasks.insert(WORK.into(), look);
+}
+
+fn timelines() -> Vec<Timeline> {
+    let all = [
+        of_the_runtime(),
+        of_the_kubelet(),
+        of_pods(),
+        of_networks(),
+        of_docker(),
+        of_others(),
+        of_the_host::timelines(),
+        of_the_port::timelines(),
+        of_the_host::of_bus_and_clock(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn of_the_runtime() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a quiet hour", 3600, &[], |_, _| {}),
+        timeline("lists fail for a minute", 90, &[], |node, t| {
+            if t < 60 {
+                node.lists = failed("transport error");
+            }
+        }),
+        timeline("a list of containers takes 79 s", 120, &[F::RuntimeUpdateBlocked], |node, t| {
+            if t < 79 {
+                node.lists = hung(t);
+            }
+        }),
+        timeline("a list of sandboxes takes 79 s", 120, &[F::RuntimeListHung], |node, t| {
+            if t < 79 {
+                (node.lists, node.sandbox_list_hung) = (hung(t), true);
+            }
+        }),
+        timeline("half of the sandboxes are missing from the lists", 900, &[], |node, _| {
+            for number in 0..10 {
+                one_more(node, number, true, ContainerState::Running);
+                let id = node.list().containers.last().unwrap().id.clone();
+                node.list().rechecks.insert(id, OrphanRecheck::Confirmed);
+            }
+            node.list().sandboxes.truncate(2);
+            node.list().sandboxes_again.truncate(2);
+        }),
+        timeline("a restart of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
+            if t < 12 {
+                (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
+                node.table().retain(|process| process.part != Part::Runtime);
+            }
+        }),
+        timeline("an upgrade of the runtime", 120, &[F::RuntimeUnreachable], |node, t| {
+            if t < 29 {
+                (node.runtime, node.lists) = (failed("no such file"), failed("no such file"));
+            } else {
+                node.runtime = done(RuntimeSeen { name: "containerd".into(), version: "2.1.0".into() });
+            }
+        }),
+        timeline("a version call takes 25 s", 120, &[F::RuntimeUnreachable], |node, t| {
+            if t < 25 {
+                node.runtime = hung(t);
+            }
+        }),
+    ]
+}
+
+fn of_the_kubelet() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a restart of the kubelet", 120, &[F::KubeletDown], |node, t| {
+            kubelet(node, t.checked_sub(4));
+        }),
+        timeline("an upgrade of the kubelet takes 55 s", 180, &[F::KubeletDown], |node, t| {
+            kubelet(node, t.checked_sub(55));
+        }),
+        timeline("three restarts of the kubelet in a row", 180, &[F::KubeletDown], |node, t| {
+            let since = if t < 120 { t % 40 } else { t - 80 };
+            kubelet(node, since.checked_sub(5));
+        }),
+        timeline("a person restarts the kubelet five times in ten minutes", 1500, &[F::KubeletDown], |node, t| {
+            let since = if t < 400 { t % 100 } else { t - 400 };
+            kubelet(node, since.checked_sub(5));
+        }),
+        timeline("a kubelet that is restarted every five minutes", 3600, &[F::KubeletDown], |node, t| {
+            kubelet(node, (t % 400).checked_sub(5));
+        }),
+        timeline("the kubelet's health check fails for half a minute", 90, &[F::KubeletDown], |node, t| {
+            if t < 30 {
+                node.kubelet().healthz = Some(false);
+            }
+        }),
+        timeline("a node boots, and the probe before all others", 300, &[F::KubeletDown, F::ProbeBlind], |node, t| {
+            if t < 30 {
+                (node.runtime, node.lists) = (Look::Never, Look::Blind { reason: "no socket".into() });
+                node.tasks.clear();
+                node.table().clear();
+            }
+            kubelet(node, t.checked_sub(45));
+        }),
+    ]
+}
+
+fn of_pods() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("five hundred pods are created at once", 300, &[], |node, t| {
+            for number in (0..500).take_while(|number| number / 10 < t) {
+                let made = number / 10 + 30 < t;
+                one_more(node, number, true, if made { ContainerState::Running } else { ContainerState::Created });
+            }
+        }),
+        timeline("five hundred pods are deleted at once", 300, &[F::LeakedShim], |node, t| {
+            for number in (0..500).skip_while(|number| number / 10 + 20 < t) {
+                one_more(node, number, false, ContainerState::Exited);
+                let id = format!("{number:064x}");
+                lonely_shim(node, 1000 + i32::try_from(number).unwrap(), &id);
+                node.tasks.insert(id, done(TaskAnswer::NotFound));
+            }
+        }),
+        timeline("a sandbox is removed before its container", 60, &[F::OrphanContainer], |node, t| {
+            if t < 20 {
+                node.orphan(ContainerState::Running);
+            }
+        }),
+        timeline("the dead instance that a kubelet keeps for an hour", 3600, &[], |node, _| {
+            node.orphan(ContainerState::Exited);
+        }),
+        timeline("a pod whose sandbox is replaced", 120, &[F::DuplicateSandbox], |node, t| {
+            if t < 60 {
+                node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
+                node.list().sandboxes_again.push(NEW.into());
+            }
+        }),
+        timeline("a slow disk: tasks do not answer for 35 s", 120, &[F::HungContainer], |node, t| {
+            if t < 35 {
+                work(node, done(TaskAnswer::NoAnswer));
+            }
+        }),
+        timeline("one question to a task is out for 35 s", 120, &[F::HungContainer], |node, t| {
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("a shim is stopped for a checkpoint", 120, &[F::HungContainer], |node, t| {
+            if t < 30 {
+                node.freeze(SANDBOX);
+            }
+        }),
+        timeline("a container in a crash loop", 600, &[], |node, t| {
+            let attempt = u32::try_from(t / 10).unwrap();
+            let ended = t % 10 < 5;
+            let it = node.list().containers.iter_mut().find(|container| container.id == WORK).unwrap();
+            (it.attempt, it.state) = (attempt, if ended { ContainerState::Exited } else { ContainerState::Running });
+            work(node, done(if ended { TaskAnswer::NotFound } else { TaskAnswer::Answered }));
+        }),
+        timeline("an end that the list shows a minute late", 120, &[F::LostTask], |node, t| {
+            if t < 60 {
+                work(node, done(TaskAnswer::Ended));
+            }
+        }),
+    ]
+}
+
+fn of_networks() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a network plugin takes 59 s", 120, &[], |node, t| {
+            if t < 60 {
+                node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
+            }
+        }),
+        timeline("a network plugin takes 75 s", 120, &[F::NetworkPluginHung], |node, t| {
+            if t < 76 {
+                node.table().push(plugin(400, t, NEW, &["/var/lib/cni/lock"], false));
+            }
+        }),
+        timeline("a hundred pods one after another through one lock", 600, &[], |node, t| {
+            let number = i32::try_from(t / 6).unwrap();
+            node.table().push(plugin(400 + number, t % 6, &format!("{number:064x}"), &["/var/lib/cni/lock"], false));
+            node.table().push(plugin(900 + number, t % 6, NEW, &[], true));
+        }),
+        timeline("a driver's hook keeps a start for four minutes", 400, &[F::ContainerStuck], |node, t| {
+            if t < 240 {
+                node.runtime_client("create", t);
+                node.unfinished(WORK, ContainerState::Created, t);
+            }
+        }),
+        timeline("people attach to containers and watch them for an hour", 3600, &[], |node, t| {
+            for (pid, verb) in [(301, "exec"), (302, "events"), (303, "run")] {
+                let client = process(pid, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
+                node.table().push(ProcessSeen { age: Duration::from_secs(t), parent: 100, ..client });
+            }
+        }),
+        timeline("a pod's containers wait to be started for nine minutes", 900, &[F::ContainerStuck], |node, t| {
+            if t < 540 {
+                node.unfinished(WORK, ContainerState::Created, t);
+            }
+        }),
+        timeline(
+            "a network plugin is installed four minutes after a node has joined",
+            900,
+            &[F::NetworkNotReady],
+            |node, t| {
+                if t < 240 {
+                    no_network(node);
+                }
+            },
+        ),
+        timeline(
+            "a runtime comes back beside a deaf shim after 25 s",
+            300,
+            &[F::DeafShim, F::RuntimeUnreachable],
+            |node, t| {
+                if t < 25 {
+                    deaf(node);
+                }
+            },
+        ),
+        timeline("an image is pulled for ten minutes", 600, &[], |node, _| {
+            node.list().containers.retain(|container| container.sandbox_id == OTHER);
+        }),
+        timeline("a debug container is added", 120, &[], |node, t| {
+            let state = if t < 3 { ContainerState::Created } else { ContainerState::Running };
+            node.list().containers.push(ContainerSeen { state, ..container("debug", SANDBOX, "debugger-x2x4v") });
+            if t >= 30 {
+                node.tasks.insert("debug".into(), done(TaskAnswer::Answered));
+            }
+        }),
+        timeline("an interrupted start beside a container that runs", 1200, &[], |node, _| {
+            let left = ContainerSeen { state: ContainerState::Created, ..container("left", SANDBOX, "work") };
+            node.list().containers.push(left);
+            node.list().containers.iter_mut().filter(|c| c.id == WORK).for_each(|c| c.attempt = 1);
+        }),
+    ]
+}
+
+/// The same moment of the same node, were its runtime Docker.
+fn with_docker(node: &mut Node) {
+    *node = Node { now: node.now, ..docker::healthy() };
+}
+
+/// A container whose removal was begun, and what Docker says of it.
+fn removal(node: &mut Node, said: RemovalSaid) {
+    let container = ContainerSeen { state: ContainerState::Unknown, ..container(NEW, SANDBOX, "old") };
+    node.list().removals = Some(vec![RemovalSeen { container, said: Some(said) }]);
+}
+
+fn of_docker() -> Vec<Timeline> {
+    use FaultType as F;
+    vec![
+        timeline("a quiet hour with Docker", 3600, &[], |node, _| with_docker(node)),
+        timeline("something holds a container of Docker's for 35 s", 120, &[F::HungContainer], |node, t| {
+            with_docker(node);
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("Docker answers for no container for ten minutes", 900, &[], |node, t| {
+            with_docker(node);
+            if t < 600 {
+                for look in node.tasks.values_mut() {
+                    *look = failed("out for 30 s, and Docker has answered no other question since it was due");
+                }
+            }
+        }),
+        timeline("a debugger stops a shim of Docker's for an hour", 3900, &[F::HungContainer], |node, t| {
+            with_docker(node);
+            if t < 3600 {
+                node.shim(WORK).state = 'T';
+            }
+        }),
+        timeline("Docker restarts, and all containers with it", 300, &[F::RuntimeUnreachable], |node, t| {
+            with_docker(node);
+            if t < 24 {
+                (node.runtime, node.lists) = (failed("connection refused"), failed("connection refused"));
+            }
+            if t < 60 {
+                node.tasks.clear();
+            }
+        }),
+        timeline("an end that Docker notices after half a minute", 120, &[F::LostTask], |node, t| {
+            with_docker(node);
+            if t < 30 {
+                work(node, done(TaskAnswer::ProcessGone));
+            }
+        }),
+        timeline("people start and stop containers of their own", 1200, &[], |node, t| {
+            with_docker(node);
+            for (pid, state, living_children) in [(500, 'S', 1), (501, 'S', 0), (502, 'T', 0), (503, 'T', 1)] {
+                let id = format!("{:064x}", t / 30 * 10 + u64::try_from(pid).unwrap());
+                let shim = process(pid, Part::Shim { id, living_children });
+                node.table().push(ProcessSeen { state, ..shim });
+            }
+        }),
+        timeline("a stopped shim under a Docker of somebody's own", 3600, &[], |node, _| {
+            with_docker(node);
+            lonely_shim(node, 500, NEW);
+            node.table().last_mut().unwrap().state = 'T';
+        }),
+        timeline("a large container takes half an hour to remove", 1800, &[], |node, _| {
+            with_docker(node);
+            removal(node, RemovalSaid::NotFailed);
+        }),
+        timeline("a removal fails for nine minutes", 900, &[F::ContainerStuck], |node, t| {
+            with_docker(node);
+            if t < 540 {
+                removal(node, RemovalSaid::Failed("device or resource busy".into()));
+            }
+        }),
+        timeline("a quiet hour with CRI-O", 3600, &[], |node, _| with_crio(node)),
+        timeline("CRI-O takes 35 s for the status of one container", 120, &[FaultType::HungContainer], |node, t| {
+            with_crio(node);
+            if t < 35 {
+                work(node, hung(t));
+            }
+        }),
+        timeline("CRI-O answers for no container for a while, and then with errors", 600, &[], |node, t| {
+            with_crio(node);
+            if t < 200 {
+                work(node, failed("out for 90 s, and CRI-O has answered no other question since it was due"));
+            }
+        }),
+        timeline("a quiet hour with a runtime of another kind", 3600, &[], |node, _| {
+            node.kind = RuntimeKind::Other;
+            node.tasks.clear();
+            node.table().retain(|process| !matches!(process.part, Part::Shim { .. }));
+        }),
+    ]
+}
+
+fn of_others() -> Vec<Timeline> {
+    vec![
+        timeline("static pods, whose uid is a hash", 600, &[], |node, _| {
+            for sandbox in &mut node.list().sandboxes {
+                sandbox.pod.uid = format!("{:032x}", sandbox.pod.name.len());
+            }
+        }),
+        timeline("containers of other users in the same namespace", 1200, &[], |node, _| {
+            node.list().containers.push(ContainerSeen { pod: None, ..container(NEW, "", "nerdctl") });
+            let own = Part::Shim { id: NEW.into(), living_children: 1 };
+            node.table().push(process(500, own));
+        }),
+        timeline("a container of another user has ended and is kept", 1200, &[], |node, _| {
+            lonely_shim(node, 500, NEW);
+            node.tasks.insert(NEW.into(), done(TaskAnswer::Answered));
+        }),
+        timeline("a sandbox takes four minutes to be made", 300, &[], |node, t| {
+            if t < 240 {
+                lonely_shim(node, 500, NEW);
+                node.table().last_mut().unwrap().age = Duration::from_secs(t);
+                node.tasks.insert(NEW.into(), done(TaskAnswer::NotFound));
+            }
+        }),
+        timeline("finished pods that nobody removes", 3600, &[], |node, _| {
+            for number in 0..200 {
+                one_more(node, number, false, ContainerState::Exited);
+            }
+        }),
+        timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeBlind], |node, t| {
+            if t < 600 {
+                node.processes = Look::Blind { reason: "hidepid".into() };
+            }
+        }),
+        timeline("a shim that cannot be proven waits for a disk", 300, &[], |node, t| {
+            if t < 120 {
+                node.table().retain(|process| process.pid != 100);
+                node.unproven("containerd-shim", MayBe::Shim);
+            }
+        }),
+        timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeBlind], |node, t| {
+            if t < 600 {
+                *node = Node { now: node.now, ..Node::blind() };
+            }
+        }),
+    ]
+}
+
+/// Plays a timeline and returns what was suspected. With `restarts` the probe restarts at every third look; with `jumps`
+/// the wall clock goes back and forth by a day at each.
+fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
+    let thresholds = Thresholds::default();
+    let (mut tracker, mut felt) = (Tracker::default(), Vec::new());
+    for (step, t) in (0..timeline.seconds).step_by(STEP).enumerate() {
+        let mut node = Node::healthy();
+        node.now = Duration::from_secs(START + t);
+        (timeline.change)(&mut node, t);
+        answer_before_the_list(&mut node);
+        let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+        let day = SignedDuration::from_hours(if step % 2 == 0 { 24 } else { -24 });
+        let wall = Timestamp::from_second(1_700_000_000).unwrap() + if jumps { day } else { SignedDuration::ZERO };
+        for fault in tracker.step(node.now, wall, &findings, &thresholds).faults {
+            let name = timeline.name;
+            assert_eq!(
+                fault.state,
+                FaultState::Suspected,
+                "{name}: {} is confirmed after {t} s: {fault:#?}",
+                fault.kind
+            );
+            felt.push(fault.kind);
+        }
+        if restarts && step % 3 == 0 {
+            let saved = serde_json::to_string(&tracker).unwrap();
+            tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(node.now);
+        }
+    }
+    felt.sort();
+    felt.dedup();
+    felt
+}
+
+#[test]
+fn over_healthy_noise_nothing_is_ever_confirmed() {
+    let timelines = timelines();
+    assert!(timelines.len() >= 30);
+    for timeline in &timelines {
+        for (restarts, jumps) in [(false, false), (true, false), (false, true), (true, true)] {
+            let felt = play(timeline, restarts, jumps);
+            assert_eq!(felt, timeline.felt, "{}, restarts: {restarts}, jumps: {jumps}", timeline.name);
+        }
+    }
+}
+
+/// The same signs, had they stayed, are confirmed: the noise is not too short to prove anything, nor are the eyes shut.
+#[test]
+fn what_stays_is_confirmed() {
+    use FaultType as F;
+    let mut staying: Vec<(F, u64, Change)> = vec![
+        (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
+        (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
+        (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
+        (F::KubeletDown, 70, |node, _| kubelet(node, None)),
+        (F::KubeletCrashLoop, 500, |node, t| kubelet(node, (t % 60).checked_sub(10))),
+        (F::HungContainer, 50, |node, _| node.freeze(SANDBOX)),
+        (F::NetworkPluginHung, 90, |node, t| node.table().push(plugin(400, t, NEW, &["/l"], false))),
+        (F::LostTask, 70, |node, _| {
+            work(node, done(TaskAnswer::NotFound));
+        }),
+        (F::HungContainer, 50, |node, t| {
+            with_docker(node);
+            work(node, hung(t + 5));
+        }),
+        (F::HungContainer, 50, |node, t| {
+            with_crio(node);
+            work(node, hung(t + 5));
+        }),
+        (F::LostTask, 70, |node, _| {
+            with_docker(node);
+            work(node, done(TaskAnswer::ProcessGone));
+        }),
+        (F::ContainerStuck, 610, |node, _| {
+            with_docker(node);
+            removal(node, RemovalSaid::Failed("operation not permitted".into()));
+        }),
+        (F::RuntimeClientHung, 330, |node, t| node.runtime_client("create", t)),
+        (F::NetworkNotReady, 310, |node, _| no_network(node)),
+        (F::DeafShim, 130, |node, _| deaf(node)),
+        (F::ProbeBlind, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),
+        (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
+        (F::GhostSandbox, 610, |node, _| {
+            with_docker(node);
+            node.list().sandboxes.push(SandboxSeen { ready: false, ..sandbox(NEW, "gone") });
+            node.list().sandboxes_again.push(NEW.into());
+            node.list().asked_sandboxes.insert(NEW.into(), Some(false));
+        }),
+        (F::DuplicateSandbox, 610, |node, _| {
+            node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
+            node.list().sandboxes_again.push(NEW.into());
+        }),
+    ];
+    staying.extend(of_the_host::staying());
+    staying.extend(of_the_port::staying());
+    for (kind, seconds, change) in staying {
+        let (thresholds, mut tracker, mut confirmed) = (Thresholds::default(), Tracker::default(), None);
+        let mut runtime = RuntimeKind::Unknown;
+        for t in (0..=seconds).step_by(STEP) {
+            let mut node = Node::healthy();
+            node.now = Duration::from_secs(START + t);
+            change(&mut node, t);
+            runtime = node.kind;
+            answer_before_the_list(&mut node);
+            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let faults = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
+            let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
+            confirmed = confirmed.or_else(|| is.then_some(t));
+        }
+        let runtime = match runtime {
+            RuntimeKind::Docker => "Docker",
+            RuntimeKind::CriO => "CRI-O",
+            _ => "containerd",
+        };
+        Seen { confirmed, ..Seen::of(kind.as_str(), runtime, Way::MadeUp) }.record();
+        let usual = thresholds.usual_time_to_confirm(kind).as_secs();
+        assert!(confirmed.is_some_and(|at| at >= usual), "{kind}: confirmed {confirmed:?}, usual {usual} s");
+    }
+}

@@ -1,0 +1,170 @@
+//! What the kubelet says at its own port.
+
+use super::*;
+
+const LOOP: FaultType = FaultType::SyncLoopStalled;
+const SLOW: FaultType = FaultType::PlegSlow;
+
+impl Node {
+    pub(super) fn port(&mut self) -> &mut PortSeen {
+        match &mut self.port {
+            Look::Done { value, .. } => value,
+            _ => panic!("no look at the kubelet's port"),
+        }
+    }
+
+    /// Looks of the kubelet at its pods that go like this.
+    pub(super) fn relists(&mut self, mean: Option<u64>, idle: u64) {
+        let (mean, idle) = (mean.map(Duration::from_secs), Duration::from_secs(idle));
+        self.port().relists = Ok(RelistsSeen { begun: true, mean, idle, unmoved: Some(idle) });
+    }
+}
+
+fn stalled() -> Node {
+    let mut node = Node::healthy();
+    node.port().sync_loop = Ok(false);
+    node
+}
+
+/// Neither seen nor clean.
+fn held(node: &Node, kind: FaultType) -> String {
+    let findings = node.findings();
+    assert!(!node.kinds().contains(&kind), "{:?}", findings.sightings);
+    findings.coverage[&kind].gap().unwrap().1.to_owned()
+}
+
+#[test]
+fn a_loop_that_stands_still_beside_a_runtime_that_works_is_told() {
+    let findings = stalled().findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.severity), (LOOP, Severity::High));
+    assert_eq!(sighting.subject.to_string(), "kubelet kubelet");
+    assert!(sighting.evidence[0].contains("/healthz/syncloop"), "{sighting:?}");
+    assert!(clean_at(&findings, SLOW, "kubelet").is_some());
+}
+
+#[test]
+fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
+    type Change = fn(&mut Node);
+    let changes: [(Change, &str); 8] = [
+        (|node| node.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO }, "does not answer"),
+        (|node| node.runtime = Look::Hung { out: Duration::from_secs(6) }, "does not answer"),
+        (|node| node.lists = Look::Hung { out: Duration::from_mins(2) }, "lists do not come back"),
+        (|node| node.lists = Look::Blind { reason: "no socket".into() }, "lists do not come back"),
+        (
+            |node| {
+                let network = NetworkSeen { ready: false, reason: String::new(), message: String::new() };
+                node.status = done(StatusSeen { network: Some(network) });
+            },
+            "network is not ready",
+        ),
+        (|node| node.status = Look::Never, "is not known"),
+        (|node| node.relists(Some(120), 0), "are slow"),
+        (|node| node.port().relists = Err("403".into()), "is not known"),
+    ];
+    for (change, why) in changes {
+        let mut node = stalled();
+        change(&mut node);
+        let said = held(&node, LOOP);
+        assert!(said.contains(why), "{said}");
+        // A loop that goes round does so whatever else is wrong, where it is known to have begun.
+        node.port().sync_loop = Ok(true);
+        let begun = node.port().relists.is_ok();
+        assert_eq!(clean_at(&node.findings(), LOOP, "kubelet").is_some(), begun);
+    }
+}
+
+#[test]
+fn a_loop_that_has_not_begun_does_not_go_round_whatever_its_check_says() {
+    let mut node = Node::healthy();
+    node.port().relists = Ok(RelistsSeen { unmoved: Some(Duration::ZERO), ..RelistsSeen::default() });
+    assert!(clean_at(&node.findings(), LOOP, "kubelet").is_none() && node.kinds().is_empty());
+}
+
+#[test]
+fn a_sick_look_of_long_ago_accuses_nobody() {
+    let mut slow = Node::healthy();
+    slow.relists(Some(120), 0);
+    for mut node in [stalled(), slow] {
+        assert_eq!(node.kinds().len(), 1);
+        let Look::Done { age, .. } = &mut node.port else { panic!("a look") };
+        *age = STALE + Duration::from_secs(1);
+        assert!(node.kinds().is_empty(), "the runtime beside it is that of now");
+    }
+}
+
+#[test]
+fn what_is_not_told_is_said_and_hides_nothing_else() {
+    let mut node = Node::healthy();
+    node.port().sync_loop = Err("the kubelet refuses (403)".into());
+    assert!(held(&node, LOOP).contains("403"));
+    assert!(clean_at(&node.findings(), SLOW, "kubelet").is_some(), "older kubelets tell that");
+    let untold = "a probe outside of a pod has none".to_owned();
+    node.port = done(PortSeen { sync_loop: Err(untold.clone()), relists: Err(untold) });
+    assert!(held(&node, SLOW).contains("outside of a pod"));
+    assert!(node.findings().sightings.is_empty(), "and the lane is not blind for it");
+}
+
+#[test]
+fn looks_of_the_kubelet_are_slow_from_half_a_minute_and_quick_below_a_quarter() {
+    for (mean, idle, sick, clean) in [
+        (Some(0), 0, false, true),
+        (Some(14), 0, false, true),
+        (Some(15), 0, false, false),
+        (Some(29), 0, false, false),
+        (Some(30), 0, true, false),
+        (Some(120), 0, true, false),
+        (None, 0, false, false),
+        (None, 29, false, false),
+        (None, 30, true, false),
+        (None, 110, true, false),
+    ] {
+        let mut node = Node::healthy();
+        node.relists(mean, idle);
+        let findings = node.findings();
+        assert_eq!(node.kinds(), if sick { vec![SLOW] } else { vec![] }, "{mean:?} {idle}");
+        assert_eq!(clean_at(&findings, SLOW, "kubelet").is_some(), clean, "{mean:?} {idle}");
+    }
+}
+
+#[test]
+fn what_is_told_of_slow_looks_does_not_change_with_each_of_them() {
+    let told = |mean: u64| {
+        let mut node = Node::healthy();
+        node.relists(Some(mean), 0);
+        let findings = node.findings();
+        let sighting = only(&findings);
+        (sighting.message.clone(), sighting.evidence.clone())
+    };
+    assert_eq!(told(121), told(149));
+    assert_eq!(told(121).1, ["those that have ended lately took more than 120 s"]);
+}
+
+#[test]
+fn lists_that_fail_at_once_end_and_are_slow_all_the_same() {
+    let mut node = Node::healthy();
+    let unmoved = Some(Duration::from_mins(1));
+    node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
+    assert_eq!(node.kinds(), [SLOW]);
+    // The runtime's own lists would show it.
+    node.lists = Look::Failed { error: "larger than 16 MiB".into(), age: Duration::ZERO };
+    assert!(held(&node, SLOW).contains("lists do not come back"));
+    // A loop that stands still does not move that moment either: then it is the loop that is told of.
+    let mut node = stalled();
+    node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
+    assert_eq!(node.kinds(), [LOOP]);
+}
+
+#[test]
+fn with_events_only_what_has_ended_counts() {
+    let mut node = Node::healthy();
+    node.kubelet().settings = Some(KubeletSettings { evented_pleg: true, ..KubeletSettings::default() });
+    // It looks every five minutes.
+    node.relists(None, 290);
+    assert!(node.kinds().is_empty());
+    assert_eq!(clean_at(&node.findings(), SLOW, "kubelet"), None);
+    node.relists(Some(90), 0);
+    assert_eq!(node.kinds(), [SLOW]);
+    node.relists(Some(1), 0);
+    assert!(clean_at(&node.findings(), SLOW, "kubelet").is_some());
+}

@@ -1,0 +1,484 @@
+//! What holds for whatever the collectors have seen, also for what no node was ever seen to show.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::observation::{BusStep, FrozenSeen, StrangerSeen, ThreadWaiting};
+
+/// A few ids, so that what one lane names is often what another lane knows.
+fn id() -> impl Strategy<Value = String> {
+    select(vec![SANDBOX, OTHER, WORK, SIDECAR, OTHER_WORK]).prop_map(str::to_owned)
+}
+
+/// Mostly short; sometimes as long as a hostile runtime makes them.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![8 => Just("work".to_owned()), 1 => Just("ä\n".repeat(5000)), 1 => Just(String::new())]
+}
+
+fn path() -> impl Strategy<Value = String> {
+    text().prop_map(|text| format!("/{text}"))
+}
+
+/// The pod of a sandbox: no runtime was seen to say two things of it.
+fn pod_of(sandbox_id: &str, namespace: String) -> PodRef {
+    PodRef { namespace, ..pod(if sandbox_id.starts_with('a') { "one" } else { "other" }) }
+}
+
+fn seconds(most: u64) -> impl Strategy<Value = Duration> {
+    (0..most).prop_map(Duration::from_secs)
+}
+
+/// How a look at this may stand.
+fn look<T: Clone + std::fmt::Debug + 'static>(value: impl Strategy<Value = T> + 'static) -> BoxedStrategy<Look<T>> {
+    let took = Duration::from_millis(5);
+    prop_oneof![
+        6 => (value, seconds(400)).prop_map(move |(value, age)| Look::Done { value, age, took }),
+        1 => Just(Look::Never),
+        1 => seconds(400).prop_map(|out| Look::Hung { out }),
+        1 => (text(), seconds(400)).prop_map(|(error, age)| Look::Failed { error, age }),
+        1 => text().prop_map(|reason| Look::Blind { reason }),
+    ]
+    .boxed()
+}
+
+fn lists() -> impl Strategy<Value = ListRound> {
+    let sandbox = (id(), any::<bool>(), text(), 0_u32..3).prop_map(|(id, ready, namespace, attempt)| {
+        let pod = pod_of(&id, namespace);
+        SandboxSeen { id, ready, pod, attempt }
+    });
+    let states =
+        select(vec![ContainerState::Created, ContainerState::Running, ContainerState::Exited, ContainerState::Unknown]);
+    let container = (id(), id(), text(), prop::option::of(text()), states, 0_u32..3).prop_map(
+        |(id, sandbox_id, name, namespace, state, attempt)| {
+            let pod = namespace.map(|namespace| pod_of(&sandbox_id, namespace));
+            ContainerSeen { id, sandbox_id, name, pod, state, attempt }
+        },
+    );
+    let recheck = select(vec![OrphanRecheck::Confirmed, OrphanRecheck::Refuted, OrphanRecheck::NoAnswer]);
+    (
+        prop::collection::vec(sandbox, 0..4),
+        prop::collection::vec(container, 0..5),
+        prop::collection::vec(id(), 0..4),
+        prop::collection::btree_map(id(), recheck, 0..4),
+        prop::collection::btree_map(id(), prop::option::of(any::<bool>()), 0..4),
+        (seconds(90), select(vec![900, 7 << 20, 9 << 20]), prop::collection::btree_map(id(), seconds(100), 0..3)),
+    )
+        .prop_map(|(sandboxes, mut containers, sandboxes_again, rechecks, asked_sandboxes, more)| {
+            // Ids are keys in every runtime: none was seen to list one twice, in two pods at that.
+            containers.sort_by(|one, other| one.id.cmp(&other.id));
+            containers.dedup_by(|one, other| one.id == other.id);
+            let (containers_before, answer_bytes, unfinished) = more;
+            ListRound {
+                sandboxes,
+                containers,
+                containers_before,
+                sandboxes_again,
+                answer_bytes,
+                rechecks,
+                unfinished,
+                asked_sandboxes,
+                removals: None,
+                round: 1,
+            }
+        })
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let plugin = (prop::option::of(id()), prop::collection::vec(path(), 0..3), any::<bool>(), 0_u32..4);
+    prop_oneof![
+        2 => Just(Part::Runtime),
+        2 => Just(Part::Kubelet),
+        4 => (id(), 0_u32..2).prop_map(|(id, living_children)| Part::Shim { id, living_children }),
+        3 => plugin.prop_map(|(sandbox_id, holds, waits, waiters)| Part::NetworkPlugin {
+            plugin: "ptp".into(),
+            sandbox_id,
+            pod_uid: None,
+            holds,
+            waits,
+            waiters,
+        }),
+        2 => id().prop_map(|id| Part::Monitor { id }),
+        2 => (select(vec!["create", "delete", "exec"]), prop::option::of(id()))
+            .prop_map(|(verb, container_id)| Part::RuntimeClient { verb: verb.to_owned(), container_id }),
+    ]
+}
+
+fn processes() -> impl Strategy<Value = ProcessTable> {
+    let one = (2_i32..400, select(vec![1, 50]), seconds(2000), select(vec!['S', 'T', 'D', 'Z', 'R']), text(), part())
+        .prop_map(|(pid, parent, age, state, command, part)| ProcessSeen {
+            parent,
+            age,
+            state,
+            command,
+            ..process(pid, part)
+        });
+    let may_be = select(vec![MayBe::Shim, MayBe::NetworkPlugin, MayBe::RuntimeClient, MayBe::Other]);
+    let unproven = (2_i32..400, seconds(2000), text(), may_be, prop::option::of(seconds(400))).prop_map(
+        |(pid, age, command, may_be, waited)| Unproven {
+            pid,
+            start_ticks: 7,
+            age,
+            state: 'D',
+            waited,
+            command,
+            may_be,
+        },
+    );
+    (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2)).prop_map(
+        |(mut processes, mut unproven)| {
+            // A pid is one process's at a time: no table lists it twice.
+            let mut pids = BTreeSet::new();
+            processes.retain(|process| pids.insert(process.pid));
+            unproven.retain(|process| pids.insert(process.pid));
+            ProcessTable { processes, unproven, round: 1, ..ProcessTable::default() }
+        },
+    )
+}
+
+/// The kernel's limits: how much of each is used, and what could not be looked at.
+fn host() -> impl Strategy<Value = HostSeen> {
+    let usage = || {
+        prop_oneof![
+            4 => (0_u64..=100).prop_map(|used| Ok(Usage { used, limit: 100 })),
+            1 => text().prop_map(Err),
+        ]
+    };
+    let frozen =
+        (id(), seconds(400), text()).prop_map(|(sandbox_id, age, group)| FrozenSeen { pid: 9, age, sandbox_id, group });
+    let frozen = prop_oneof![3 => prop::collection::vec(frozen, 0..3).prop_map(Ok), 1 => text().prop_map(Err)];
+    let thread = (seconds(400), prop::option::of(text())).prop_map(|(waited, wchan)| ThreadWaiting {
+        thread: 61,
+        waited,
+        wchan,
+    });
+    let stranger =
+        (id(), text()).prop_map(|(id, group)| StrangerSeen { id, pod_uid: group.clone(), group, pids: vec![9] });
+    let strangers = prop_oneof![3 => prop::collection::vec(stranger, 0..2).prop_map(Ok), 1 => text().prop_map(Err)];
+    (usage(), usage(), frozen, strangers, prop::option::of(thread), prop::option::of(text())).prop_map(
+        |(pids, files, frozen, strangers, waiting, unseen)| {
+            let mut host = HostSeen { frozen, strangers, unseen, ..roomy() };
+            (host.pids[0].usage, host.files[1].usage) = (pids, files);
+            host.daemons[0].waiting = Ok(waiting);
+            host
+        },
+    )
+}
+
+fn disks() -> impl Strategy<Value = DisksSeen> {
+    let left = || select(vec![0_u64, 1, 1000, 300 << 20, 50 << 30]);
+    let lifetime = Duration::from_hours(24 * 365);
+    let credential = prop_oneof![
+        (0_u64..=400, text()).prop_map(move |(days, place)| Credential::Certificate {
+            place,
+            lifetime,
+            left: Duration::from_hours(24 * days),
+        }),
+        Just(Credential::Other),
+        text().prop_map(Credential::Unknown),
+    ];
+    (left(), left(), prop::option::of(text()), prop::option::of(text()), text(), credential).prop_map(
+        |(bytes, inodes, read_only, unseen, folder, credential)| {
+            let mut disks = DisksSeen { unseen, credential, ..sound() };
+            let first = &mut disks.filesystems[0];
+            (first.bytes.left, first.inodes.left, first.read_only) = (bytes, inodes, read_only);
+            first.folders.push(folder);
+            disks
+        },
+    )
+}
+
+fn port() -> impl Strategy<Value = PortSeen> {
+    let relists = (any::<bool>(), prop::option::of(seconds(200)), seconds(200), prop::option::of(seconds(200)))
+        .prop_map(|(begun, mean, idle, unmoved)| RelistsSeen { begun, mean, idle, unmoved });
+    let sync_loop = prop_oneof![3 => any::<bool>().prop_map(Ok), 1 => text().prop_map(Err)];
+    let relists = prop_oneof![3 => relists.prop_map(Ok), 1 => text().prop_map(Err)];
+    (sync_loop, relists).prop_map(|(sync_loop, relists)| PortSeen { sync_loop, relists })
+}
+
+fn bus() -> impl Strategy<Value = BusSeen> {
+    let step = select(vec![BusStep::Connect, BusStep::Login, BusStep::Hello, BusStep::Ping]);
+    prop_oneof![
+        2 => select(vec![BusSeen::Answered, BusSeen::NoBus, BusSeen::NotOnIt]),
+        1 => (step.clone(), text()).prop_map(|(step, how)| BusSeen::Silent { step, how }),
+        1 => (step, text()).prop_map(|(step, how)| BusSeen::Refused { step, how }),
+    ]
+}
+
+fn clock() -> impl Strategy<Value = ClockSeen> {
+    (seconds(90), any::<bool>(), seconds(60)).prop_map(|(certain, is_ahead, more)| {
+        let (ahead, behind) = if is_ahead { (certain, Duration::ZERO) } else { (Duration::ZERO, certain) };
+        ClockSeen { ahead, behind, most: certain + more }
+    })
+}
+
+fn kubelet() -> impl Strategy<Value = KubeletSeen> {
+    (prop::option::of(seconds(2000)), prop::option::of(any::<bool>()), prop::option::of(text())).prop_map(
+        |(age, healthz, note)| KubeletSeen {
+            process: age.map(|age| (60, 6000, age)),
+            healthz,
+            note,
+            ..KubeletSeen::default()
+        },
+    )
+}
+
+fn status() -> impl Strategy<Value = StatusSeen> {
+    let network =
+        (any::<bool>(), text(), text()).prop_map(|(ready, reason, message)| NetworkSeen { ready, reason, message });
+    prop::option::of(network).prop_map(|network| StatusSeen { network })
+}
+
+fn runtime() -> impl Strategy<Value = RuntimeSeen> {
+    (select(vec!["containerd", "docker", "cri-o", ""]), text())
+        .prop_map(|(name, version)| RuntimeSeen { name: name.to_owned(), version })
+}
+
+fn kind() -> impl Strategy<Value = RuntimeKind> {
+    select(vec![
+        RuntimeKind::Unknown,
+        RuntimeKind::Containerd,
+        RuntimeKind::Docker,
+        RuntimeKind::CriO,
+        RuntimeKind::Other,
+    ])
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let answers = select(vec![
+        TaskAnswer::Answered,
+        TaskAnswer::DaemonAnswered,
+        TaskAnswer::Ended,
+        TaskAnswer::NoAnswer,
+        TaskAnswer::NotFound,
+        TaskAnswer::ProcessGone,
+    ]);
+    (
+        (look(runtime()), look(status())),
+        look(lists()),
+        any::<bool>(),
+        prop::collection::btree_map(id(), look(answers), 0..5),
+        look(processes()),
+        look(kubelet()),
+        (look(host()), look(disks()), look(port()), look(bus()), look(clock()), any::<bool>(), kind()),
+    )
+        .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
+            let (host, disks, port, bus, clock, list_too_large, kind) = more;
+            Node {
+                status,
+                host,
+                disks,
+                port,
+                bus,
+                clock,
+                list_too_large,
+                kind,
+                now: Duration::from_secs(10_000),
+                runtime,
+                lists,
+                sandbox_list_hung,
+                tasks,
+                processes,
+                kubelet,
+            }
+        })
+}
+
+fn known() -> impl Strategy<Value = Known> {
+    (any::<bool>(), any::<bool>()).prop_map(|(host_processes, tasks)| Known {
+        host_processes,
+        tasks,
+        ..Known::default()
+    })
+}
+
+fn judged(node: &Node, known: Known) -> Findings {
+    diagnose(&node.seen(), known, &Thresholds::default())
+}
+
+/// What is held against what.
+fn accused(findings: &Findings) -> Vec<(FaultType, String)> {
+    let mut all: Vec<_> = findings.sightings.iter().map(|seen| (seen.kind, seen.key.clone())).collect();
+    all.sort();
+    all
+}
+
+/// The lanes without which nothing can be said of a kind. A lane of which silence is the sign is among them: it has to
+/// have been asked.
+fn needs(kind: FaultType) -> &'static [Lane] {
+    match kind {
+        FaultType::OrphanContainer
+        | FaultType::DuplicateSandbox
+        | FaultType::RuntimeListHung
+        | FaultType::RuntimeUpdateBlocked
+        | FaultType::ExitedContainerPileUp
+        | FaultType::GhostSandbox
+        | FaultType::ContainerStuck => &[Lane::Lists],
+        FaultType::UnknownKubepodsProcess => &[Lane::Lists, Lane::Host],
+        FaultType::NetworkNotReady => &[Lane::Status],
+        FaultType::LeakedShim => &[Lane::Lists, Lane::Processes],
+        FaultType::LostTask => &[Lane::Lists, Lane::Tasks],
+        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung | FaultType::UninterruptibleProcess => {
+            &[Lane::Processes]
+        }
+        FaultType::RuntimeUnreachable => &[Lane::Runtime],
+        FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Lane::Kubelet],
+        FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
+        FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
+        FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Lane::Port],
+        FaultType::DbusUnresponsive => &[Lane::Bus],
+        FaultType::ClockUnsynchronised => &[Lane::Clock],
+        _ => &[],
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lane {
+    Runtime,
+    Lists,
+    Tasks,
+    Processes,
+    Kubelet,
+    Host,
+    Disks,
+    Status,
+    Port,
+    Bus,
+    Clock,
+}
+
+const LANES: [Lane; 11] = [
+    Lane::Runtime,
+    Lane::Status,
+    Lane::Lists,
+    Lane::Tasks,
+    Lane::Processes,
+    Lane::Kubelet,
+    Lane::Host,
+    Lane::Disks,
+    Lane::Port,
+    Lane::Bus,
+    Lane::Clock,
+];
+
+/// The same node, had that lane not been able to look.
+fn without(node: &Node, lane: Lane) -> Node {
+    fn blind<T>() -> Look<T> {
+        Look::Blind { reason: "no permission".into() }
+    }
+    let mut node = node.clone();
+    match lane {
+        Lane::Runtime => node.runtime = blind(),
+        Lane::Lists => node.lists = blind(),
+        Lane::Tasks => node.tasks.clear(),
+        Lane::Processes => node.processes = blind(),
+        Lane::Kubelet => node.kubelet = blind(),
+        Lane::Host => node.host = blind(),
+        Lane::Disks => node.disks = blind(),
+        Lane::Status => node.status = blind(),
+        Lane::Port => node.port = blind(),
+        Lane::Bus => node.bus = blind(),
+        Lane::Clock => node.clock = blind(),
+    }
+    node
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn every_accusation_has_its_evidence_and_a_look_that_was_made(node in node(), known in known()) {
+        let findings = judged(&node, known);
+        for seen in &findings.sightings {
+            prop_assert!(!seen.evidence.is_empty(), "{:?} without evidence", seen.kind);
+            prop_assert!(seen.looked <= node.now);
+            prop_assert!(node.now.saturating_sub(seen.looked) <= TASK_STALE, "{:?}: a look of long ago", seen.kind);
+            prop_assert!(!seen.message.is_empty() && !seen.impact.is_empty() && !seen.key.is_empty());
+        }
+        for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
+            prop_assert!(findings.coverage.contains_key(&kind), "nothing said of {kind}");
+        }
+    }
+
+    #[test]
+    fn a_lane_that_cannot_look_takes_away_what_stands_on_it(node in node(), known in known()) {
+        for lane in LANES {
+            let findings = judged(&without(&node, lane), known);
+            for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&lane)) {
+                prop_assert!(false, "{:?} without the lane {lane:?}: {:?}", seen.kind, seen.evidence);
+            }
+            for (kind, coverage) in findings.coverage.iter().filter(|(kind, _)| needs(**kind).contains(&lane)) {
+                // The tasks are asked in turn: those that were not are no gap of the one that is missing.
+                let said = coverage.gap().is_some() || lane == Lane::Tasks;
+                prop_assert!(said, "{kind} is called clean without the lane {lane:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_a_lane_answers_is_nothing(node in node(), known in known(), turn in 0_usize..7) {
+        let mut turned = node.clone();
+        if let Look::Done { value, .. } = &mut turned.lists {
+            let (sandboxes, containers) = (value.sandboxes.len().max(1), value.containers.len().max(1));
+            value.sandboxes.rotate_left(turn % sandboxes);
+            value.containers.rotate_left(turn % containers);
+            value.sandboxes_again.reverse();
+        }
+        if let Look::Done { value, .. } = &mut turned.processes {
+            value.processes.reverse();
+            value.unproven.reverse();
+        }
+        prop_assert_eq!(accused(&judged(&node, known)), accused(&judged(&turned, known)));
+    }
+
+    #[test]
+    fn whatever_a_runtime_answers_the_report_stays_small(node in node(), known in known()) {
+        let findings = judged(&node, known);
+        prop_assert!(findings.ask.len() <= MAX_ASK);
+        for seen in &findings.sightings {
+            prop_assert!(seen.message.len() <= MAX_LINE && seen.impact.len() <= MAX_LINE);
+            prop_assert!(seen.evidence.len() <= MAX_EVIDENCE);
+            prop_assert!(seen.evidence.iter().all(|line| line.len() <= MAX_LINE));
+            let bounded = serde_json::to_string(&(&seen.subject, &seen.target)).unwrap().len();
+            prop_assert!(bounded <= 16 << 10, "{bounded} bytes of subject and target");
+        }
+    }
+
+    #[test]
+    fn old_answers_accuse_nobody(node in node(), known in known()) {
+        fn aged<T: Clone>(look: &Look<T>, by: Duration) -> Look<T> {
+            match look.clone() {
+                Look::Done { value, took, .. } => Look::Done { value, age: by, took },
+                Look::Failed { error, .. } => Look::Failed { error, age: by },
+                // A call that is out is a fact of now, however long it has been out.
+                Look::Hung { .. } => Look::Never,
+                other => other,
+            }
+        }
+        let by = TASK_STALE.max(PORT_STALE) + Duration::from_secs(1);
+        let old = Node {
+            runtime: aged(&node.runtime, by),
+            lists: aged(&node.lists, by),
+            tasks: node.tasks.iter().map(|(id, look)| (id.clone(), aged(look, by))).collect(),
+            processes: aged(&node.processes, by),
+            kubelet: aged(&node.kubelet, by),
+            host: aged(&node.host, by),
+            disks: aged(&node.disks, by),
+            bus: aged(&node.bus, by),
+            clock: aged(&node.clock, by),
+            status: aged(&node.status, by),
+            port: aged(&node.port, by),
+            ..node
+        };
+        let findings = judged(&old, known);
+        // That a lane cannot look is a fact of now too.
+        let accused: Vec<_> = accused(&findings).into_iter().filter(|(kind, _)| *kind != FaultType::ProbeBlind).collect();
+        prop_assert_eq!(accused, Vec::new());
+        let silent = |kind: &FaultType| findings.coverage.get(kind).and_then(Coverage::gap).is_some();
+        for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
+            prop_assert!(silent(&kind), "{kind} is called clean on answers of long ago");
+        }
+    }
+}

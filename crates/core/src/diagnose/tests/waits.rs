@@ -1,0 +1,124 @@
+//! Processes that wait in the kernel, and containers that are frozen while they are made.
+
+use super::*;
+use crate::observation::{FrozenSeen, ThreadWaiting};
+
+const KIND: FaultType = FaultType::UninterruptibleProcess;
+
+fn waits(process: &mut ProcessSeen, seconds: u64) {
+    process.state = 'D';
+    process.wchan = Some("io_schedule".into());
+    process.waited = Some(Duration::from_secs(seconds));
+}
+
+#[test]
+fn a_shim_that_has_not_run_for_long_is_sick_and_one_that_waits_for_a_disk_is_nothing() {
+    let key = "100.10000";
+    for (seconds, sick) in [(0, false), (59, false), (60, true)] {
+        let mut node = Node::healthy();
+        waits(node.shim(SANDBOX), seconds);
+        let findings = node.findings();
+        assert_eq!(findings.sightings.iter().any(|one| one.kind == KIND), sick, "{seconds} s");
+        // Neither sick nor clean: a probe that has just begun does not clear what the one before has confirmed.
+        assert_eq!(clean_at(&findings, KIND, key), None, "{seconds} s");
+        assert!(clean_at(&findings, KIND, "200.20000").is_some());
+    }
+    let mut node = Node::healthy();
+    waits(node.shim(SANDBOX), 60);
+    let findings = node.findings();
+    let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    assert_eq!(sighting.key, key);
+    assert_eq!(sighting.subject.to_string(), "process 100 (containerd-shim, shim) of default/one");
+    assert!(sighting.message.contains("has not run for more than 60 s"), "{}", sighting.message);
+    assert!(sighting.evidence[0].contains("io_schedule"), "{:?}", sighting.evidence);
+    assert_eq!(sighting.target, Target::default(), "no signal is of use");
+}
+
+#[test]
+fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
+    use crate::condition::{ConditionType, of_probe};
+    let mut node = Node::healthy();
+    waits(node.shim(SANDBOX), 3);
+    let findings = node.findings();
+    let safety = crate::restart_safety::restart_safety(&[], 0, &findings);
+    let host = of_probe(&[], &findings, &safety).into_iter().find(|one| one.kind == ConditionType::HostHealthy);
+    assert_eq!(host.unwrap().status, crate::snapshot::Tri::True);
+}
+
+#[test]
+fn daemons_are_looked_at_thread_by_thread() {
+    let mut node = Node::healthy();
+    let thread =
+        ThreadWaiting { thread: 57, waited: Duration::from_mins(2), wchan: Some("rpc_wait_bit_killable".into()) };
+    node.host().daemons[1].waiting = Ok(Some(thread));
+    let findings = node.findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, "50.5000"));
+    assert!(sighting.message.starts_with("a thread of process 50 (containerd"), "{}", sighting.message);
+    assert!(clean_at(&findings, KIND, "60.6000").is_some());
+    // The process table shows its first thread only, and of the whole daemon says nothing.
+    let mut node = Node::healthy();
+    waits(node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap(), 600);
+    assert!(node.kinds().is_empty());
+    node.host = Look::Never;
+    assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
+    node = Node::healthy();
+    node.host().daemons[1].waiting = Err("more than 512 threads".into());
+    assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
+}
+
+#[test]
+fn what_cannot_be_proven_counts_by_what_it_may_be() {
+    let mut node = Node::healthy();
+    node.unproven("runc", MayBe::Other);
+    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    value.unproven[0].waited = Some(Duration::from_mins(5));
+    let findings = node.findings();
+    let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
+    assert_eq!(
+        (sighting.key.as_str(), sighting.subject.name.as_deref()),
+        ("700.7", Some("700 (runc, part of the runtime by its name)"))
+    );
+}
+
+#[test]
+fn behind_one_dead_disk_not_everything_is_told() {
+    let mut node = Node::healthy();
+    for pid in 1000..1100_i32 {
+        let mut client = process(pid, Part::RuntimeClient { verb: "create".into(), container_id: None });
+        waits(&mut client, u64::try_from(pid).unwrap());
+        node.table().push(client);
+    }
+    let findings = node.findings();
+    let told: Vec<_> = findings.sightings.iter().filter(|one| one.kind == KIND).collect();
+    assert_eq!((told.len(), told[0].key.as_str()), (16, "1099.109900"), "who waits for the longest comes first");
+    assert_eq!(clean_at(&findings, KIND, "1000.100000"), None);
+}
+
+fn frozen(age: u64) -> Node {
+    let mut node = Node::healthy();
+    let one = |pid| FrozenSeen {
+        pid,
+        age: Duration::from_secs(age),
+        sandbox_id: SANDBOX.into(),
+        group: "sys/fs/cgroup/kubepods/x".into(),
+    };
+    node.host().frozen = Ok(vec![one(800), one(801)]);
+    node
+}
+
+#[test]
+fn a_container_that_is_frozen_while_it_is_made_is_one_fault_of_its_sandbox() {
+    let kind = FaultType::FrozenCgroup;
+    assert!(frozen(59).kinds().is_empty());
+    assert_eq!(clean_at(&frozen(59).findings(), kind, SANDBOX), None);
+    let findings = frozen(60).findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (kind, SANDBOX));
+    assert!(sighting.message.contains("a container of default/one in sandbox aaaa00000000 is frozen"), "{sighting:?}");
+    assert!(clean_at(&findings, kind, OTHER).is_some());
+    let mut node = frozen(60);
+    node.host().frozen = Err("permission denied".into());
+    assert!(node.kinds().is_empty());
+    assert_eq!(clean_at(&node.findings(), kind, SANDBOX), None);
+}

@@ -1,0 +1,558 @@
+//! Draining a node: which of its pods are evicted, which stay, what keeps a pod there, and how a round is told.
+//!
+//! A drain is gone about in rounds. Each asks the API server anew which pods the node has, and evicts those that are to go, as
+//! their disruption budgets allow. It is done when two rounds in a row have found none that is left: a pod that the scheduler had
+//! bound right before the cordon may show only after the first.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{Fault, FaultState, FaultType, PodRef};
+use super::text;
+use super::tri::Tri;
+
+/// Most evictions that are accepted in one round.
+const MAX_EVICTIONS: usize = 20;
+/// Most evictions that are asked for in one round, those that a budget refuses included.
+const MAX_TRIES: usize = 60;
+/// How many evictions may be answered with a 429 of which nobody says why, until nobody is asked further in this round: one may be
+/// a webhook's word on one pod, several are a server that has enough to do.
+const MAX_BUSY: usize = 3;
+/// In so many rounds in a row no pod has to be left before a node is drained.
+pub const QUIET_ROUNDS: u32 = 2;
+/// Least time between two rounds of which each counts as quiet.
+pub const QUIET_APART: Duration = Duration::from_secs(5);
+/// Most pods that are named in a sentence, of each kind.
+const MAX_NAMED: usize = 4;
+/// What is said of a round that has found nothing more to evict, or to wait for.
+const QUIET: &str = "no pod is left that was to go";
+/// Longest name of a pod, and longest reason, in a sentence, in bytes.
+const MAX_PART: usize = 120;
+
+/// How a node is drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// Seconds that each pod gets to end by itself, in place of its own time. 1 to 86,400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub grace_period_seconds: Option<u32>,
+    /// Whether pods with data in an `emptyDir` are evicted, which ends that data.
+    #[serde(default)]
+    pub delete_empty_dir_data: bool,
+    /// Whether pods are evicted that no controller makes again.
+    #[serde(default)]
+    pub force: bool,
+    /// Whether pods are evicted as well where the node cannot end them, by what is known of its runtime and its kubelet.
+    #[serde(default)]
+    pub even_if_runtime_hangs: bool,
+    /// Pods in these namespaces stay; each may end with `*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub except_namespaces: Vec<String>,
+}
+
+/// Who makes a pod again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// A `DaemonSet`: it would make it again on this very node.
+    DaemonSet,
+    /// The kubelet itself, from a file: the API server has only its mirror, and cannot end it.
+    Kubelet,
+    /// Another controller, which makes it again elsewhere.
+    #[default]
+    Controller,
+    /// Nobody.
+    Nobody,
+}
+
+/// How far a pod is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodState {
+    /// It is to run, or does.
+    #[default]
+    Live,
+    /// It is being deleted.
+    Terminating,
+    /// It has come to its end (phase Succeeded or Failed).
+    Finished,
+}
+
+/// A pod of the node, as far as a drain needs it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that the API says of the pod")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePod {
+    /// Which pod.
+    pub pod: PodRef,
+    /// Who makes it again.
+    pub owner: Owner,
+    /// How far it is.
+    pub state: PodState,
+    /// Whether it has data in an `emptyDir`.
+    pub has_empty_dir: bool,
+    /// Whether it is one of this project's own.
+    pub is_ours: bool,
+    /// Whether it says itself that it is to be ended without any time: an eviction that names none would remove it from the API
+    /// while its containers run.
+    pub has_no_grace: bool,
+    /// Whether it was made after the cordon, and tolerates that: evicted it would come back once more.
+    pub is_back: bool,
+}
+
+/// What becomes of a pod in a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It may stay: the drain does not wait for it.
+    Stays,
+    /// It is on its way out; that is waited for.
+    Going,
+    /// It is to be evicted.
+    Evict,
+    /// It is not evicted, and holds the drain up.
+    Blocked(String),
+}
+
+/// What keeps a node from ending pods that are evicted: on such a one they stay Terminating, are missed where they are served from,
+/// and those of a `StatefulSet` cannot come back anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CannotEnd {
+    /// By a confirmed fault.
+    Known(String),
+    /// By a suspicion, or since nobody knows how the node is.
+    Doubtful(String),
+}
+
+/// Whether runtime or kubelet keep the node from ending pods. `ready` is the condition of the Node, `kubelet_works` the word of its
+/// probe; what is not known is no yes.
+pub fn cannot_end<'f>(
+    ready: Tri,
+    kubelet_works: Tri,
+    faults: impl IntoIterator<Item = &'f Fault>,
+) -> Option<CannotEnd> {
+    let stops = |kind: FaultType| {
+        let of_kubelet = matches!(
+            kind,
+            FaultType::KubeletDown
+                | FaultType::KubeletStartBlocked
+                | FaultType::KubeletCrashLoop
+                | FaultType::PlegStalled
+                | FaultType::SyncLoopStalled
+        );
+        kind.is_of_runtime() || of_kubelet
+    };
+    let mut found: Vec<&Fault> = faults.into_iter().filter(|fault| stops(fault.kind)).collect();
+    // The same in whatever order they are named.
+    found.sort_by_key(|fault| (fault.state != FaultState::Confirmed, fault.kind, &fault.id));
+    if let Some(fault) = found.first() {
+        let what = format!("{} ({})", fault.kind, fault.subject);
+        return Some(match fault.state {
+            FaultState::Confirmed => CannotEnd::Known(format!("{what} is confirmed")),
+            FaultState::Suspected => CannotEnd::Doubtful(format!("{what} is suspected")),
+            FaultState::Clearing => CannotEnd::Doubtful(format!("{what} is not surely gone")),
+        });
+    }
+    if kubelet_works != Tri::True {
+        let said = if kubelet_works == Tri::False { "does not work" } else { "is not known to work" };
+        return Some(CannotEnd::Doubtful(format!("its kubelet {said}, by the word of its probe")));
+    }
+    (ready == Tri::Unknown).then(|| CannotEnd::Doubtful("the Node is Ready=Unknown".to_owned()))
+}
+
+/// Pods below which something hangs, by uid, with what it is: a deletion above it would hang as well, so that is to be released
+/// first. A suspicion is enough.
+pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String, String> {
+    let hangs = |fault: &&Fault| {
+        matches!(
+            fault.kind,
+            FaultType::HungContainer
+                | FaultType::RuntimeClientHung
+                | FaultType::NetworkPluginHung
+                | FaultType::UninterruptibleProcess
+                | FaultType::FrozenCgroup
+        )
+    };
+    let of_pods = faults.into_iter().filter(hangs).flat_map(|fault| {
+        let pods = [&fault.subject.pod, &fault.target.pod].into_iter().flatten();
+        pods.map(move |pod| (pod.uid.clone(), format!("{} below it is to be released first", fault.kind)))
+    });
+    of_pods.collect()
+}
+
+impl Drain {
+    /// What becomes of this pod.
+    pub fn fate(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> Fate {
+        let is_left_out = self.except_namespaces.iter().any(|like| text::is_like(like, &pod.pod.namespace));
+        let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
+        match pod.state {
+            _ if has_place_here => return Fate::Stays,
+            PodState::Finished => return Fate::Stays,
+            PodState::Terminating => return Fate::Going,
+            PodState::Live => {}
+        }
+        if let Some(why) = hung.get(&pod.pod.uid) {
+            return Fate::Blocked(why.clone());
+        }
+        if pod.is_back {
+            return Fate::Blocked(
+                "made after the cordon, which it tolerates: it would come back (exceptNamespaces)".to_owned(),
+            );
+        }
+        if pod.owner == Owner::Nobody && !self.force {
+            return Fate::Blocked("no controller makes it again (drain.force)".to_owned());
+        }
+        if pod.has_empty_dir && !self.delete_empty_dir_data {
+            return Fate::Blocked("it has data in an emptyDir (drain.deleteEmptyDirData)".to_owned());
+        }
+        Fate::Evict
+    }
+
+    /// The time to end that is sent with an eviction, in seconds: what the policy asks for, and else none, which is the pod's own.
+    /// One of its own that is no time at all becomes the shortest there is.
+    pub fn grace_for(&self, pod: &NodePod) -> Option<u32> {
+        self.grace_period_seconds.or_else(|| pod.has_no_grace.then_some(1))
+    }
+}
+
+/// What the API server says to one eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is accepted: the pod is on its way out.
+    Accepted,
+    /// There is no such pod any more, or another one has its name.
+    Gone,
+    /// It is refused, for this reason.
+    Refused(String),
+    /// It is put off, and nobody says for which budget: by the server, or by a webhook.
+    Busy(String),
+    /// Nobody is asked further in this round, for this reason.
+    Stop(String),
+}
+
+/// One round, as it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    going: Vec<PodRef>,
+    next: Vec<NodePod>,
+    blocked: Vec<(PodRef, String)>,
+    stopped: Option<String>,
+    is_endless: bool,
+    asked: usize,
+    accepted: usize,
+    busy: usize,
+}
+
+impl Round {
+    /// Sorts the pods of a node. Those to be evicted are asked for in another order in each round: `name` says which it is, such as the
+    /// operation and how old that is. So many that are refused do not keep the others waiting for ever, and nodes that are drained
+    /// at the same time do not all begin with the same namespace.
+    pub fn begin(drain: &Drain, pods: &[NodePod], hung: &BTreeMap<String, String>, name: &str) -> Self {
+        let mut round = Self::default();
+        for pod in pods {
+            match drain.fate(pod, hung) {
+                Fate::Stays => {}
+                Fate::Going => round.going.push(pod.pod.clone()),
+                Fate::Evict => round.next.push(pod.clone()),
+                Fate::Blocked(why) => round.blocked.push((pod.pod.clone(), why)),
+            }
+        }
+        round.next.sort_by_cached_key(|pod| (text::lot(&format!("{name}/{}", pod.pod.uid)), pod.pod.clone()));
+        round
+    }
+
+    /// The same on a node that surely cannot end pods, and is drained all the same: what is on its way out stays so until the node works
+    /// again or is rebooted, and is not waited for.
+    #[must_use]
+    pub const fn endless(mut self, is_endless: bool) -> Self {
+        self.is_endless = is_endless;
+        self
+    }
+
+    /// The next pod to be evicted in this round, if one is. Its answer goes to [`Round::answered`].
+    pub fn take(&mut self) -> Option<NodePod> {
+        let is_over = self.stopped.is_some() || self.accepted >= MAX_EVICTIONS || self.asked >= MAX_TRIES;
+        if is_over { None } else { self.next.pop() }
+    }
+
+    /// Takes the answer over.
+    pub fn answered(&mut self, pod: NodePod, answer: Answer) {
+        self.asked = self.asked.saturating_add(1);
+        match answer {
+            Answer::Accepted => {
+                self.accepted = self.accepted.saturating_add(1);
+                self.going.push(pod.pod);
+            }
+            Answer::Gone => {}
+            Answer::Refused(why) => self.blocked.push((pod.pod, why)),
+            Answer::Busy(why) => {
+                self.busy = self.busy.saturating_add(1);
+                if self.busy >= MAX_BUSY {
+                    self.stop(&why);
+                }
+                self.blocked.push((pod.pod, why));
+            }
+            Answer::Stop(why) => {
+                self.stopped = Some(why);
+                self.next.push(pod);
+            }
+        }
+    }
+
+    /// Ends the round before its time.
+    pub fn stop(&mut self, why: &str) {
+        self.stopped.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// Whether nothing is left to be done or waited for.
+    pub fn is_quiet(&self) -> bool {
+        self.next.is_empty() && self.blocked.is_empty() && (self.going.is_empty() || self.is_endless)
+    }
+
+    /// How many pods are left.
+    pub fn left(&self) -> usize {
+        self.going.len().saturating_add(self.next.len()).saturating_add(self.blocked.len())
+    }
+
+    /// How the round ends, in one sentence that names what keeps pods there. The same in each round in which nothing changes.
+    pub fn sentence(&self) -> String {
+        if self.left() == 0 {
+            return QUIET.to_owned();
+        }
+        let mut said = vec![format!("{} pod(s) left", self.left())];
+        if !self.blocked.is_empty() {
+            let mut blocked: Vec<String> = self
+                .blocked
+                .iter()
+                .map(|(pod, why)| format!("{} ({})", short(pod), text::bounded(why, MAX_PART)))
+                .collect();
+            blocked.sort();
+            said.push(format!("not evicted: {}", some_of(&blocked)));
+        }
+        if !self.going.is_empty() {
+            let mut going: Vec<String> = self.going.iter().map(short).collect();
+            going.sort();
+            let why = if self.is_endless { ", not waited for since the node cannot end them" } else { "" };
+            said.push(format!("on their way out{why}: {}", some_of(&going)));
+        }
+        if !self.next.is_empty() {
+            let why =
+                self.stopped.as_ref().map_or_else(String::new, |why| format!(" ({})", text::bounded(why, MAX_PART)));
+            said.push(format!("{} to be evicted next{why}", self.next.len()));
+        }
+        text::bounded(&said.join("; "), super::fault::MAX_LINE)
+    }
+}
+
+fn short(pod: &PodRef) -> String {
+    text::bounded(&pod.to_string(), MAX_PART)
+}
+
+/// The first of them, and how many more there are.
+fn some_of(all: &[String]) -> String {
+    let named = all.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FaultType as F;
+
+    fn pod(name: &str) -> NodePod {
+        NodePod {
+            pod: PodRef { namespace: "shop".into(), name: name.into(), uid: format!("uid-{name}") },
+            owner: Owner::Controller,
+            state: PodState::Live,
+            has_empty_dir: false,
+            is_ours: false,
+            has_no_grace: false,
+            is_back: false,
+        }
+    }
+
+    fn blocked(why: &str) -> Fate {
+        Fate::Blocked(why.to_owned())
+    }
+
+    type Case = (fn(&mut NodePod), Fate, Fate);
+
+    #[test]
+    fn each_pod_has_its_fate() {
+        let (plain, none) = (Drain::default(), BTreeMap::new());
+        let all = Drain { force: true, delete_empty_dir_data: true, ..Drain::default() };
+        let hung = BTreeMap::from([("uid-h".to_owned(), "X".to_owned())]);
+        let with = |change: fn(&mut NodePod)| {
+            let mut pod = pod("h");
+            change(&mut pod);
+            pod
+        };
+        let back = blocked("made after the cordon, which it tolerates: it would come back (exceptNamespaces)");
+        let cases: [Case; 9] = [
+            (|_| {}, Fate::Evict, Fate::Evict),
+            (|p| p.owner = Owner::DaemonSet, Fate::Stays, Fate::Stays),
+            (|p| p.owner = Owner::Kubelet, Fate::Stays, Fate::Stays),
+            (|p| p.state = PodState::Finished, Fate::Stays, Fate::Stays),
+            (|p| p.is_ours = true, Fate::Stays, Fate::Stays),
+            (|p| p.state = PodState::Terminating, Fate::Going, Fate::Going),
+            (|p| p.is_back = true, back.clone(), back),
+            (|p| p.owner = Owner::Nobody, blocked("no controller makes it again (drain.force)"), Fate::Evict),
+            (|p| p.has_empty_dir = true, blocked("it has data in an emptyDir (drain.deleteEmptyDirData)"), Fate::Evict),
+        ];
+        for (change, bare, forced) in cases {
+            let pod = with(change);
+            assert_eq!(plain.fate(&pod, &none), bare, "{pod:?}");
+            assert_eq!(all.fate(&pod, &none), forced, "{pod:?}");
+            // What hangs below a pod keeps it, whatever the policy allows; what stays anyway, or goes, is not held up by it.
+            let expected = if matches!(bare, Fate::Stays | Fate::Going) { bare } else { blocked("X") };
+            assert_eq!(all.fate(&pod, &hung), expected, "{pod:?}");
+        }
+        let except = Drain { except_namespaces: vec!["sho*".into()], ..Drain::default() };
+        assert_eq!(except.fate(&pod("a"), &none), Fate::Stays);
+    }
+
+    fn taken(pods: &[NodePod], name: &str, answer: &Answer) -> (Vec<String>, Round) {
+        let mut round = Round::begin(&Drain::default(), pods, &BTreeMap::new(), name);
+        let mut names = Vec::new();
+        while let Some(pod) = round.take() {
+            names.push(pod.pod.name.clone());
+            round.answered(pod, answer.clone());
+        }
+        (names, round)
+    }
+
+    #[test]
+    fn a_round_has_a_bound_and_each_has_its_turn() {
+        let pods: Vec<NodePod> = (0..100).map(|i| pod(&format!("web-{i:03}"))).collect();
+        let (names, round) = taken(&pods, "op/0", &Answer::Accepted);
+        assert_eq!((names.len(), round.left()), (MAX_EVICTIONS, 100));
+        let no = Answer::Refused("PodDisruptionBudget web: none may go".into());
+        let (names, refused) = taken(&pods, "op/0", &no);
+        assert_eq!(names.len(), MAX_TRIES);
+        let said = refused.sentence();
+        assert!(said.starts_with("100 pod(s) left; not evicted: shop/web-0"), "{said}");
+        assert!(said.contains("and 56 more; 40 to be evicted next"), "{said}");
+        assert!(said.len() <= crate::fault::MAX_LINE);
+        // Also where a slow server lets only one be asked for in each round, and whatever time is between them.
+        for every in [10_u64, 20, 40] {
+            let firsts: std::collections::BTreeSet<String> =
+                (0..1_000).map(|round| taken(&pods, &format!("op/{}", round * every), &no).0[0].clone()).collect();
+            assert_eq!(firsts.len(), 100, "every {every}s");
+        }
+        // Nor do all nodes begin with the same pod.
+        let firsts: std::collections::BTreeSet<String> =
+            (0..100).map(|node| taken(&pods, &format!("node-{node}/0"), &no).0[0].clone()).collect();
+        assert!(firsts.len() > 30, "{firsts:?}");
+    }
+
+    #[test]
+    fn what_puts_off_one_pod_is_no_server_that_is_busy_until_it_is_several() {
+        let pods: Vec<NodePod> = (0..9).map(|i| pod(&format!("vm-{i}"))).collect();
+        let (names, round) = taken(&pods, "op/0", &Answer::Busy("wait".into()));
+        assert_eq!(names.len(), MAX_BUSY);
+        assert!(round.sentence().ends_with("6 to be evicted next (wait)"), "{}", round.sentence());
+        let mut mixed = Round::begin(&Drain::default(), &pods, &BTreeMap::new(), "op/0");
+        let mut count = 0;
+        while let Some(pod) = mixed.take() {
+            count += 1;
+            mixed.answered(pod, if count < MAX_BUSY { Answer::Busy("wait".into()) } else { Answer::Accepted });
+        }
+        assert_eq!((count, mixed.left()), (9, 9), "the others go all the same");
+    }
+
+    #[test]
+    fn the_time_that_a_person_asks_for_is_sent_and_no_pod_goes_without_any() {
+        let asked = Drain { grace_period_seconds: Some(45), ..Drain::default() };
+        let (own, mut none) = (pod("a"), pod("b"));
+        none.has_no_grace = true;
+        assert_eq!((asked.grace_for(&own), asked.grace_for(&none)), (Some(45), Some(45)));
+        assert_eq!(Drain::default().grace_for(&own), None, "what it has of its own is not made shorter");
+        assert_eq!(Drain::default().grace_for(&none), Some(1));
+    }
+
+    #[test]
+    fn a_node_of_which_something_says_that_it_cannot_end_pods_is_known_as_one() {
+        let fault = |kind, state| Fault {
+            id: Fault::identity(kind, "x"),
+            kind,
+            severity: crate::fault::Severity::High,
+            state,
+            subject: crate::fault::Subject::of(crate::fault::SubjectKind::Runtime),
+            target: crate::fault::Target::default(),
+            message: String::new(),
+            impact: String::new(),
+            first_seen: jiff::Timestamp::UNIX_EPOCH,
+            for_seconds: 60,
+            confirmations: 3,
+            look_age_seconds: 0,
+            evidence: Vec::new(),
+            evidence_bundle: None,
+        };
+        let by = |faults: &[Fault]| cannot_end(Tri::True, Tri::True, faults);
+        assert_eq!(by(&[]), None);
+        assert_eq!(
+            by(&[fault(F::DiskFull, FaultState::Confirmed), fault(F::HungContainer, FaultState::Confirmed)]),
+            None
+        );
+        let kinds = [
+            F::RuntimeUnreachable,
+            F::RuntimeListHung,
+            F::RuntimeUpdateBlocked,
+            F::KubeletDown,
+            F::KubeletStartBlocked,
+            F::KubeletCrashLoop,
+            F::PlegStalled,
+            F::SyncLoopStalled,
+        ];
+        for kind in kinds {
+            let known = by(&[fault(F::DiskFull, FaultState::Confirmed), fault(kind, FaultState::Confirmed)]);
+            assert_eq!(known, Some(CannotEnd::Known(format!("{kind} (runtime) is confirmed"))));
+            for state in [FaultState::Suspected, FaultState::Clearing] {
+                assert!(matches!(by(&[fault(kind, state)]), Some(CannotEnd::Doubtful(_))), "{kind} {state:?}");
+            }
+        }
+        let doubt = |ready, works| cannot_end(ready, works, &[]);
+        assert!(matches!(doubt(Tri::Unknown, Tri::True), Some(CannotEnd::Doubtful(_))));
+        assert!(matches!(doubt(Tri::True, Tri::False), Some(CannotEnd::Doubtful(_))));
+        assert!(matches!(doubt(Tri::True, Tri::Unknown), Some(CannotEnd::Doubtful(_))));
+        assert_eq!(doubt(Tri::False, Tri::True), None, "a kubelet that works and complains ends pods");
+    }
+
+    #[test]
+    fn what_a_node_cannot_end_is_not_waited_for_and_what_was_not_evicted_is() {
+        let mut going = pod("b");
+        going.state = PodState::Terminating;
+        let begin = |pods: &[NodePod], is_endless| {
+            Round::begin(&Drain::default(), pods, &BTreeMap::new(), "x").endless(is_endless)
+        };
+        let only_going = begin(std::slice::from_ref(&going), true);
+        assert!(only_going.is_quiet() && !begin(std::slice::from_ref(&going), false).is_quiet());
+        assert_eq!(
+            only_going.sentence(),
+            "1 pod(s) left; on their way out, not waited for since the node cannot end them: shop/b"
+        );
+        let mut blocked = begin(&[pod("a"), going], true);
+        assert!(!blocked.is_quiet(), "one is to be evicted");
+        let first = blocked.take().unwrap();
+        blocked.answered(first, Answer::Refused("PodDisruptionBudget db".into()));
+        assert!(!blocked.is_quiet(), "a budget says no");
+    }
+
+    #[test]
+    fn it_is_done_when_nothing_is_left_and_says_what_is() {
+        let mut going = pod("b");
+        going.state = PodState::Terminating;
+        let pods = [pod("a"), going];
+        let (_, round) = taken(&pods, "op/0", &Answer::Gone);
+        assert_eq!(round.sentence(), "1 pod(s) left; on their way out: shop/b");
+        let (_, stopped) = taken(&pods, "op/0", &Answer::Stop("no answer".into()));
+        assert_eq!(stopped.left(), 2);
+        assert!(stopped.sentence().ends_with("1 to be evicted next (no answer)"), "{}", stopped.sentence());
+        let (_, empty) = taken(&[], "op/0", &Answer::Accepted);
+        assert_eq!((empty.left(), empty.sentence().as_str()), (0, QUIET));
+    }
+}

@@ -1,0 +1,409 @@
+//! Observations of a node and faults, as tests need them: made by hand, and sound where nothing else is said.
+
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::unwrap_used,
+    reason = "what is asked for and is not there is a slip in a test"
+)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
+use crate::observation::{
+    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, Look, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner,
+    Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource,
+    Space, StatusSeen, TaskAnswer, Unproven, Usage,
+};
+
+/// Id of the sandbox of the pod `one`.
+pub const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
+/// Id of the sandbox of the pod `other`.
+pub const OTHER: &str = "bbbb000000000000000000000000000000000000000000000000000000000000";
+/// A container of [`SANDBOX`].
+pub const WORK: &str = "aaaa1";
+/// The other container of [`SANDBOX`].
+pub const SIDECAR: &str = "aaaa2";
+/// The container of [`OTHER`].
+pub const OTHER_WORK: &str = "bbbb1";
+
+/// A node as the collectors see it, built by hand.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Time since boot.
+    pub now: Duration,
+    /// Name and version of the runtime.
+    pub runtime: Look<RuntimeSeen>,
+    /// The status of the runtime.
+    pub status: Look<StatusSeen>,
+    /// Which runtime it is.
+    pub kind: RuntimeKind,
+    /// Sandboxes and containers.
+    pub lists: Look<ListRound>,
+    /// The list of sandboxes does not come while the runtime answers.
+    pub sandbox_list_hung: bool,
+    /// A list is larger than what is read.
+    pub list_too_large: bool,
+    /// The answer of each task.
+    pub tasks: BTreeMap<String, Look<TaskAnswer>>,
+    /// The processes that matter.
+    pub processes: Look<ProcessTable>,
+    /// The kubelet.
+    pub kubelet: Look<KubeletSeen>,
+    /// Limits and daemons of the host.
+    pub host: Look<HostSeen>,
+    /// Filesystems, and the kubelet's certificate.
+    pub disks: Look<DisksSeen>,
+    /// What the kubelet's own port says.
+    pub port: Look<PortSeen>,
+    /// The bus of systemd.
+    pub bus: Look<BusSeen>,
+    /// The clock of the node.
+    pub clock: Look<ClockSeen>,
+}
+
+/// A look that has just ended.
+pub fn done<T>(value: T) -> Look<T> {
+    Look::Done { value, age: Duration::ZERO, took: Duration::from_millis(5) }
+}
+
+/// A pod of this name.
+pub fn pod(name: &str) -> PodRef {
+    PodRef { namespace: "default".into(), name: name.into(), uid: format!("uid-{name}") }
+}
+
+/// A sandbox that is ready.
+pub fn sandbox(id: &str, name: &str) -> SandboxSeen {
+    SandboxSeen { id: id.into(), ready: true, pod: pod(name), attempt: 0 }
+}
+
+/// A container that runs.
+pub fn container(id: &str, sandbox_id: &str, name: &str) -> ContainerSeen {
+    ContainerSeen {
+        id: id.into(),
+        sandbox_id: sandbox_id.into(),
+        name: name.into(),
+        pod: Some(pod(if sandbox_id == OTHER { "other" } else { "one" })),
+        state: ContainerState::Running,
+        attempt: 0,
+    }
+}
+
+/// A process that sleeps.
+pub fn process(pid: i32, part: Part) -> ProcessSeen {
+    ProcessSeen {
+        pid,
+        parent: 1,
+        start_ticks: u64::from(pid.unsigned_abs()) * 100,
+        age: Duration::from_mins(10),
+        state: 'S',
+        command: "containerd-shim".into(),
+        wchan: Some("futex_wait_queue".into()),
+        waited: None,
+        part,
+    }
+}
+
+/// A network plugin at work for so many seconds, with the files that it holds.
+pub fn plugin(pid: i32, age: u64, sandbox_id: &str, holds: &[&str], waits: bool) -> ProcessSeen {
+    let part = Part::NetworkPlugin {
+        plugin: "ptp".into(),
+        sandbox_id: Some(sandbox_id.into()),
+        pod_uid: None,
+        holds: holds.iter().map(|path| (*path).to_owned()).collect(),
+        waits,
+        waiters: u32::try_from(holds.len()).unwrap() * 2,
+    };
+    ProcessSeen { age: Duration::from_secs(age), parent: 50, command: "ptp".into(), ..process(pid, part) }
+}
+
+/// So much of a limit is used.
+pub fn limit(owner: Owner, used: u64, limit: u64) -> LimitSeen {
+    LimitSeen { owner, usage: Ok(Usage { used, limit }) }
+}
+
+/// The runtime of the node.
+pub fn containerd() -> Owner {
+    Owner::Runtime("containerd".into())
+}
+
+/// A node that gives its runtime and its kubelet all they need.
+pub fn roomy() -> HostSeen {
+    let daemon = |owner, pid: i32| DaemonSeen {
+        owner,
+        pid,
+        start_ticks: u64::from(pid.unsigned_abs()) * 100,
+        waiting: Ok(None),
+    };
+    HostSeen {
+        pids: vec![limit(Owner::Node, 900, 32_768), limit(Owner::Pods, 500, 30_000), limit(containerd(), 60, 4915)],
+        files: vec![
+            limit(Owner::Node, 3000, u64::MAX),
+            limit(Owner::Kubelet, 64, 1_000_000),
+            limit(containerd(), 256, 1_048_576),
+        ],
+        daemons: vec![daemon(Owner::Kubelet, 60), daemon(containerd(), 50)],
+        frozen: Ok(Vec::new()),
+        strangers: Ok(Vec::new()),
+        unseen: None,
+    }
+}
+
+/// One disk for all, half full, and the kubelet's certificate of a year in its third month.
+pub fn sound() -> DisksSeen {
+    let filesystem = |device: &str, folders: &[&str], bytes| FilesystemSeen {
+        device: device.into(),
+        folders: folders.iter().map(|folder| (*folder).to_owned()).collect(),
+        bytes: Space { total: bytes, left: bytes / 2 },
+        inodes: Space { total: 1_000_000, left: 900_000 },
+        read_only: None,
+    };
+    let day = Duration::from_hours(24);
+    DisksSeen {
+        filesystems: vec![
+            filesystem("254:0", &["/var/lib/containerd", "/var/lib/kubelet"], 100 << 30),
+            filesystem("0:24", &["/run"], 400 << 20),
+        ],
+        unseen: None,
+        credential: Credential::Certificate {
+            place: "/var/lib/kubelet/pki/kubelet-client-current.pem".into(),
+            lifetime: day * 365,
+            left: day * 280,
+        },
+    }
+}
+
+/// A kubelet that gets on with its pods.
+pub fn quick() -> PortSeen {
+    let mean = Some(Duration::from_millis(5));
+    PortSeen {
+        sync_loop: Ok(true),
+        relists: Ok(RelistsSeen { begun: true, mean, unmoved: Some(Duration::ZERO), ..RelistsSeen::default() }),
+    }
+}
+
+impl Node {
+    /// All that was asked has answered, and nothing is wrong.
+    pub fn healthy() -> Self {
+        let lists = ListRound {
+            sandboxes: vec![sandbox(SANDBOX, "one"), sandbox(OTHER, "other")],
+            containers: vec![
+                container(WORK, SANDBOX, "work"),
+                container(SIDECAR, SANDBOX, "sidecar"),
+                container(OTHER_WORK, OTHER, "work"),
+            ],
+            sandboxes_again: vec![SANDBOX.into(), OTHER.into()],
+            containers_before: Duration::ZERO,
+            answer_bytes: 3000,
+            rechecks: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
+            asked_sandboxes: BTreeMap::new(),
+            removals: None,
+            round: 1,
+        };
+        let shim = |pid, id: &str| process(pid, Part::Shim { id: id.into(), living_children: 2 });
+        let processes = ProcessTable {
+            processes: vec![
+                process(50, Part::Runtime),
+                shim(100, SANDBOX),
+                shim(200, OTHER),
+                process(60, Part::Kubelet),
+            ],
+            round: 1,
+            ..ProcessTable::default()
+        };
+        let kubelet = KubeletSeen {
+            process: Some((60, 6000, Duration::from_mins(10))),
+            healthz: Some(true),
+            version: Some("v1.36.3".into()),
+            settings: Some(KubeletSettings { source: SettingsSource::File, ..KubeletSettings::default() }),
+            ..KubeletSeen::default()
+        };
+        let tasks = [WORK, SIDECAR, OTHER_WORK].map(|id| (id.to_owned(), done(TaskAnswer::Answered))).into();
+        Self {
+            now: Duration::from_secs(1000),
+            runtime: done(RuntimeSeen { name: "containerd".into(), version: "1.6.20".into() }),
+            status: done(StatusSeen {
+                network: Some(NetworkSeen { ready: true, reason: String::new(), message: String::new() }),
+            }),
+            kind: RuntimeKind::Containerd,
+            lists: done(lists),
+            sandbox_list_hung: false,
+            list_too_large: false,
+            tasks,
+            processes: done(processes),
+            kubelet: done(kubelet),
+            host: done(roomy()),
+            disks: done(sound()),
+            port: done(quick()),
+            bus: done(BusSeen::Answered),
+            clock: done(ClockSeen { most: Duration::from_secs(1), ..ClockSeen::default() }),
+        }
+    }
+
+    /// Nothing that is needed to look is there.
+    pub fn blind() -> Self {
+        fn no<T>() -> Look<T> {
+            Look::Blind { reason: "no socket".into() }
+        }
+        Self {
+            runtime: no(),
+            status: no(),
+            lists: no(),
+            tasks: BTreeMap::new(),
+            processes: no(),
+            kubelet: no(),
+            host: no(),
+            disks: no(),
+            port: no(),
+            bus: no(),
+            clock: Look::Never,
+            ..Self::healthy()
+        }
+    }
+
+    /// What the collectors hand over.
+    pub fn seen(&self) -> Observations {
+        Observations {
+            now: self.now,
+            runtime: self.runtime.clone(),
+            status: self.status.clone(),
+            kind: self.kind,
+            lists: self.lists.clone(),
+            sandbox_list_hung: self.sandbox_list_hung,
+            list_too_large: self.list_too_large,
+            tasks: self.tasks.clone(),
+            processes: self.processes.clone(),
+            kubelet: self.kubelet.clone(),
+            host: self.host.clone(),
+            disks: self.disks.clone(),
+            port: self.port.clone(),
+            bus: self.bus.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    /// The lists of the runtime, to be changed.
+    pub fn list(&mut self) -> &mut ListRound {
+        match &mut self.lists {
+            Look::Done { value, .. } => value,
+            _ => panic!("no list"),
+        }
+    }
+
+    /// The processes, to be changed.
+    pub fn table(&mut self) -> &mut Vec<ProcessSeen> {
+        match &mut self.processes {
+            Look::Done { value, .. } => &mut value.processes,
+            _ => panic!("no table"),
+        }
+    }
+
+    /// A process of that name that waits uninterruptibly, so that nothing of it could be read.
+    pub fn unproven(&mut self, command: &str, may_be: MayBe) {
+        let Look::Done { value, .. } = &mut self.processes else { panic!("no table") };
+        let age = Duration::from_mins(10);
+        let waited = Some(Duration::ZERO);
+        let one = Unproven { pid: 700, start_ticks: 7, age, state: 'D', waited, command: command.into(), may_be };
+        value.unproven.push(one);
+    }
+
+    /// What was seen of the kubelet, to be changed.
+    pub fn kubelet(&mut self) -> &mut KubeletSeen {
+        match &mut self.kubelet {
+            Look::Done { value, .. } => value,
+            _ => panic!("no kubelet"),
+        }
+    }
+
+    /// What was seen of the host, to be changed.
+    pub fn host(&mut self) -> &mut HostSeen {
+        match &mut self.host {
+            Look::Done { value, .. } => value,
+            _ => panic!("no look at the host"),
+        }
+    }
+
+    /// What was seen of the disks, to be changed.
+    pub fn disks(&mut self) -> &mut DisksSeen {
+        match &mut self.disks {
+            Look::Done { value, .. } => value,
+            _ => panic!("no look at the disks"),
+        }
+    }
+
+    /// The shim of this sandbox, to be changed.
+    pub fn shim(&mut self, wanted: &str) -> &mut ProcessSeen {
+        self.table().iter_mut().find(|p| matches!(&p.part, Part::Shim { id, .. } if id == wanted)).unwrap()
+    }
+
+    /// SIGSTOP of a shim, as measured: state T, its tasks do not answer, the lists stay green.
+    pub fn freeze(&mut self, id: &str) {
+        let shim = self.shim(id);
+        shim.state = 'T';
+        shim.wchan = Some("do_signal_stop".into());
+        let behind: Vec<String> =
+            self.list().containers.iter().filter(|c| c.sandbox_id == id).map(|c| c.id.clone()).collect();
+        for container in behind {
+            self.tasks.insert(container, done(TaskAnswer::NoAnswer));
+        }
+    }
+
+    /// The sandbox is gone, its container stays in the list.
+    pub fn orphan(&mut self, state: ContainerState) {
+        let list = self.list();
+        list.sandboxes.retain(|sandbox| sandbox.id != SANDBOX);
+        list.sandboxes_again.retain(|id| id != SANDBOX);
+        list.containers.retain(|container| container.id != SIDECAR);
+        list.containers.iter_mut().filter(|container| container.id == WORK).for_each(|c| c.state = state);
+        list.rechecks.insert(WORK.into(), OrphanRecheck::Confirmed);
+    }
+
+    /// A container is listed as this for so many seconds, and not as running.
+    pub fn unfinished(&mut self, id: &str, state: ContainerState, seconds: u64) {
+        let list = self.list();
+        list.containers.iter_mut().find(|container| container.id == id).unwrap().state = state;
+        list.unfinished.insert(id.into(), Duration::from_secs(seconds));
+        self.tasks.remove(id);
+    }
+
+    /// The kubelet does not run.
+    pub fn kubelet_gone(&mut self) {
+        let kubelet = self.kubelet();
+        (kubelet.process, kubelet.healthz) = (None, None);
+    }
+
+    /// No kubelet runs that could be looked through.
+    pub fn lose_sight_of_the_kubelet(&mut self) {
+        self.host().unseen = Some("no kubelet runs that could be looked at".into());
+    }
+
+    /// A client of the runtime works on a container for so many seconds.
+    pub fn runtime_client(&mut self, verb: &str, age: u64) {
+        let client = process(300, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
+        self.table().push(ProcessSeen { age: Duration::from_secs(age), ..client });
+    }
+}
+
+/// A fault of this kind, for tests that need any.
+pub fn fault(kind: FaultType) -> Fault {
+    Fault {
+        id: Fault::identity(kind, "key"),
+        kind,
+        severity: Severity::Medium,
+        state: FaultState::Suspected,
+        subject: Subject::of(SubjectKind::Container),
+        target: Target::default(),
+        message: "message".into(),
+        impact: String::new(),
+        first_seen: Timestamp::UNIX_EPOCH,
+        for_seconds: 0,
+        confirmations: 1,
+        look_age_seconds: 0,
+        evidence: Vec::new(),
+        evidence_bundle: None,
+    }
+}

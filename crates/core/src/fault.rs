@@ -1,0 +1,359 @@
+//! What can be wrong with a node, in closed sets: the vocabulary that probe, controller, policies and
+//! people share.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod subject;
+
+pub use subject::{ConditionStatus, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
+
+/// The kinds of fault this version knows how to name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FaultType {
+    /// A container whose sandbox the runtime no longer knows, and that nothing else will remove.
+    OrphanContainer,
+    /// A shim process that belongs to no ready sandbox and no running container.
+    LeakedShim,
+    /// A stopped shim without anything alive below it, beside a runtime that does not answer: it may be what keeps the
+    /// runtime from coming up.
+    DeafShim,
+    /// One container whose task does not answer while the runtime itself does.
+    HungContainer,
+    /// A CNI plugin process older than its bound.
+    NetworkPluginHung,
+    /// `runc create` or its kin at work for longer than anybody waits for it.
+    RuntimeClientHung,
+    /// The runtime says that its network is not ready.
+    NetworkNotReady,
+    /// The runtime's socket cannot be connected to, or does not answer a version call.
+    RuntimeUnreachable,
+    /// The runtime answers, but its list of sandboxes does not.
+    RuntimeListHung,
+    /// The runtime lists its sandboxes, but its list of containers does not come back: one blocked update holds it up.
+    RuntimeUpdateBlocked,
+    /// A container that is listed as running and whose process is gone.
+    LostTask,
+    /// More than one ready sandbox of one pod.
+    DuplicateSandbox,
+    /// A sandbox that is listed and that the runtime does not know when asked for it (Docker).
+    GhostSandbox,
+    /// A container whose removal has failed (Docker), or that neither starts nor goes.
+    ContainerStuck,
+    /// Processes in the control group of a pod's container that the runtime does not know.
+    UnknownKubepodsProcess,
+    /// No kubelet process completes its start on this node.
+    KubeletDown,
+    /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
+    /// controller).
+    KubeletStartBlocked,
+    /// Kubelets complete their start and end, again and again.
+    KubeletCrashLoop,
+    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    PlegStalled,
+    /// The kubelet takes long for each look at its pods, and does not say so.
+    PlegSlow,
+    /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
+    SyncLoopStalled,
+    /// A file system of the kubelet's or the runtime's folders takes no writes.
+    ReadOnlyFilesystem,
+    /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
+    DiskFull,
+    /// The node, its pods together, or a daemon is about to be refused new processes and threads.
+    PidExhaustion,
+    /// The node or a daemon is about to be refused new open files.
+    FdExhaustion,
+    /// systemd does not answer over the node's system bus.
+    DbusUnresponsive,
+    /// A process of the runtime or the kubelet waits in the kernel for something that does not come.
+    UninterruptibleProcess,
+    /// A container that is being made is frozen, and with it the call that makes it.
+    FrozenCgroup,
+    /// Ended containers pile up until the runtime's list of them is too large to be read.
+    ExitedContainerPileUp,
+    /// The certificate by which the kubelet proves who it is was not renewed in time.
+    ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
+    /// A DaemonSet's pod on this node makes no progress (found by the controller).
+    StuckDaemonSetPod,
+    /// A condition that another tool writes on the Node stands as a policy asks for it (found by the controller).
+    NodeCondition,
+    /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
+    NodeFlapping,
+    /// A lane of the probe cannot look.
+    ProbeBlind,
+    /// The probe has missed its promised heartbeats (found by the controller).
+    ProbeSilent,
+}
+
+impl FaultType {
+    /// All kinds, most urgent to look at first when severities are equal.
+    pub const ALL: [Self; 36] = [
+        Self::OrphanContainer,
+        Self::HungContainer,
+        Self::NetworkPluginHung,
+        Self::RuntimeClientHung,
+        Self::DeafShim,
+        Self::LeakedShim,
+        Self::LostTask,
+        Self::DuplicateSandbox,
+        Self::GhostSandbox,
+        Self::ContainerStuck,
+        Self::UnknownKubepodsProcess,
+        Self::RuntimeUpdateBlocked,
+        Self::RuntimeListHung,
+        Self::RuntimeUnreachable,
+        Self::NetworkNotReady,
+        Self::KubeletDown,
+        Self::KubeletStartBlocked,
+        Self::KubeletCrashLoop,
+        Self::PlegStalled,
+        Self::SyncLoopStalled,
+        Self::PlegSlow,
+        Self::ReadOnlyFilesystem,
+        Self::DiskFull,
+        Self::PidExhaustion,
+        Self::FdExhaustion,
+        Self::DbusUnresponsive,
+        Self::UninterruptibleProcess,
+        Self::FrozenCgroup,
+        Self::ExitedContainerPileUp,
+        Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
+        Self::StuckDaemonSetPod,
+        Self::NodeCondition,
+        Self::NodeFlapping,
+        Self::ProbeBlind,
+        Self::ProbeSilent,
+    ];
+
+    /// The name as it stands in objects, events and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OrphanContainer => "OrphanContainer",
+            Self::LeakedShim => "LeakedShim",
+            Self::HungContainer => "HungContainer",
+            Self::NetworkPluginHung => "NetworkPluginHung",
+            Self::RuntimeUnreachable => "RuntimeUnreachable",
+            Self::RuntimeListHung => "RuntimeListHung",
+            Self::RuntimeUpdateBlocked => "RuntimeUpdateBlocked",
+            Self::LostTask => "LostTask",
+            Self::DuplicateSandbox => "DuplicateSandbox",
+            Self::ContainerStuck => "ContainerStuck",
+            Self::KubeletDown => "KubeletDown",
+            Self::KubeletStartBlocked => "KubeletStartBlocked",
+            Self::KubeletCrashLoop => "KubeletCrashLoop",
+            Self::PlegStalled => "PlegStalled",
+            Self::PlegSlow => "PlegSlow",
+            Self::SyncLoopStalled => "SyncLoopStalled",
+            Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
+            Self::DiskFull => "DiskFull",
+            Self::PidExhaustion => "PidExhaustion",
+            Self::FdExhaustion => "FdExhaustion",
+            Self::DbusUnresponsive => "DbusUnresponsive",
+            Self::UninterruptibleProcess => "UninterruptibleProcess",
+            Self::FrozenCgroup => "FrozenCgroup",
+            Self::ExitedContainerPileUp => "ExitedContainerPileUp",
+            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
+            Self::StuckDaemonSetPod => "StuckDaemonSetPod",
+            Self::NodeCondition => "NodeCondition",
+            Self::NodeFlapping => "NodeFlapping",
+            Self::RuntimeClientHung => "RuntimeClientHung",
+            Self::NetworkNotReady => "NetworkNotReady",
+            Self::DeafShim => "DeafShim",
+            Self::GhostSandbox => "GhostSandbox",
+            Self::UnknownKubepodsProcess => "UnknownKubepodsProcess",
+            Self::ProbeBlind => "ProbeBlind",
+            Self::ProbeSilent => "ProbeSilent",
+        }
+    }
+
+    /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
+    pub const fn is_of_runtime(self) -> bool {
+        matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
+    }
+
+    /// Whether it comes and goes slowly, or stands for days: nothing is looked at more often because of it.
+    pub const fn is_lasting(self) -> bool {
+        matches!(
+            self,
+            Self::GhostSandbox
+                | Self::UnknownKubepodsProcess
+                | Self::NetworkNotReady
+                | Self::SyncLoopStalled
+                | Self::PlegSlow
+                | Self::ProbeBlind
+                | Self::ReadOnlyFilesystem
+                | Self::DiskFull
+                | Self::PidExhaustion
+                | Self::FdExhaustion
+                | Self::DbusUnresponsive
+                | Self::UninterruptibleProcess
+                | Self::FrozenCgroup
+                | Self::ExitedContainerPileUp
+                | Self::ClientCertificateExpiring
+                | Self::ClockUnsynchronised
+                | Self::NodeCondition
+                | Self::NodeFlapping
+        )
+    }
+
+    /// Whether such a fault can name a pod: it is about a pod, or about a container, sandbox, shim, plugin or client of one.
+    /// Of all others no pod is ever known.
+    pub const fn can_name_a_pod(self) -> bool {
+        // Of the pod of a shim that is left over nothing may be left.
+        self.is_of_a_pod() || matches!(self, Self::LeakedShim)
+    }
+
+    /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
+    pub const fn is_of_a_pod(self) -> bool {
+        matches!(
+            self,
+            Self::HungContainer
+                | Self::NetworkPluginHung
+                | Self::RuntimeClientHung
+                | Self::OrphanContainer
+                | Self::LostTask
+                | Self::DuplicateSandbox
+                | Self::GhostSandbox
+                | Self::ContainerStuck
+                | Self::FrozenCgroup
+                | Self::StuckDaemonSetPod
+        )
+    }
+
+    /// Whether the controller finds it (from API state), not the probe.
+    pub const fn is_cluster_fault(self) -> bool {
+        matches!(
+            self,
+            Self::KubeletStartBlocked
+                | Self::PlegStalled
+                | Self::StuckDaemonSetPod
+                | Self::NodeCondition
+                | Self::NodeFlapping
+                | Self::ProbeSilent
+        )
+    }
+}
+
+impl fmt::Display for FaultType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How much harm a fault does, lowest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Severity {
+    /// Worth knowing; nothing is lost yet.
+    #[default]
+    Low,
+    /// One pod is affected, or the next restart of a component will suffer.
+    Medium,
+    /// Pods of the node are affected now.
+    High,
+    /// The node cannot do its work.
+    Critical,
+}
+
+impl Severity {
+    /// The name as it stands in objects and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "Low",
+            Self::Medium => "Medium",
+            Self::High => "High",
+            Self::Critical => "Critical",
+        }
+    }
+}
+
+/// How sure we are of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FaultState {
+    /// Seen, not yet confirmed. Nothing may act on it.
+    Suspected,
+    /// Seen often enough, for long enough, past the grace in which Kubernetes heals it alone.
+    Confirmed,
+    /// A clean look after a confirmation; gone when the next clean look agrees.
+    Clearing,
+}
+
+/// Most evidence lines a fault carries.
+pub const MAX_EVIDENCE: usize = 8;
+/// Most faults a report carries; the least severe are left out first, and the report says how many.
+pub const MAX_FAULTS: usize = 64;
+/// Longest message or evidence line in bytes.
+pub const MAX_LINE: usize = 512;
+
+/// One fault as reported: what, how sure, since when, on what evidence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Fault {
+    /// Stable identity on this node: kind and subject, hashed. It survives a change of pid.
+    #[schemars(length(max = 80))]
+    pub id: String,
+    /// What is wrong, as a word from a closed set.
+    #[serde(rename = "type")]
+    pub kind: FaultType,
+    /// How much harm it does: Low, Medium (one pod, or the next restart), High (pods now) or Critical (the node).
+    pub severity: Severity,
+    /// How sure we are: Suspected (nothing acts on it), Confirmed, or Clearing (seen clean once).
+    pub state: FaultState,
+    /// The object it is about.
+    pub subject: Subject,
+    /// What an act would touch.
+    #[serde(default)]
+    pub target: Target,
+    /// One sentence: what was found, and what it means.
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// What it does to the node or its pods.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub impact: String,
+    /// When it was first seen, by the observer's wall clock (for people; no rule uses it).
+    pub first_seen: Timestamp,
+    /// Seconds since it was first seen, by the observer's monotonic clock.
+    #[serde(default)]
+    pub for_seconds: u64,
+    /// How many looks in a row have seen it.
+    #[serde(default)]
+    pub confirmations: u32,
+    /// Seconds since the last look at it, at the moment of this report.
+    #[serde(default)]
+    pub look_age_seconds: u64,
+    /// What was seen, one fact a line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 512)))]
+    pub evidence: Vec<String>,
+    /// Name of the bundle that the probe has collected of it and keeps on the node: `nrh evidence NODE` prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 120))]
+    pub evidence_bundle: Option<String>,
+}
+
+impl Fault {
+    /// The stable id of a fault of this kind about the object named by `key`.
+    ///
+    /// `key` is the pod uid, container id, sandbox id or lock path: whatever stays the same for as long as
+    /// it is the same fault.
+    pub fn identity(kind: FaultType, key: &str) -> String {
+        format!("{}-{}", kind.as_str().to_ascii_lowercase(), crate::text::short_hash(key))
+    }
+
+    /// Whether it is about this pod, as its subject or as what an act would touch.
+    pub fn is_about_pod(&self, uid: &str) -> bool {
+        [&self.subject.pod, &self.target.pod].into_iter().flatten().any(|pod| pod.uid == uid)
+    }
+
+    /// Most severe first, then by kind and id: the order in which faults are shown and healed.
+    pub fn by_urgency(a: &Self, b: &Self) -> std::cmp::Ordering {
+        b.severity.cmp(&a.severity).then(a.kind.cmp(&b.kind)).then_with(|| a.id.cmp(&b.id))
+    }
+}

@@ -1,0 +1,227 @@
+use super::*;
+use crate::examples::fault;
+use crate::flap::{CUT_OFF, HALF_LIFE, QUIET};
+use crate::snapshot::{Heartbeat, ReportedFault};
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn wall(seconds: u64) -> Timestamp {
+    Timestamp::from_second(1_767_582_000 + i64::try_from(seconds).unwrap()).unwrap()
+}
+
+fn node(ready: Tri, since: u64) -> NodeView {
+    NodeView { uid: "u".into(), ready, ready_since: Some(wall(since)), ..NodeView::default() }
+}
+
+/// `Ready` changes every so many seconds, so many times; the moment of the last one.
+fn flap(flaps: &mut Flaps, from: u64, times: u64, every: u64) -> u64 {
+    for n in 0..=times {
+        let at = from + n * every;
+        let ready = if n % 2 == 0 { Tri::True } else { Tri::False };
+        flaps.note_ready("n", &node(ready, at), secs(at));
+    }
+    from + times * every
+}
+
+fn report(faults: &[Fault]) -> ReportView {
+    let beat = Heartbeat {
+        arrived: secs(0),
+        interval: secs(60),
+        sequence: 1,
+        can_act: true,
+        kubelet_works: Tri::True,
+        boot_id: String::new(),
+    };
+    let faults = faults.iter().map(|fault| ReportedFault { fault: fault.clone(), looked: secs(0) }).collect();
+    ReportView { node_uid: Some("u".into()), heartbeat: Some(beat), faults, ..ReportView::default() }
+}
+
+#[test]
+fn a_node_that_flaps_is_told_with_its_count_and_stable_after_a_quiet_time() {
+    let mut flaps = Flaps::default();
+    let now = flap(&mut flaps, 0, 10, 60);
+    let told = flaps.told(secs(now), wall(now)).remove("n").unwrap();
+    assert_eq!((told.record.ready_changes, told.record.rhythm()), (10, secs(60)));
+    assert!(told.flapping.is_some() && told.record.penalty >= CUT_OFF);
+    let settles = flaps.next_change(secs(now)).unwrap();
+    assert!(settles > QUIET && settles < 3 * HALF_LIFE);
+    let calm = now + settles.as_secs();
+    assert_eq!(flaps.told(secs(calm), wall(calm))["n"].flapping, None);
+    let over = calm + flaps.next_change(secs(calm)).unwrap().as_secs();
+    assert!(flaps.told(secs(over), wall(over)).is_empty(), "nothing is left to tell");
+    assert_eq!(flaps.next_change(secs(over)), None);
+}
+
+#[test]
+fn only_another_status_is_a_change() {
+    let mut flaps = Flaps::default();
+    let new = NodeView { uid: "u".into(), ..NodeView::default() };
+    flaps.note_ready("n", &new, secs(0));
+    // A kubelet that renews the time with every heartbeat.
+    for at in 0..500 {
+        flaps.note_ready("n", &node(Tri::True, at), secs(at));
+    }
+    assert!(flaps.told(secs(500), wall(500)).is_empty());
+    flap(&mut flaps, 501, 8, 1);
+    assert!(flaps.told(secs(510), wall(510))["n"].flapping.is_some());
+    // Another Node of that name has no history.
+    flaps.note_ready("n", &NodeView { uid: "other".into(), ..node(Tri::True, 511) }, secs(511));
+    assert!(flaps.told(secs(511), wall(511)).is_empty());
+}
+
+#[test]
+fn a_thousand_changes_are_told_a_few_times() {
+    let (mut flaps, mut before, mut tellings) = (Flaps::default(), None, 0_u64);
+    for n in 0..=1_000_u64 {
+        let ready = if n % 2 == 0 { Tri::True } else { Tri::False };
+        flaps.note_ready("n", &node(ready, n * 5), secs(n * 5));
+        let told = flaps.told(secs(n * 5), wall(n * 5)).remove("n").map(|view| view.record);
+        tellings += u64::from(told != before);
+        before = told;
+    }
+    let most = 5_000 / TOLD_EVERY.as_secs() + 2;
+    assert!(tellings >= 2 && tellings <= most, "{tellings} of {most}");
+    let behind = flaps.next_change(secs(5_000)).unwrap();
+    assert!(behind <= TOLD_EVERY, "what is not told yet is told in time");
+}
+
+#[test]
+fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
+    let mut flaps = Flaps::default();
+    let kind = FaultType::HungContainer;
+    let one = |n: u64| Fault { id: format!("hungcontainer-{n}"), state: FaultState::Confirmed, ..fault(kind) };
+    // Twenty of them, each of which comes and goes once.
+    for n in 0..20 {
+        flaps.note_report("n", &report(&[one(n)]), secs(n * 20));
+        flaps.note_report("n", &report(&[]), secs(n * 20 + 10));
+    }
+    assert!(flaps.told(secs(400), wall(400)).is_empty());
+    // One of them, again and again: but a report that could not look, or is full, has not seen it go.
+    for n in 0..20 {
+        flaps.note_report("n", &report(&[one(99)]), secs(400 + n * 20));
+        let blind = ReportView { unlooked: [kind].into(), ..report(&[]) };
+        flaps.note_report("n", &blind, secs(410 + n * 20));
+    }
+    assert!(flaps.told(secs(800), wall(800)).is_empty());
+    for n in 0..9 {
+        flaps.note_report("n", &report(&[one(99)]), secs(800 + n * 120));
+        flaps.note_report("n", &report(&[]), secs(810 + n * 120));
+    }
+    let told = flaps.told(secs(1_770), wall(1_770)).remove("n").unwrap();
+    assert_eq!((told.record.fault_returns, told.record.ready_changes), (8, 0));
+    assert!(told.flapping.is_some());
+    let of = &flaps.0["n"];
+    assert!(of.gone.len() <= MAX_GONE && of.confirmed.is_empty());
+}
+
+#[test]
+fn the_next_controller_goes_on_where_the_one_before_has_ended() {
+    let mut before = Flaps::default();
+    let now = flap(&mut before, 0, 20, 60);
+    let record = before.told(secs(now), wall(now)).remove("n").unwrap().record;
+    let restart = |uid: &str, ready: NodeView, record: &FlapRecord| {
+        let mut next = Flaps::default();
+        next.note_ready("n", &ready, secs(1));
+        let refused = next.restore(secs(2), wall(now + 60), |_| Some((uid, Ok(record))));
+        let again = next.restore(secs(3), wall(now + 60), |_| Some((uid, Ok(record))));
+        assert!(again.is_empty(), "it is read once");
+        (next.told(secs(3), wall(now + 61)).remove("n"), refused)
+    };
+    let same = node(Tri::True, now);
+    let (told, refused) = restart("u", same.clone(), &record);
+    assert!(refused.is_empty() && told.as_ref().unwrap().flapping.is_some());
+    assert_eq!(told.unwrap().record.ready_changes, 20);
+    let (told, _) = restart("u", node(Tri::False, now + 30), &record);
+    assert_eq!(told.unwrap().record.ready_changes, 21, "at least one while nobody looked");
+    let (told, _) = restart("u", node(Tri::True, now + 30), &record);
+    assert_eq!(told.unwrap().record.ready_changes, 20, "a time that is renewed is none");
+    assert_eq!(restart("another", same.clone(), &record), (None, vec![]), "it is about another Node");
+    let bad = FlapRecord { penalty: u32::MAX, ..record };
+    let (told, refused) = restart("u", same.clone(), &bad);
+    assert!(told.is_none() && refused[0].1.contains("found 4294967295"), "{refused:?}");
+    let mut next = Flaps::default();
+    flap(&mut next, 0, 4, 10);
+    let refused = next.restore(secs(50), wall(50), |_| Some(("u", Err("it is a word"))));
+    assert_eq!(refused, [("n".to_owned(), "it is a word".to_owned())]);
+    assert_eq!(next.told(secs(50), wall(50))["n"].record.ready_changes, 4, "what it has seen itself counts on");
+}
+
+/// Each goes True, False while it shuts down, Unknown while it is away, False while its kubelet begins, True.
+#[test]
+fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
+    let mut flaps = Flaps::default();
+    let faults = [FaultType::RuntimeUnreachable, FaultType::KubeletDown, FaultType::RuntimeListHung];
+    let faults =
+        faults.map(|kind| Fault { id: Fault::identity(kind, "n"), state: FaultState::Confirmed, ..fault(kind) });
+    for round in 0..2 {
+        let stands = [Tri::True, Tri::False, Tri::Unknown, Tri::False, Tri::True];
+        for (ready, at) in stands.into_iter().zip([0, 10, 50, 70, 90]) {
+            flaps.note_ready("n", &node(ready, round * 100 + at), secs(round * 100 + at));
+        }
+        flaps.note_report("n", &report(&faults), secs(round * 100 + 75));
+        flaps.note_report("n", &report(&[]), secs(round * 100 + 95));
+    }
+    assert_eq!(flaps.told(secs(200), wall(200)).remove("n").and_then(|told| told.flapping), None);
+    assert_eq!(flaps.0["n"].flap.unwrap().changes(), 4, "a reboot is two");
+}
+
+#[test]
+fn faults_of_one_cause_count_once_each_time_that_they_come() {
+    let mut flaps = Flaps::default();
+    let all: Vec<Fault> = (0..8)
+        .map(|n| Fault { id: format!("orphan-{n}"), state: FaultState::Confirmed, ..fault(FaultType::OrphanContainer) })
+        .collect();
+    for n in 0..3 {
+        flaps.note_report("n", &report(&all), secs(n * 300));
+        flaps.note_report("n", &report(&[]), secs(n * 300 + 200));
+    }
+    assert_eq!(flaps.0["n"].flap.unwrap().changes(), 2);
+}
+
+#[test]
+fn a_late_word_on_a_node_that_is_gone_leaves_the_history_of_the_new_one_alone() {
+    let mut flaps = Flaps::default();
+    let now = flap(&mut flaps, 0, 10, 30);
+    let old = ReportView { node_uid: Some("gone".into()), ..report(&[fault(FaultType::KubeletDown)]) };
+    flaps.note_report("n", &old, secs(now + 1));
+    assert!(flaps.told(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
+}
+
+/// A kubelet that cannot look at its pods for 200 of every 260 s.
+#[test]
+fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
+    let (mut flaps, mut now) = (Flaps::default(), 0);
+    let stalled = Fault { id: Fault::identity(FaultType::PlegStalled, "n"), ..fault(FaultType::PlegStalled) };
+    let seen = Fault { id: "hung".into(), state: FaultState::Confirmed, ..fault(FaultType::HungContainer) };
+    let stayed = |flaps: &mut Flaps, now, fault: &Fault| {
+        let fault = Fault { state: FaultState::Confirmed, ..fault.clone() };
+        flaps.told(secs(now), wall(now)).remove("n").map(|told| told.stayed(&fault).as_secs())
+    };
+    let mut sequence = 0;
+    for turn in 0..6 {
+        for (ready, faults, lasts) in [(Tri::False, vec![seen.clone()], 200), (Tri::True, vec![], 60)] {
+            let complaint = (ready == Tri::False).then_some(Complaint::PlegStalled);
+            flaps.note_ready("n", &NodeView { complaint, ..node(ready, now) }, secs(now));
+            for at in (now..now + lasts).step_by(20) {
+                sequence += 1;
+                let mut report = report(&faults);
+                report.heartbeat.as_mut().unwrap().sequence = sequence;
+                flaps.note_report("n", &report, secs(at));
+                // As our own writes bring it once more.
+                flaps.note_report("n", &report, secs(at + 19));
+            }
+            now += lasts;
+            if ready == Tri::False {
+                let want = if turn < 4 { Some(0) } else { Some((turn + 1) * 200) };
+                let got = stayed(&mut flaps, now, &stalled);
+                assert_eq!(got.filter(|got| *got > 0), want.filter(|want| *want > 0), "turn {turn}");
+            } else {
+                assert_eq!(stayed(&mut flaps, now, &stalled).unwrap_or(0), 0, "it is away");
+            }
+            assert_eq!(stayed(&mut flaps, now, &seen).unwrap_or(0) > 600, ready == Tri::False && turn >= 4, "{turn}");
+        }
+    }
+    assert_eq!(flaps.told(secs(now), wall(now))["n"].stayed, [], "neither is there");
+}

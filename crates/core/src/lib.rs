@@ -1,0 +1,47 @@
+//! The functional core: every judgement of the project, as plain functions over plain values.
+//!
+//! Nothing in here names a Kubernetes client, an async runtime, a clock, the environment or a source of
+//! randomness; time, identity and configuration are arguments. `tests/repository/architecture.rs` enforces it.
+//!
+//! ```text
+//! node:     observations ─► diagnose ─► fault tracker (confirm, clear) ─► restart_safety ─► report
+//! cluster:  Snapshot ─► plan (policy · budget · episode) ─► Plan { effects, held, views, next look }
+//! ```
+
+pub mod action;
+pub mod along;
+pub mod budget;
+pub mod condition;
+pub mod diagnose;
+pub mod drain;
+pub mod episode;
+#[cfg(any(test, feature = "testing"))]
+pub mod examples;
+pub mod fault;
+pub mod flap;
+pub mod flaps;
+pub mod foreign;
+pub mod go_duration;
+pub mod hand_off;
+pub mod held;
+pub mod kubelet;
+pub mod narrow;
+pub mod node_condition;
+pub mod notices;
+pub mod observation;
+pub mod order;
+pub mod plan;
+pub mod policy;
+pub mod reason;
+pub mod reboot;
+pub mod restart_safety;
+pub mod snapshot;
+pub mod stuck;
+pub mod taint;
+pub mod text;
+pub mod thresholds;
+pub mod tracker;
+pub mod tri;
+pub mod version;
+pub mod window;
+pub mod wish;

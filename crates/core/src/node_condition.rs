@@ -1,0 +1,215 @@
+//! What other tools may read of a node's health on its Node object: a view of our conditions in the polarity and, where
+//! there are any, the names of the field.
+//!
+//! Conditions of a Node that name a problem are True while it is there (as `MemoryPressure` is, and all of
+//! node-problem-detector's); ours are True while all is well. Machine health checks of Cluster API, `NodeHealthCheck` of
+//! medik8s and autoscalers select on type, status and duration, so a type says one thing and only confirmed faults turn
+//! it True.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use super::condition::{ConditionReason, ConditionType, faults_of};
+use super::fault::{Fault, FaultState, FaultType};
+use super::tri::Tri;
+
+/// A condition that may be written to a Node. True = there is a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeCondition {
+    /// The runtime as a whole does not answer (a name of node-problem-detector's health checker).
+    ContainerRuntimeUnhealthy,
+    /// No kubelet completes its start (a name of node-problem-detector's health checker).
+    KubeletUnhealthy,
+    /// Single containers do not answer.
+    ContainersUnresponsive,
+    /// Containers, sandboxes and shims do not fit together.
+    SandboxesInconsistent,
+    /// A network plugin hangs.
+    NetworkPluginUnresponsive,
+    /// The kernel is about to refuse processes or open files, or something of runtime and kubelet hangs in it.
+    HostUnhealthy,
+    /// A file system of runtime or kubelet is full or takes no writes.
+    StorageNotReady,
+    /// systemd does not answer over the system bus.
+    SystemdUnresponsive,
+    /// The kubelet's client certificate was not renewed in time.
+    ClientCertificateExpiring,
+    /// The node's clock and the API server's are far apart.
+    ClockUnsynchronised,
+    /// A restart of the kubelet or of the runtime would do harm now.
+    RestartUnsafe,
+}
+
+impl NodeCondition {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::ContainerRuntimeUnhealthy,
+        Self::KubeletUnhealthy,
+        Self::ContainersUnresponsive,
+        Self::SandboxesInconsistent,
+        Self::NetworkPluginUnresponsive,
+        Self::HostUnhealthy,
+        Self::StorageNotReady,
+        Self::SystemdUnresponsive,
+        Self::ClientCertificateExpiring,
+        Self::ClockUnsynchronised,
+        Self::RestartUnsafe,
+    ];
+
+    /// The one of this name, as it stands on the Node.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// The type as it stands on the Node.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ContainerRuntimeUnhealthy => "ContainerRuntimeUnhealthy",
+            Self::KubeletUnhealthy => "KubeletUnhealthy",
+            Self::ContainersUnresponsive => "ContainersUnresponsive",
+            Self::SandboxesInconsistent => "SandboxesInconsistent",
+            Self::NetworkPluginUnresponsive => "NetworkPluginUnresponsive",
+            Self::HostUnhealthy => "HostUnhealthy",
+            Self::StorageNotReady => "StorageNotReady",
+            Self::SystemdUnresponsive => "SystemdUnresponsive",
+            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
+            Self::ClockUnsynchronised => "ClockUnsynchronised",
+            Self::RestartUnsafe => "RestartUnsafe",
+        }
+    }
+
+    /// Our condition that it is the reverse of.
+    pub const fn of(self) -> ConditionType {
+        match self {
+            Self::ContainerRuntimeUnhealthy => ConditionType::RuntimeReady,
+            Self::KubeletUnhealthy => ConditionType::KubeletReady,
+            Self::ContainersUnresponsive => ConditionType::ContainersResponsive,
+            Self::SandboxesInconsistent => ConditionType::SandboxesConsistent,
+            Self::NetworkPluginUnresponsive => ConditionType::NetworkPluginResponsive,
+            Self::HostUnhealthy => ConditionType::HostHealthy,
+            Self::StorageNotReady => ConditionType::StorageReady,
+            Self::SystemdUnresponsive => ConditionType::SystemdResponsive,
+            Self::ClientCertificateExpiring => ConditionType::ClientCertificateValid,
+            Self::ClockUnsynchronised => ConditionType::ClockSynchronised,
+            Self::RestartUnsafe => ConditionType::RestartSafe,
+        }
+    }
+
+    /// The condition that a fault of this type shows in; none for those that the controller finds, that the kubelet itself
+    /// writes to its Node (a network that is not ready), that not every kubelet tells, or that are of the probe alone.
+    pub fn showing(fault: FaultType) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| faults_of(kind.of()).contains(&fault))
+    }
+}
+
+/// The types that are to be written: none, some, or all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeConditions(pub BTreeSet<NodeCondition>);
+
+impl FromStr for NodeConditions {
+    type Err = String;
+
+    /// `all`, names with commas between them, or nothing at all.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "all" {
+            return Ok(Self(NodeCondition::ALL.into()));
+        }
+        let named = |name: &str| {
+            NodeCondition::named(name).ok_or_else(|| {
+                let known = NodeCondition::ALL.map(NodeCondition::as_str).join(", ");
+                format!("expected `all` or some of {known}; found {name:?}")
+            })
+        };
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(named).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// One condition as it should stand on the Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirrored {
+    /// Which.
+    pub kind: NodeCondition,
+    /// True = there is a problem; Unknown = nobody could look.
+    pub status: Tri,
+    /// The confirmed fault's type, or why not.
+    pub reason: &'static str,
+    /// One sentence.
+    pub message: String,
+}
+
+/// How `kind` should stand, from our condition (`status`, `reason`, `message`) and the faults of the same report.
+///
+/// A suspicion is no problem yet, so it changes nothing here; only for a restart it matters, since `False` there says
+/// that a restart does no harm.
+pub fn mirrored(kind: NodeCondition, status: Tri, reason: &str, message: &str, faults: &[&Fault]) -> Mirrored {
+    let suspected = status == Tri::Unknown && reason == ConditionReason::FaultSuspected.as_str();
+    match status {
+        Tri::False => {
+            let ours = faults
+                .iter()
+                .find(|fault| fault.state == FaultState::Confirmed && NodeCondition::showing(fault.kind) == Some(kind));
+            let reason = ours.map_or(ConditionReason::FaultConfirmed.as_str(), |fault| fault.kind.as_str());
+            Mirrored { kind, status: Tri::True, reason, message: message.to_owned() }
+        }
+        Tri::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => Mirrored {
+            kind,
+            status: Tri::Unknown,
+            reason: ConditionReason::CannotLook.as_str(),
+            message: format!("{reason}: {message}"),
+        },
+        Tri::True | Tri::Unknown => Mirrored {
+            kind,
+            status: Tri::False,
+            reason: "NoFaultConfirmed",
+            message: "no such fault is confirmed".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::fault;
+
+    #[test]
+    fn every_fault_of_the_probe_shows_in_one_condition() {
+        for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
+            let elsewhere = matches!(
+                kind,
+                FaultType::NetworkNotReady | FaultType::SyncLoopStalled | FaultType::PlegSlow | FaultType::ProbeBlind
+            );
+            assert_eq!(NodeCondition::showing(kind).is_none(), elsewhere, "{kind}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_confirmed_is_a_problem_and_what_nobody_sees_is_unknown() {
+        use NodeCondition::{ContainersUnresponsive, RestartUnsafe};
+        let confirmed = Fault { state: FaultState::Confirmed, ..fault(FaultType::HungContainer) };
+        let other = Fault { state: FaultState::Confirmed, ..fault(FaultType::KubeletDown) };
+        let all = [&other, &confirmed];
+        for (kind, status, reason, want) in [
+            (ContainersUnresponsive, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
+            (ContainersUnresponsive, Tri::Unknown, "FaultSuspected", (Tri::False, "NoFaultConfirmed")),
+            (ContainersUnresponsive, Tri::Unknown, "FaultBesideGap", (Tri::Unknown, "CannotLook")),
+            (ContainersUnresponsive, Tri::Unknown, "Stale", (Tri::Unknown, "CannotLook")),
+            (ContainersUnresponsive, Tri::False, "FaultConfirmed", (Tri::True, "HungContainer")),
+            (RestartUnsafe, Tri::Unknown, "FaultSuspected", (Tri::Unknown, "CannotLook")),
+            (RestartUnsafe, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
+            (RestartUnsafe, Tri::False, "FaultConfirmed", (Tri::True, "FaultConfirmed")),
+        ] {
+            let shown = mirrored(kind, status, reason, "why", &all);
+            assert_eq!((shown.status, shown.reason), want, "{kind:?} {status:?} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_refused_with_those_there_are() {
+        assert_eq!("".parse::<NodeConditions>(), Ok(NodeConditions::default()));
+        assert_eq!("all".parse::<NodeConditions>().unwrap().0.len(), 11);
+        let some = " KubeletUnhealthy, RestartUnsafe ".parse::<NodeConditions>().unwrap();
+        assert_eq!(some.0, [NodeCondition::KubeletUnhealthy, NodeCondition::RestartUnsafe].into());
+        let error = "KubeletReady".parse::<NodeConditions>().unwrap_err();
+        assert!(error.contains("\"KubeletReady\"") && error.contains("KubeletUnhealthy"), "{error}");
+    }
+}

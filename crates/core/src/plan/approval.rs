@@ -1,0 +1,129 @@
+//! Steps that a person has to approve. The attempt is recorded first, with its operation and what it would touch; a yes is to that
+//! operation and to no other, and ends with it.
+//!
+//! ```text
+//! AwaitingApproval ─► approved, asked the same questions again ─► Reserved ─► …
+//!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile, its time is over
+//!         │   while nobody knows whether the rule is for the fault ─► Cancelled
+//!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
+//! ```
+
+use jiff::Timestamp;
+
+use super::evidence::{NodeFacts, Seen};
+use super::payment::Payment;
+use super::turn::Turn;
+use super::{Ctx, Hold, HoldReason, Wake, attempt, lanes};
+use crate::episode::{EpisodeFault, Lane, StepRecord, StepState, clock, since};
+use crate::policy::{Policy, Step};
+
+/// Why an attempt ended that gave way to another fault, and is asked for again.
+pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
+
+/// Why an attempt ended whose time went by while nobody knew which rule the fault is for.
+const IN_DOUBT: &str =
+    "its time was over while nobody could tell whether the rule is for the fault; it is asked for again";
+
+/// Records the attempt, and asks for its approval.
+pub(super) fn ask(
+    ctx: Ctx<'_>,
+    turn: &mut Turn,
+    seen: &Seen<'_>,
+    standing: &EpisodeFault,
+    step: &Step,
+    lane: Lane,
+    wake: &mut Wake,
+) {
+    let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
+    record.target = seen.fault.target.clone();
+    record.state = StepState::AwaitingApproval;
+    record.reserved_at = asked_at(turn, &record);
+    turn.episode.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
+    turn.hold(&standing.id, awaited(turn, &record, step), wake);
+    wake.at(step.approval_timeout);
+    turn.episode.steps.push(record);
+}
+
+/// The attempt goes on once it is approved, and does not wait for ever.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    payment: &Payment,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let gone = "the fault was gone before the step was approved";
+    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    if facts.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
+        return attempt::end(
+            turn,
+            StepState::Cancelled,
+            "the object has changed since its approval was asked for",
+            now,
+        );
+    }
+    let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
+    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.episode, &standing, step));
+    let age = since(now, record.reserved_at);
+    let is_agreed = by.is_some() || !step.needs_approval();
+    if age >= step.approval_timeout && again.as_ref().is_err_and(Hold::is_doubt) {
+        // Ignorance is nobody's no: a person is asked again once it is known what the fault is about.
+        return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
+    }
+    if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
+        let why = match (&by, &again) {
+            (Some(by), Err(hold)) => format!("approved by {by}, and held until its time was over: {}", hold.message()),
+            _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
+        };
+        if let Some(current) = turn.episode.current_step_mut() {
+            current.approved_by = by;
+        }
+        attempt::end(turn, StepState::TimedOut, &why, now);
+        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.episode.fault_mut(&standing.id)) {
+            fault.rung = rule.telling_rung(fault.rung.saturating_add(1));
+        }
+        return;
+    }
+    wake.at(step.approval_timeout.saturating_sub(age));
+    if !is_agreed {
+        let hold = awaited(turn, record, step);
+        return turn.hold(&record.fault_id, hold, wake);
+    }
+    match again {
+        Err(hold) => turn.hold(&record.fault_id, hold, wake),
+        Ok((fault, lane)) => {
+            let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
+            turn.episode.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
+            attempt::owe(&mut turn.episode, record);
+            let Some(current) = turn.episode.current_step_mut() else { return };
+            (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
+            // What could start pods when it was asked need not be able to now.
+            current.lane = lane;
+            lanes::note(facts, current);
+            let record = current.clone();
+            turn.effect = attempt::act(ctx, facts, &turn.episode, &record, fault, step);
+            wake.at(ctx.settings.retry);
+        }
+    }
+}
+
+/// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.
+fn asked_at(turn: &Turn, record: &StepRecord) -> Timestamp {
+    let is_same = |step: &&StepRecord| (step.fault_id.as_str(), step.rung) == (record.fault_id.as_str(), record.rung);
+    let last = turn.episode.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
+    last.map_or(record.reserved_at, |step| step.reserved_at)
+}
+
+fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Hold {
+    let until = record.reserved_at.checked_add(step.approval_timeout).unwrap_or(record.reserved_at);
+    let message = format!(
+        "{} waits for a person until {}: {}",
+        record.phrase(),
+        clock(until),
+        turn.episode.approve_command(&record.operation_id)
+    );
+    Hold::new(HoldReason::AwaitingApproval, &message)
+}

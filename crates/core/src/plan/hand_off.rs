@@ -1,0 +1,306 @@
+//! Hand-offs: when a node is handed to a remediator, how its answer is awaited, and how what was made for it is taken back.
+//!
+//! The probe's clean look decides, as for every step. A node that is rebooted is silent for a while: that is no verdict
+//! before the step's time is over.
+
+use super::attempt;
+use super::evidence::{Cure, NodeFacts};
+use super::turn::Turn;
+use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, readiness, steps};
+use crate::episode::{Episode, EpisodeFault, HealState, StepRecord, StepState, clock, since};
+use crate::hand_off::{HandOff, HandOffView, HandedOff};
+use crate::policy::{Action, ActionType, Policy, Step};
+use crate::snapshot::Tri;
+use std::time::Duration;
+
+/// For how long an object is deleted again that could not be, counted from the end of its step.
+const TAKE_BACK_WITHIN: Duration = Duration::from_mins(10);
+
+/// For how long a remediator that could not be told is told again that its time is over.
+const TELL_WITHIN: Duration = Duration::from_hours(1);
+
+/// For how long after the end of a hand-off the remediator may still put things in order on the node.
+const TIDY_UP: Duration = Duration::from_mins(15);
+
+/// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
+pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
+    let template = &with.remediation_template;
+    if !ctx.snapshot.unproven.contains(template) {
+        return Ok(());
+    }
+    let message = format!(
+        "{template}: it is not proven that the controller may create {} in namespace {}; what is lacking stands in condition \
+         Valid of the policy, and is asked again and again",
+        template.object_kind(),
+        template.namespace
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
+pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Hold> {
+    let with = action.hand_off()?;
+    is_proven(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
+}
+
+/// An object of a node is made once in an episode: what it has not healed it does not heal under another operation, for
+/// whichever fault.
+pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &'static str> {
+    let Some((with, episode)) = action.hand_off().zip(episode) else { return Ok(()) };
+    let is_done = begun(episode, with).any(|step| step.state.is_final());
+    if is_done { Err("the node was handed to this remediator in this episode already") } else { Ok(()) }
+}
+
+/// The steps of an episode with which it has handed, or may have handed, its node to that remediator.
+fn begun<'e>(episode: &'e Episode, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
+    let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &episode.node, "");
+    let planned = object(with);
+    let is_its =
+        move |step: &&StepRecord| step.hand_off.as_ref().is_some_and(|with| object(with).is_same_object(&planned));
+    episode.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
+}
+
+/// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
+/// made anew in vain is not deleted again at once, and again after that.
+pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Hold> {
+    let was_handed = |episode: &Episode| begun(episode, with).any(|step| step.state != StepState::Refused);
+    let handed = facts.on_others_of_its_name().filter(|(episode, _)| was_handed(episode));
+    let Some((episode, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
+    let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
+    if passed >= memory {
+        return Ok(());
+    }
+    let until = clock(at.checked_add(memory).unwrap_or(at));
+    let message = format!(
+        "node {} was handed to {} as another Node object of that name (episode {}), and is sick again: not handed to it before {until}",
+        facts.name,
+        with.remediation_template.object_kind(),
+        episode.name
+    );
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(memory.saturating_sub(passed)))
+}
+
+/// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
+pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
+    let Some(with) = &record.hand_off else { return };
+    if episode.undo.hand_off_of(&record.operation_id).is_none() {
+        let handed = HandedOff::new(&with.remediation_template, &episode.node, &record.operation_id);
+        episode.undo.handed_off.push(handed);
+    }
+}
+
+/// The object of an attempt, as it was read after `then`.
+pub(super) fn view<'a>(ctx: Ctx<'a>, record: &StepRecord, then: jiff::Timestamp) -> Option<&'a HandOffView> {
+    let now = ctx.snapshot.now;
+    ctx.snapshot.hand_offs.get(&record.operation_id).filter(|view| view.read < since(now, then))
+}
+
+/// Whether the object stands, although nobody has recorded that it was made.
+pub(super) fn was_made(ctx: Ctx<'_>, record_of: &StepRecord) -> bool {
+    record_of.action == ActionType::HandOff
+        && ctx.snapshot.hand_offs.get(&record_of.operation_id).is_some_and(|view| view.exists)
+}
+
+/// A node that is handed off: its remediator's word and the probe's are awaited, until the step's time is over.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
+    // remediator's doing.
+    if let Some(why) = readiness::suspended(facts).or_else(|| ending::is_stopped(policy)) {
+        return ending::cancel(ctx, &mut turn.episode, &why);
+    }
+    let began = record.started_at.unwrap_or(record.reserved_at);
+    // Also where the policy has moved it to another place meanwhile.
+    let rule = turn.episode.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
+    let is_it = |step: &&Step| step.action.hand_off().is_some() && step.action.hand_off() == record.hand_off.as_ref();
+    let moved = || rule?.steps.iter().find(is_it);
+    let step = attempt::step_of(policy, &turn.episode, record).or_else(moved);
+    let is_clean = match turn.episode.fault(&record.fault_id) {
+        Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
+        None => true,
+    };
+    let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
+    let view = view(ctx, record, began);
+    // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
+    let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
+    let age = since(now, began);
+    if is_at_it {
+        if let Some(current) = turn.episode.current_step_mut() {
+            current.clean_since = None;
+        }
+        if age < limit {
+            return wake.at(limit.saturating_sub(age));
+        }
+        let why = format!("its remediator is still at work after {}s", limit.as_secs());
+        return time_out(ctx, turn, record, limit, &why, wake);
+    }
+    if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.episode, record, view)) {
+        return attempt::end(turn, StepState::Failed, &why, now);
+    }
+    let is_done = view.is_some_and(|view| view.succeeded == Tri::True);
+    if record.state == StepState::Started && (is_clean || is_done) {
+        let Some(current) = turn.episode.current_step_mut() else { return };
+        current.state = StepState::Verifying;
+        // From here on, too, the step's time counts from when the node was handed off.
+        current.acted_at = Some(began);
+        if let Some(view) = view.filter(|_| is_done) {
+            let message = format!("its remediator is done: {}", view.message);
+            current.message = crate::text::bounded(&message, crate::fault::MAX_LINE);
+        }
+    }
+    let Some(record) = turn.episode.current_step().cloned() else { return };
+    if record.state == StepState::Verifying {
+        return steps::verify(ctx, facts, turn, &record, step, wake);
+    }
+    if age < limit {
+        return wake.at(limit.saturating_sub(age));
+    }
+    let said = view.map_or_else(String::new, |view| format!("; it said last: {}", view.message));
+    let why = format!("not healed within {}s{said}", limit.as_secs());
+    time_out(ctx, turn, &record, limit, &why, wake);
+}
+
+/// Why the remediator will not heal the node, by its own object.
+fn failed(episode: &Episode, record: &StepRecord, view: &HandOffView) -> Option<String> {
+    let object = episode.undo.hand_off_of(&record.operation_id)?;
+    if !view.exists {
+        return Some(format!("{object} is not there any more: somebody has deleted it"));
+    }
+    (view.succeeded == Tri::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
+}
+
+/// The time of a hand-off is over: its remediator is told so before anything else is done, then the attempt ends. One that
+/// cannot be told holds nobody up for long.
+pub(super) fn time_out(
+    ctx: Ctx<'_>,
+    turn: &mut Turn,
+    record: &StepRecord,
+    limit: Duration,
+    why: &str,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let began = record.started_at.unwrap_or(record.reserved_at);
+    let late = since(now, began).saturating_sub(limit);
+    let handed = turn.episode.undo.hand_off_of(&record.operation_id).cloned();
+    let Some(handed) = handed.filter(|_| late < TELL_WITHIN) else {
+        let why = format!("{why}; its remediator could not be told that its time is over");
+        return attempt::end(turn, StepState::TimedOut, &why, now);
+    };
+    turn.effect = Some(Effect::TimeOutHandOff {
+        episode: turn.episode.name.clone(),
+        node: turn.episode.node.clone(),
+        handed,
+        // The same in every repetition.
+        at: began.checked_add(limit).unwrap_or(now),
+        why: crate::text::bounded(why, crate::fault::MAX_LINE),
+    });
+    wake.at(ctx.settings.retry);
+}
+
+/// Whether a step has handed the node off.
+fn was_begun(step: &StepRecord) -> bool {
+    step.action == ActionType::HandOff && step.started_at.is_some()
+}
+
+/// What a remediator had its turn with and did not heal is given up, also where something else ends the episode: it is not
+/// handed to it again at once.
+pub(super) fn give_up(episode: &mut Episode) {
+    let tried = episode.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
+    for step in tried {
+        for fault in
+            episode.faults.iter_mut().filter(|fault| fault.id == step.fault_id && fault.state == HealState::Open)
+        {
+            fault.state = HealState::GivenUp;
+        }
+    }
+}
+
+/// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the episode,
+/// which owns it, or, where a Machine owns it as well, before the next hand-off of the node.
+pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
+    let now = ctx.snapshot.now;
+    for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
+        let step = episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+        let end = step.and_then(|step| step.finished_at);
+        // A controller that was away meanwhile has not tried.
+        let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
+        if has_tried && end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
+            handed.deleted_at = Some(now);
+        }
+    }
+    let handed = episode.undo.owed_hand_off()?.clone();
+    Some(Effect::TakeBackHandOff { episode: episode.name.clone(), node: episode.node.clone(), handed })
+}
+
+/// That nothing else is done to the node before the object is deleted, once that takes longer than the one call that it is.
+pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
+    let Some(handed) = turn.episode.undo.owed_hand_off() else { return };
+    let step = turn.episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+    let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return };
+    let age = since(ctx.snapshot.now, end);
+    if age < ctx.settings.retry {
+        return wake.at(ctx.settings.retry.saturating_sub(age));
+    }
+    let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched);
+    let until = end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end);
+    let until = clock(until.max(ctx.snapshot.now.checked_add(least).unwrap_or(until)));
+    let node = &turn.episode.node;
+    let mut message = format!(
+        "{handed} is to be deleted before anything else is done to node {node}, and the API server has not accepted that yet: \
+         tried again until {until}"
+    );
+    let mut reason = HoldReason::StepUnderWay;
+    // What keeps us from deleting it is most likely what kept us from making it.
+    if step.is_refused_call() {
+        reason = HoldReason::CallRefused;
+        message = format!("{message}; {}: {}", step.phrase(), step.message);
+    }
+    let hold = Hold::new(reason, &message);
+    let is_open = |fault: &&EpisodeFault| fault.state == HealState::Open;
+    let open: Vec<String> = turn.episode.faults.iter().filter(is_open).map(|fault| fault.id.clone()).collect();
+    for id in open {
+        turn.hold(&id, hold.clone(), wake);
+    }
+}
+
+/// What is said beside the end of an episode whose node went while it was handed off.
+pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
+    let under_way = episode.current_step().filter(|step| step.started_at.is_some());
+    let Some(object) = under_way.and_then(|step| episode.undo.hand_off_of(&step.operation_id)) else {
+        return String::new();
+    };
+    let view = ctx.snapshot.hand_offs.get(&object.operation_id);
+    if view.is_some_and(|view| view.node_goes) {
+        return format!(", as {object} had announced (PermanentNodeDeletionExpected)");
+    }
+    format!(", while it was handed to {object}")
+}
+
+/// Whether a remediator may have uncordoned the node: one is at work there, in whichever episode, or was until a moment ago.
+fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
+    let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == episode.node_uid);
+    let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
+    steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
+}
+
+/// Notes that the node's remediator has taken our cordon off: it uncordons what it has rebooted, which says nothing of a person.
+/// A later step may cordon it again.
+pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
+    let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid && !view.unschedulable) else { return };
+    let is_cordoning = episode.current_step().is_some_and(|step| step.action == ActionType::Cordon);
+    let Some(at) = episode.cordoned_at().filter(|_| episode.undo.owes_cordon() && !is_cordoning) else { return };
+    // Without the mark it may be a view of before the cordon.
+    let is_sure = view.cordoned_by.as_deref() == Some(episode.name.as_str())
+        || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
+    if is_sure && may_have_uncordoned(ctx, facts, episode) {
+        episode.undo.uncordoned_at = Some(ctx.snapshot.now);
+    }
+}

@@ -1,0 +1,526 @@
+//! The ladder of a rule: which step is next for a fault, whether it may be taken now, and by whom.
+
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Probe, Seen};
+use super::{
+    Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, limits, mark, protect, readiness, reboot, refused,
+    relapse, restart, taint, unreadable,
+};
+use crate::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
+use crate::fault::{Fault, FaultType, Target};
+use crate::hand_off as remediator;
+use crate::narrow::Meant;
+use crate::order::{NodeAction, Order, Restart, Signal};
+use crate::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
+use crate::reboot as of_reboot;
+use crate::window;
+
+/// How often a step is tried again for nothing when only its target had changed.
+const FREE_TRIES: usize = 5;
+/// Least time between a refusal for a changed target and the next try.
+const FREE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether the action can do anything about the fault at all; if not, why.
+pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+    use FaultType as F;
+    match (action, fault.kind) {
+        (Action::Notify { .. }, _)
+        | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
+        | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
+        (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
+        (Action::Reboot(_), kind) => of_reboot::helps(kind),
+        (Action::MarkForReboot(_), kind) => of_reboot::marking_helps(kind),
+        (Action::HandOff(_), kind) => remediator::helps(kind),
+        (Action::Taint(effect), F::StuckDaemonSetPod) if effect.repels_daemon_sets() => Err(
+            "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
+        ),
+        (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
+        (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
+        (Action::DeletePod, F::StuckDaemonSetPod) => {
+            if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
+                return Err("the pod is being deleted already");
+            }
+            Ok(())
+        }
+        (Action::DeletePod, _) => Err("it is not about a DaemonSet's pod"),
+        (Action::ReleaseHungProcess { .. }, _) => Err("it names no hung process"),
+        (Action::CleanupOrphans, _) => Err("it is not about a leftover"),
+    }
+}
+
+/// Whether it is better for pods to stay away from a node with such a fault.
+pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> {
+    use FaultType as F;
+    match kind {
+        F::ProbeSilent => Err("nothing is done to a node that nobody can look at"),
+        F::FrozenCgroup
+        | F::ExitedContainerPileUp
+        | F::ClientCertificateExpiring
+        | F::ClockUnsynchronised
+        | F::GhostSandbox
+        | F::UnknownKubepodsProcess
+        | F::ProbeBlind => Err("new pods do not make it worse"),
+        _ => Ok(()),
+    }
+}
+
+/// A node is not cordoned or drained for the sake of healing steps none of which can do anything about this fault. A rule without
+/// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
+fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+    let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
+    let is_for_healing = match step.action {
+        Action::Cordon(keep) => keep.is_none(),
+        Action::Taint(_) | Action::Drain(_) => !rule.keeps_cordon(),
+        _ => false,
+    };
+    // Nor for a restart that was waited for in vain.
+    let helps =
+        |action| applies(action, fault, facts).is_ok() && restart::has_waited(action, fault, facts, rule).is_ok();
+    if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
+        return Ok(());
+    }
+    Err("no step of the rule can heal it, so the node is not kept from pods or drained for it")
+}
+
+/// Whether what has healed a fault that came back is an attempt that has failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Relapse<'c> {
+    Counts(Ctx<'c>),
+    Ignored,
+}
+
+impl<'c> Relapse<'c> {
+    /// As it is in this episode: who starts a step by hand knows what has been done.
+    pub fn of(ctx: Ctx<'c>, episode: Option<&Episode>) -> Self {
+        if episode.is_some_and(|episode| episode.wish.is_some()) { Self::Ignored } else { Self::Counts(ctx) }
+    }
+}
+
+/// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
+/// up for what is held, cannot be done at all, or waits for a person.
+fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &EpisodeFault, rule: &Rule) -> bool {
+    let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
+    let above = usize::try_from(standing.rung).map_or(usize::MAX, |rung| rung.saturating_add(1));
+    for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
+        if drain::is_lacking(ctx, facts, &step.action).is_some() {
+            return false;
+        }
+        if step.heals() && applies(&step.action, fault, facts).is_ok() {
+            let may = || may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).is_ok();
+            return !step.needs_approval() && hand_off::is_lacking(ctx, &step.action).is_none() && may();
+        }
+    }
+    false
+}
+
+/// Moves the fault up to the rung that is next for it, by what counts of its past. `None` = its ladder is at an end.
+pub(super) fn climb<'r>(
+    relapse: Relapse<'_>,
+    standing: &mut EpisodeFault,
+    rule: &'r Rule,
+    episode: Option<&Episode>,
+    facts: &NodeFacts<'_>,
+    fault: Option<&Fault>,
+    notes: &mut Vec<String>,
+) -> Option<&'r Step> {
+    let spent = |standing: &EpisodeFault, step: &Step| match relapse {
+        Relapse::Counts(ctx) => {
+            let fault = fault?;
+            let policy = facts.policy_for(fault)?;
+            relapse::is_spent(facts, standing, policy, step).filter(|_| is_more(ctx, facts, fault, standing, rule))
+        }
+        Relapse::Ignored => None,
+    };
+    loop {
+        let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
+        if is_used_up(standing, step, episode) {
+            standing.rung += 1;
+            if step.on_failure == OnFailure::Stop
+                && step.mode == Mode::Enforce
+                && !step.action.kind().marks()
+                && !drain::is_done(step, episode)
+            {
+                let number = standing.rung;
+                standing.rung = rule.telling_rung(standing.rung);
+                notes.push(format!(
+                    "step {number} {} of rule {} has failed, and nothing harsher follows (onFailure: Stop)",
+                    step.action.kind().as_str(),
+                    rule.name
+                ));
+            }
+            continue;
+        }
+        if let Some(why) = spent(standing, step) {
+            notes.push(left_out(standing, rule, step, &why));
+            standing.rung += 1;
+            continue;
+        }
+        let useful = fault.map_or(Ok(()), |fault| {
+            applies(&step.action, fault, facts)?;
+            restart::has_waited(&step.action, fault, facts, rule)?;
+            hand_off::is_new(&step.action, episode)?;
+            reboot::is_new(step, episode)?;
+            containing_helps(step, rule, fault, facts)
+        });
+        match useful {
+            Ok(()) => return Some(step),
+            Err(why) => {
+                notes.push(left_out(standing, rule, step, why));
+                standing.rung += 1;
+            }
+        }
+    }
+}
+
+/// That the step of this rung is not for the fault.
+fn left_out(standing: &EpisodeFault, rule: &Rule, step: &Step, why: &str) -> String {
+    let (number, action) = (standing.rung + 1, step.action.kind().as_str());
+    format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, standing.kind)
+}
+
+fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
+    let Some(episode) = episode else { return false };
+    // It lasts for the whole episode, unless a remediator has opened the node.
+    let is_lasting = episode.undo.uncordoned_at.is_none();
+    let kind = step.action.kind();
+    if kind.marks() && (is_lasting || kind == ActionType::Taint) && episode.marked_at(kind).is_some() {
+        // That a stricter one was wanted is recorded.
+        return taint::is_out_of_place(episode, step).is_none();
+    }
+    if drain::is_done(step, Some(episode)) {
+        return true;
+    }
+    let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
+    for record in attempts(episode, standing) {
+        match record.state {
+            _ if record.is_free() => free += 1,
+            _ if record.is_refused_call() => refused += 1,
+            // A step that is recorded and not done has had its turn.
+            StepState::Simulated if step.mode == Mode::DryRun => return true,
+            StepState::Cancelled | StepState::Simulated => {}
+            state if state.is_final() => used += 1,
+            _ => {}
+        }
+    }
+    used >= step.attempts || free >= FREE_TRIES || refused >= refused::TRIES
+}
+
+fn attempts<'e>(episode: &'e Episode, standing: &EpisodeFault) -> impl DoubleEndedIterator<Item = &'e StepRecord> {
+    let (id, rung) = (standing.id.clone(), standing.rung);
+    episode.steps.iter().filter(move |record| record.fault_id == id && record.rung == rung)
+}
+
+/// Whether the evidence is good enough to act on: the probe reports, about this node, and has looked.
+pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> Result<(), Hold> {
+    let fault = &seen.fault;
+    if fault.kind == FaultType::ProbeSilent {
+        return Ok(());
+    }
+    match facts.probe {
+        Probe::Reporting => {}
+        Probe::WrongNode => {
+            let message = format!("the report on {} is about another node of that name", facts.name);
+            return Err(Hold::new(HoldReason::WrongNode, &message));
+        }
+        Probe::Never | Probe::Missed | Probe::Silent => {
+            let message = format!(
+                "{}: the probe of {} has missed its promised heartbeat, so nobody knows how it is now; held until it \
+                 reports again",
+                fault.kind, facts.name
+            );
+            return Err(Hold::new(HoldReason::ProbeSilent, &message));
+        }
+    }
+    let limit = ctx.settings.evidence_max_age;
+    if seen.looked > limit {
+        let message = format!(
+            "{} ({}): the last look at it is older than {}s; a new look was asked for",
+            fault.kind,
+            fault.subject,
+            limit.as_secs()
+        );
+        return Err(Hold::new(HoldReason::StaleEvidence, &message).until(Duration::from_secs(5)));
+    }
+    Ok(())
+}
+
+/// How good the evidence has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The probe reports, and has looked lately.
+    Fresh,
+    /// What was seen last: enough to tell people of it when nobody can look any more.
+    Any,
+}
+
+/// Whether this step may be taken on this fault now, and in which lane.
+pub(super) fn may_take(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    seen: &Seen<'_>,
+    rule: &Rule,
+    step: &Step,
+    look: Look,
+) -> Result<Lane, Hold> {
+    unreadable::may_begin(facts)?;
+    // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
+    in_window(ctx, policy, step)?;
+    if step.disturbs() {
+        of_node(ctx, facts, policy)?;
+    }
+    still_asked_for(facts, policy, rule, &seen.fault, step)?;
+    match evidence(facts, seen, ctx) {
+        Err(hold) if look == Look::Any && hold.awaits_look() => {}
+        looked => looked?,
+    }
+    if !matches!(step.action, Action::Notify { .. }) {
+        may_be_touched(facts, &seen.fault)?;
+    }
+    match &step.action {
+        Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Lane::Api),
+        Action::HandOff(with) => {
+            hand_off::is_proven(ctx, with)?;
+            hand_off::is_allowed(ctx, facts, with).map(|()| Lane::Api)
+        }
+        Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Lane::Api),
+        Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
+        Action::ReleaseHungProcess { signal, allow_running_pods } => {
+            named_target(facts, &seen.fault)?;
+            protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
+            Ok(lanes::choose(facts).0)
+        }
+        Action::CleanupOrphans => {
+            named_target(facts, &seen.fault)?;
+            Ok(lanes::choose(facts).0)
+        }
+        // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
+        // runtime takes down with it.
+        Action::Reboot(_) | Action::MarkForReboot(_) => {
+            named_for_reboot(facts, &seen.fault)?;
+            reboot::is_allowed(ctx, facts, &step.action).map(|()| Lane::Agent)
+        }
+        Action::Restart { daemon, with } => restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Lane::Agent),
+    }
+}
+
+/// Whether the rule still means it: another tool may have changed its reason to one that only another rule names, the pod may
+/// have other labels by now, the node another kubelet; and whether no rule that goes first may turn out to mean it as well. What
+/// nobody knows keeps nobody from being told.
+pub(super) fn still_asked_for(
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    rule: &Rule,
+    fault: &Fault,
+    step: &Step,
+) -> Result<(), Hold> {
+    if fault.kind == FaultType::NodeCondition && !rule.is_for(fault) {
+        let message =
+            format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+        return Err(Hold::new(HoldReason::NotConfirmed, &message));
+    }
+    match policy.still_means(rule, fault, &facts.around) {
+        Meant::No(why) => {
+            let message =
+                format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
+            Err(Hold::new(HoldReason::NotConfirmed, &message))
+        }
+        Meant::Other(other) => {
+            let message = format!(
+                "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
+                fault.kind, fault.subject, other.name, policy.name, rule.name
+            );
+            Err(Hold::new(HoldReason::NotConfirmed, &message))
+        }
+        _ if matches!(step.action, Action::Notify { .. }) => Ok(()),
+        Meant::Perhaps(other, lack) => Err(readiness::doubtful(policy, other, fault, &lack)),
+        Meant::Yes => {
+            let Some(first) = facts.policy_for(fault) else { return Ok(()) };
+            match facts.rule_of(first, fault) {
+                Found::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),
+                Found::Rule(_) | Found::Nothing => Ok(()),
+            }
+        }
+    }
+}
+
+/// Whether the node may be acted on once more.
+fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
+    let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
+    let Some(spent) = limits::spent(facts, policy, now) else { return Ok(()) };
+    let message = format!(
+        "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
+        facts.name,
+        spent.acts,
+        limit.within.as_secs() / 60,
+        policy.name,
+        clock(spent.until)
+    );
+    Err(Hold::new(HoldReason::NodeLimit, &message).until(since(spent.until, now).min(limit.within)))
+}
+
+/// Whether the policy lets such a step be taken at this time of day.
+fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Hold> {
+    let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
+    let hold = Hold::new(HoldReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
+    Err(match shut.until {
+        Some(until) => hold.until(until),
+        None => hold,
+    })
+}
+
+/// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
+/// whatever hand an act would come.
+pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+    if heartbeat.is_some_and(|heartbeat| heartbeat.can_act) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} on {}: nothing is done on this node, since its probe may not act (--allow-actions is off, or its self-check \
+         failed)",
+        fault.kind, facts.name
+    );
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let Target { process, container_id, sandbox_id, .. } = &fault.target;
+    let is_named = match fault.kind {
+        FaultType::OrphanContainer => container_id.is_some(),
+        FaultType::LeakedShim => process.is_some() || sandbox_id.is_some(),
+        _ => process.is_some(),
+    };
+    if is_named {
+        return Ok(());
+    }
+    let message =
+        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, facts.name);
+    Err(Hold::new(HoldReason::CannotAct, &message))
+}
+
+/// The node looks at a process once more before a reboot, where the fault is about one.
+fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    use FaultType as F;
+    match fault.kind {
+        F::RuntimeUnreachable | F::RuntimeListHung | F::KubeletDown => Ok(()),
+        _ => named_target(facts, fault),
+    }
+}
+
+/// Whether the step has to wait after its last attempt.
+pub(super) fn cooled_down(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    episode: &Episode,
+    standing: &EpisodeFault,
+    step: &Step,
+) -> Result<(), Hold> {
+    let Some(last) = attempts(episode, standing).rev().find(|record| record.state.is_final()) else { return Ok(()) };
+    let Some(finished) = last.finished_at else { return Ok(()) };
+    let age = since(ctx.snapshot.now, finished);
+    let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
+    let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
+    // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
+    // evidence itself holds it, and for no longer than anything is held.
+    let patience = ctx.patience(step);
+    if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
+        return Ok(());
+    }
+    if age >= wait {
+        let message = format!(
+            "{} on {}: after {} a new report of the probe is awaited",
+            standing.kind,
+            facts.name,
+            last.phrase()
+        );
+        return Err(Hold::new(HoldReason::CoolDown, &message).until(patience.saturating_sub(age)));
+    }
+    let until = finished.checked_add(wait).unwrap_or(finished);
+    let message = format!(
+        "{} on {}: {} waits for its cool-down until {}",
+        standing.kind,
+        facts.name,
+        last.phrase(),
+        clock(until)
+    );
+    Err(Hold::new(HoldReason::CoolDown, &message).until(wait.saturating_sub(age)))
+}
+
+/// What a reserved step does.
+pub(super) fn operation(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    record: &StepRecord,
+    fault: &Fault,
+    step: &Step,
+) -> Option<Operation> {
+    let mut allow = false;
+    let action = match &step.action {
+        Action::Cordon(_) => return Some(Operation::Cordon),
+        Action::Taint(effect) => return Some(Operation::Taint(*effect)),
+        Action::Drain(with) => return Some(Operation::Drain(with.clone())),
+        Action::DeletePod => return record.target.pod.clone().map(Operation::DeletePod),
+        Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),
+        Action::Notify { message } => {
+            let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
+            return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));
+        }
+        Action::CleanupOrphans => NodeAction::CleanupOrphans,
+        Action::Reboot(_) => NodeAction::Reboot,
+        Action::MarkForReboot(_) => NodeAction::MarkForReboot,
+        Action::Restart { daemon: Daemon::Kubelet, .. } => NodeAction::RestartKubelet,
+        Action::Restart { daemon: Daemon::Runtime, .. } => NodeAction::RestartRuntime,
+        Action::ReleaseHungProcess { signal, allow_running_pods } => {
+            allow = *allow_running_pods || protect::is_terminating(ctx, fault);
+            match signal {
+                Signal::Cont => NodeAction::ReleaseCont,
+                Signal::Kill => NodeAction::ReleaseKill,
+            }
+        }
+    };
+    let order = Order {
+        operation_id: record.operation_id.clone(),
+        epoch: ctx.snapshot.epoch,
+        node: facts.name.to_owned(),
+        action,
+        allow_running_pods: allow,
+        fault_id: record.fault_id.clone(),
+        fault_type: fault.kind,
+        target: record.target.clone(),
+        restart: record.restart.clone(),
+        boot_id: record.boot_id.clone(),
+        mark: mark::order(record, step),
+        // The same in every repetition: a repeated order is the same order.
+        issued_at: record.reserved_at,
+        ttl_seconds: ctx.settings.order_ttl_seconds,
+    };
+    Some(match record.lane {
+        Lane::Job => Operation::RunJob(order),
+        Lane::Agent | Lane::Api => Operation::GiveOrder(order),
+    })
+}
+
+fn notice(node: &str, fault: &Fault, message: Option<&str>, is_fresh: bool) -> String {
+    let more = message.map_or_else(String::new, |message| format!(" — {message}"));
+    let since = if is_fresh { "" } else { " (nobody could look at it since)" };
+    let text = format!("node {node}: {} ({}): {}{since}{more}", fault.kind, fault.subject, fault.message);
+    crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
+}
+
+/// How an action restarts its daemon.
+pub(super) fn restart_with(action: &Action) -> Option<Restart> {
+    match action {
+        Action::Restart { with, .. } => Some(with.clone()),
+        _ => None,
+    }
+}
+
+/// The signal that an action sends.
+pub(super) const fn signal(action: &Action) -> Option<Signal> {
+    match action {
+        Action::ReleaseHungProcess { signal, .. } => Some(*signal),
+        _ => None,
+    }
+}

@@ -1,0 +1,173 @@
+//! The narrower limits of a policy as they come out now: how many there may be, how many there are, and where nothing more may be done.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::evidence::{NodeFacts, Nodes};
+use crate::budget::Slots;
+use crate::episode::{StepState, since};
+use crate::fault::FaultType;
+use crate::policy::{Policy, TopologyLimit};
+
+/// Most entries that are shown of each kind.
+pub const MAX_SHOWN: usize = 16;
+
+/// Selected nodes by the value of the label of one limit. None = they have no such label.
+pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
+
+/// What there is room for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitsOutlook {
+    /// In zones, racks and pools: those with the least room first, at most [`MAX_SHOWN`].
+    pub topologies: Vec<TopologyRoom>,
+    /// How many more there are.
+    pub topologies_left_out: u32,
+    /// For kinds of fault, in the order of the spec.
+    pub faults: Vec<FaultRoom>,
+    /// Nodes that may not be acted on for a while, at most [`MAX_SHOWN`]: those that wait for longest first.
+    pub spent: Vec<SpentNode>,
+    /// How many more there are.
+    pub spent_left_out: u32,
+}
+
+/// How a limit comes out for nodes with one value of a label.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TopologyRoom {
+    /// Key of the label.
+    pub key: String,
+    /// Its value; `None` = those without it.
+    pub value: Option<String>,
+    /// Selected nodes that have it.
+    pub nodes: u32,
+    /// Episodes in flight there, with those of which nobody knows where their node was.
+    pub in_flight: u32,
+    /// How many there may be.
+    pub max_in_flight: u32,
+}
+
+/// How a limit comes out for some kinds of fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultRoom {
+    /// The kinds.
+    pub faults: Vec<FaultType>,
+    /// Episodes in flight for one of them.
+    pub in_flight: u32,
+    /// How many there may be.
+    pub max_in_flight: u32,
+}
+
+/// A node that was acted on as often as it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpentNode {
+    /// Its name.
+    pub node: String,
+    /// Acts that count now.
+    pub acts: u32,
+    /// When one more may be done.
+    pub until: Timestamp,
+}
+
+/// All of it, for what is written about the policy.
+pub(super) fn outlook(
+    policy: &Policy,
+    groups: &[Group<'_>],
+    selected: u32,
+    nodes: &Nodes<'_>,
+    slots: &Slots,
+    now: Timestamp,
+) -> LimitsOutlook {
+    let limits = &policy.limits;
+    let each = limits.per_topology.iter().zip(groups);
+    let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
+    let (rooms, topologies_left_out) = least(rooms);
+    let spent = nodes.values().filter_map(|facts| spent(facts, policy, now));
+    let (spent, spent_left_out) = least(spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.acts)).collect());
+    LimitsOutlook {
+        topologies: rooms.into_iter().map(|(_, room)| room.told()).collect(),
+        topologies_left_out,
+        faults: limits
+            .per_fault
+            .iter()
+            .map(|limit| FaultRoom {
+                faults: limit.faults.iter().copied().collect(),
+                in_flight: slots.in_flight_for(&policy.name, policy.mode, &limit.faults, None),
+                max_in_flight: limit.max_in_flight.of(selected),
+            })
+            .collect(),
+        spent: spent.into_iter().map(|(until, node, acts)| SpentNode { node, acts, until: until.0 }).collect(),
+        spent_left_out,
+    }
+}
+
+/// The first of them, in order, and how many more there are. There may be one for each of ten thousand nodes.
+fn least<T: Ord>(mut all: Vec<T>) -> (Vec<T>, u32) {
+    let more = all.len().saturating_sub(MAX_SHOWN);
+    if more > 0 {
+        all.select_nth_unstable(MAX_SHOWN);
+        all.truncate(MAX_SHOWN);
+    }
+    all.sort_unstable();
+    (all, u32::try_from(more).unwrap_or(u32::MAX))
+}
+
+/// How many there may be with one value, and how many there are; borrowed, since few are shown.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Room<'a> {
+    key: &'a str,
+    value: Option<&'a str>,
+    nodes: u32,
+    in_flight: u32,
+    max_in_flight: u32,
+}
+
+impl Room<'_> {
+    fn told(self) -> TopologyRoom {
+        let Self { key, value, nodes, in_flight, max_in_flight } = self;
+        TopologyRoom { key: key.to_owned(), value: value.map(str::to_owned), nodes, in_flight, max_in_flight }
+    }
+}
+
+/// Each value of the label of one limit, with how many more there may be.
+fn rooms<'a>(
+    policy: &Policy,
+    limit: &'a TopologyLimit,
+    group: &Group<'a>,
+    nodes: &Nodes<'_>,
+    slots: &Slots,
+) -> Vec<(u32, Room<'a>)> {
+    let mut here: BTreeMap<Option<&str>, u32> = BTreeMap::new();
+    // One whose node is gone counts in each of them.
+    let mut anywhere = 0;
+    for node in slots.nodes_in_flight(&policy.name, policy.mode) {
+        match nodes.get(node).and_then(|facts| facts.view) {
+            Some(view) => *here.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1,
+            None => anywhere += 1,
+        }
+    }
+    let room = |value: Option<&'a str>, count: u32| {
+        let max_in_flight = limit.max_in_flight.of(count);
+        let in_flight = anywhere + here.get(&value).copied().unwrap_or_default();
+        let room = Room { key: &limit.key, value, nodes: count, in_flight, max_in_flight };
+        (max_in_flight.saturating_sub(in_flight), room)
+    };
+    group.iter().map(|(value, count)| room(*value, *count)).collect()
+}
+
+/// That the policy has acted on this node as often as it may, if so. Whatever Node object it was: one that was made anew under that
+/// name may stand for the same machine, and what makes machines anew in vain must have an end, too.
+pub(super) fn spent(facts: &NodeFacts<'_>, policy: &Policy, now: Timestamp) -> Option<SpentNode> {
+    let limit = policy.limits.per_node;
+    let steps = facts.episodes_by(policy).flat_map(|episode| &episode.steps);
+    let disturbing = steps.filter(|step| step.action.disturbs());
+    // An act that failed, or that gave no answer, may have touched something too.
+    let touched = disturbing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
+    let mut acted: Vec<Timestamp> = at.filter(|at| since(now, *at) < limit.within).collect();
+    acted.sort_unstable();
+    let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
+    // The one with which there were as many as there may be: when it leaves the window there is room for another.
+    let at = acted.len().checked_sub(most).and_then(|first| acted.get(first))?;
+    let until = at.checked_add(limit.within).unwrap_or(*at);
+    Some(SpentNode { node: facts.name.to_owned(), acts: u32::try_from(acted.len()).unwrap_or(u32::MAX), until })
+}

@@ -1,0 +1,166 @@
+//! Marks for a reboot by another tool: how long one stands, and when it is taken back.
+//!
+//! ```text
+//! Reserved ─► Started: the order stands, and as long as it does so does the mark ─► another boot id ─► Verifying, as with a reboot
+//!                └ nobody wants it any more, the fault is gone, its time is over: the order is withdrawn, and the node removes the mark
+//! ```
+//!
+//! Unlike a reboot of our own it can be called off, for as long as the other tool has not begun: so a no counts until the end, and an
+//! attempt that waits for hours asks in every pass whether it is still wanted.
+
+use std::time::Duration;
+
+use super::evidence::{Cure, NodeFacts, Probe};
+use super::turn::Turn;
+use super::{Ctx, Wake, attempt, ending, readiness, reboot};
+use crate::episode::{StepRecord, StepState, since};
+use crate::fault::{FaultState, FaultType};
+use crate::order::{Order, OutcomeReason};
+use crate::policy::{ActionType, Policy, Step};
+use crate::reboot::{MARK_STANDS, MarkOrder};
+use crate::snapshot::{SHUTTING_DOWN, Tri};
+use crate::window;
+
+/// How long a node may look as if nobody could drain it before its mark is taken back: a machine that goes down looks like that, too.
+const GRACE: Duration = Duration::from_mins(5);
+
+/// How often a mark is asked about: no event tells that a window ends.
+const RHYTHM: Duration = Duration::from_mins(1);
+
+/// What the node's agent is told of the mark, where the step makes one.
+pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
+    let with = record.mark_for_reboot.as_ref()?;
+    let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(MARK_STANDS);
+    Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, MARK_STANDS) })
+}
+
+/// Whether the node has said that it carries a mark, of ours or of somebody else.
+pub(super) const fn is_carried(step: &StepRecord) -> bool {
+    use OutcomeReason as R;
+    matches!(step.action, ActionType::MarkForReboot)
+        && matches!(step.reason, Some(R::Acted | R::AlreadyMarked | R::AlreadyClaimed))
+}
+
+/// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
+pub(super) fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    turn: &mut Turn,
+    record: &StepRecord,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    if let Some(why) = must_stop(ctx, facts, turn, record) {
+        return ending::cancel(ctx, &mut turn.episode, &told(facts, record, &why));
+    }
+    let Some(step) = attempt::step_of(policy, &turn.episode, record) else {
+        return attempt::end(
+            turn,
+            StepState::Cancelled,
+            &told(facts, record, "the policy does not name this step any more"),
+            now,
+        );
+    };
+    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+        let why = told(facts, record, "its approval was taken back, or the policy asks for one now");
+        return attempt::end(turn, StepState::Cancelled, &why, now);
+    }
+    if let Some(why) = cannot_be(facts, record, now).or_else(|| is_shut(facts, policy, record, now)) {
+        return attempt::end(turn, StepState::Cancelled, &why, now);
+    }
+    let begun = record.started_at.unwrap_or(record.reserved_at);
+    if is_gone(ctx, facts, turn, record, begun) {
+        let why = "the fault was gone before the node was booted anew: the mark is not wanted any more";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    let (age, waited) = (since(now, begun), since(now, record.reserved_at));
+    if record.reason.is_none() && waited >= ctx.settings.answer_within {
+        let why = "the node did not say in time whether it carries the mark";
+        return attempt::end(turn, StepState::TimedOut, why, now);
+    }
+    let order = facts.own_report().map(|report| report.order.as_ref());
+    let order = order.map(|order| order.filter(|order| order.operation_id == record.operation_id));
+    // Taken back while the answer was on its way, or gone with the node's object: an awaited boot would never come.
+    if order == Some(None) && record.reason.is_some() && age > ctx.settings.cache_lag {
+        let why = "its order does not stand any more, so the node has removed what mark of ours it carried";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    // The mark ends by what its order says, whatever the policy has been changed to since.
+    let timeout = order.flatten().and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
+    if age >= timeout {
+        let (name, said, timeout) = (facts.name, reboot::said(record), timeout.as_secs());
+        let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
+        return attempt::end(turn, StepState::TimedOut, &told(facts, record, &why), now);
+    }
+    if record.reason.is_none() {
+        wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), waited);
+        wake.at(ctx.settings.answer_within.saturating_sub(waited));
+    } else {
+        wake.when_past(ctx.settings.cache_lag, age);
+    }
+    wake.at(timeout.saturating_sub(age).min(RHYTHM));
+}
+
+/// Why the mark came to its end, and what is left to do where the node may still carry it, and nobody is there to remove it.
+fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
+    let path = record.mark_for_reboot.as_ref().map(|with| with.path.as_str()).unwrap_or_default();
+    let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyMarked);
+    if facts.probe == Probe::Reporting || !is_ours {
+        return why.to_owned();
+    }
+    format!("{why}; its probe does not report: if none comes back, the file may still be there: remove {path} by hand")
+}
+
+/// Why nobody can drain the node for its mark, if so. Only by the word of the boot that was to end: silence may be the boot itself.
+fn cannot_be(facts: &NodeFacts<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
+    let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
+    if boot != record.boot_id.as_deref() {
+        return None;
+    }
+    let is_down = |seen: &super::evidence::Seen<'_>| {
+        let fault = seen.fault.as_ref();
+        fault.kind == FaultType::KubeletDown && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
+    };
+    let view = facts.view?;
+    let what = if facts.seen.iter().any(is_down) {
+        "its kubelet is down"
+    } else if view.ready == Tri::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
+        "whether it is Ready is Unknown"
+    } else {
+        return None;
+    };
+    let name = facts.name;
+    Some(format!("nobody can drain node {name}, since {what}: the mark makes room for what helps against that"))
+}
+
+/// Why this is no hour for a reboot, if so: nothing has begun but a note. Who is at it already is not stopped by that, nor is a machine
+/// that is away.
+fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
+    if facts.probe != Probe::Reporting || is_begun {
+        return None;
+    }
+    let shut = window::shut(&policy.windows, record.action, now)?;
+    Some(format!("the mark was taken back, since nobody has rebooted the node until then: {}", shut.message))
+}
+
+/// For how long the node keeps the mark of this order by itself.
+fn stands_for(order: &Order) -> Option<Duration> {
+    Some(Duration::from_secs(order.mark.as_ref()?.stands_for_seconds.into()))
+}
+
+/// Why the whole episode ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
+/// nobody, and leave the boot to no step.
+fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord) -> Option<String> {
+    let passed: &[&str] = if is_carried(record) { &SHUTTING_DOWN } else { &[] };
+    readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.episode))
+}
+
+/// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
+fn is_gone(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord, begun: jiff::Timestamp) -> bool {
+    let Some(fault) = turn.episode.fault(&record.fault_id) else { return true };
+    let is_same = reboot::boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref() == Some(boot));
+    is_same && facts.cure(fault, Some(begun), ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean
+}

@@ -1,0 +1,396 @@
+//! New episodes: the most severe node first, as long as the budgets last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Nodes, Seen};
+use super::payment::Payment;
+use super::scope::Scope;
+use super::storm::Storm;
+use super::turn::Turn;
+use super::{Ctx, Held, Hold, HoldReason, Wake, advance, readiness};
+use crate::budget::{Bounds, Kinds, Slots};
+use crate::episode::{Episode, HealState, MAX_EPISODE_FAULTS, Phase, StepState, Undo, episode_name, since};
+use crate::fault::{FaultState, Severity};
+use crate::policy::{Mode, Policy, Rule};
+use crate::snapshot::Slot;
+
+/// Most episodes that are opened in one pass. The next one decides on the rest, on what is known by then, as soon as these have begun:
+/// a pass without such a bound would act at its end on looks that were fresh at its beginning, and leave whatever it has begun
+/// without anybody to go on with it meanwhile.
+const IN_ONE_PASS: usize = 64;
+/// How long a fault that was simulated is not simulated again, however the node's clock goes.
+const SIMULATED_ONCE: Duration = Duration::from_mins(10);
+
+/// An episode that could begin: one node, one policy.
+struct Candidate<'c, 'a> {
+    facts: &'c NodeFacts<'a>,
+    policy: &'a Policy,
+    ready: Vec<(&'c Seen<'a>, &'a Rule)>,
+    worst: Severity,
+    /// Whether it is a dry run beside a policy that acts: recorded, and nothing else is said of it.
+    is_trial: bool,
+}
+
+impl<'c, 'a> Candidate<'c, 'a> {
+    fn new(facts: &'c NodeFacts<'a>, policy: &'a Policy, seen: &'c Seen<'a>, rule: &'a Rule, is_trial: bool) -> Self {
+        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, is_trial }
+    }
+}
+
+/// What opening came to.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// New episodes with their first act.
+    pub turns: Vec<Turn>,
+    /// What is held.
+    pub held: Vec<Held>,
+}
+
+/// Opens episodes on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
+pub(super) fn open<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    ending: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Opened {
+    let mut opened = Opened::default();
+    let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
+    for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
+        candidates.extend(on_node(ctx, facts, &mut opened.held, wake));
+    }
+    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
+    for facts in nodes.values() {
+        tried.extend(remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
+    }
+    // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
+    candidates.sort_by(|a, b| {
+        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
+        a.is_trial.cmp(&b.is_trial).then(by_urgency)
+    });
+    for candidate in candidates {
+        let node = candidate.facts.name;
+        // A policy that starts nothing keeps no other one from the node. A dry run keeps other dry runs from it, as it would if all of
+        // them acted, and nobody else.
+        let is_dry = candidate.policy.mode == Mode::DryRun;
+        let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
+        let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
+            Some(first) if !candidate.is_trial => Err(goes_first(node, first)),
+            _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
+        };
+        match begun {
+            Ok(mut turn) if candidate.is_trial => {
+                turn.held.clear();
+                opened.turns.push(turn);
+            }
+            // What is said of the node is said by the policy that acts.
+            Err(_) if candidate.is_trial => {}
+            Ok(turn) => {
+                let by_node = if is_dry { &mut tried } else { &mut taken };
+                by_node.insert(node, candidate.policy);
+                opened.turns.push(turn);
+            }
+            Err(why) => {
+                for (seen, _) in &candidate.ready {
+                    let policy = Some(candidate.policy.name.as_str());
+                    opened.held.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
+                }
+            }
+        }
+    }
+    opened
+}
+
+fn goes_first(node: &str, first: &Policy) -> Hold {
+    let message =
+        format!("policy {} comes first on node {node}, with a more urgent fault, one episode at a time", first.name);
+    Hold::new(HoldReason::OtherFaultFirst, &message)
+}
+
+/// What could begin on the node, by policy, the one with the most urgent fault first.
+fn on_node<'c, 'a>(
+    ctx: Ctx<'a>,
+    facts: &'c NodeFacts<'a>,
+    held: &mut Vec<Held>,
+    wake: &mut Wake,
+) -> Vec<Candidate<'c, 'a>> {
+    let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
+    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+        let id = Some(seen.fault.id.as_str());
+        let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
+            let message =
+                format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
+            held.push(Hold::new(HoldReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
+            continue;
+        };
+        match readiness::judge(ctx, facts, policy, seen) {
+            Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
+            Ok(rule) => add(&mut candidates, Candidate::new(facts, policy, seen, rule, false)),
+        }
+        let trial = facts.trial_for(&seen.fault, policy);
+        if let Some((policy, rule)) =
+            trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
+        {
+            add(&mut candidates, Candidate::new(facts, policy, seen, rule, true));
+        }
+    }
+    candidates
+}
+
+/// Adds what is ready to what its policy could begin. What a dry run owns and what it only tries are told of apart.
+fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) {
+    let is_same =
+        |other: &&mut Candidate<'_, '_>| (&other.policy.name, other.is_trial) == (&one.policy.name, one.is_trial);
+    match candidates.iter_mut().find(is_same) {
+        Some(same) => same.ready.extend(one.ready),
+        None => candidates.push(one),
+    }
+}
+
+/// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.
+fn passing<'a>(
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Hold> {
+    // Episodes of other kinds prove nothing about this one, however long they wait.
+    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
+    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
+        Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
+            let message = format!(
+                "many nodes of policy {} have {}: so few are healed at a time ({most} now), and twice as many when that \
+                 has helped (limits.storm)",
+                policy.name, seen.fault.kind
+            );
+            Some(Hold::new(HoldReason::Storm, &message))
+        }
+        _ => None,
+    })
+}
+
+/// Leaves those faults of whose kinds no further one may be dealt with now; or says why, when that leaves none.
+fn within_kinds<'a>(
+    facts: &NodeFacts<'_>,
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Hold> {
+    retain(ready, |seen, _| {
+        let (reason, message) = scope?.full(seen.fault.kind, facts.name, slots)?;
+        Some(Hold::new(reason, &message))
+    })
+}
+
+/// Leaves what nothing speaks against. Where that is nothing: what speaks against the first.
+fn retain<'a>(
+    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    against: impl Fn(&Seen<'a>, &Rule) -> Option<Hold>,
+) -> Result<(), Hold> {
+    let mut first = None;
+    ready.retain(|(seen, rule)| match against(seen, rule) {
+        Some(why) => {
+            first.get_or_insert(why);
+            false
+        }
+        None => true,
+    });
+    first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
+}
+
+/// A simulated episode takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
+fn remember_simulated<'a>(
+    ctx: Ctx<'a>,
+    facts: &NodeFacts<'_>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Option<&'a Policy> {
+    let mut first = None;
+    for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
+        let Some(policy) = ctx.policies.get(episode.policy.as_str()) else { continue };
+        // Steps before it are dry runs of their own.
+        let step = episode.steps.last();
+        let rule = step.and_then(|step| episode.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
+        let timeout = step
+            .zip(rule)
+            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.rung).ok()?))
+            .map_or(ctx.settings.answer_within, |step| step.timeout);
+        let age = since(ctx.snapshot.now, episode.opened_at);
+        let is_there = episode.faults.iter().any(|fault| facts.find(&fault.id).is_some());
+        if age < timeout && is_there {
+            wake.at(timeout.saturating_sub(age));
+            slots.simulate(episode);
+            first.get_or_insert(*policy);
+        }
+    }
+    first
+}
+
+/// Whether this occurrence of the fault was simulated before.
+fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>) -> Option<&'f Episode> {
+    let uid = facts.view.map(|view| view.uid.as_str());
+    facts.finished.iter().copied().rev().find(|episode| {
+        let is_same = episode.phase == Phase::Simulated
+            && episode.policy == policy.name
+            && Some(episode.node_uid.as_str()) == uid
+            && episode.fault(&seen.fault.id).is_some();
+        // The node's clock may be ahead of ours.
+        let is_later = since(seen.fault.first_seen, episode.opened_at) > SIMULATED_ONCE;
+        is_same && (!is_later || since(ctx.snapshot.now, episode.opened_at) < SIMULATED_ONCE)
+    })
+}
+
+fn begin<'a>(
+    ctx: Ctx<'a>,
+    candidate: &Candidate<'_, 'a>,
+    nodes: &Nodes<'a>,
+    slots: &mut Slots,
+    opened: &[Turn],
+    wake: &mut Wake,
+) -> Result<Turn, Hold> {
+    let (facts, policy) = (candidate.facts, candidate.policy);
+    let scope = ctx.scopes.get(policy.name.as_str());
+    let mut ready: Vec<_> = candidate.ready.clone();
+    passing(facts, policy, &mut ready, scope, slots)?;
+    within_kinds(facts, &mut ready, scope, slots)?;
+    if policy.mode == Mode::DryRun {
+        ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
+    }
+    let Some((first, _)) = ready.first() else {
+        let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
+        return Err(dry_run(policy, known));
+    };
+    if let Some((reason, message)) = scope.and_then(Scope::blocked) {
+        return Err(Hold::new(reason, &message));
+    }
+    let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
+    let name = name(ctx, facts, &uid, first, opened);
+    if let Some(unseen) = slots.unseen_episode(facts.name, &name) {
+        let message = format!("episode {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Hold::new(HoldReason::StepUnderWay, &message));
+    }
+    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
+    // The slot that it may hold from before has room or not by the fleet as it is now, not as it was then.
+    let others = slots.has(&name).then(|| slots.without(&name));
+    let others = others.as_ref().unwrap_or(slots);
+    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
+    if let Some((reason, message)) = refused {
+        return Err(Hold::new(reason, &message));
+    }
+    if opened.len() >= IN_ONE_PASS {
+        let message =
+            format!("{IN_ONE_PASS} other nodes are begun first, the more urgent ones; its turn comes right after");
+        return Err(Hold::new(HoldReason::Queued, &message).until(ctx.settings.retry));
+    }
+    ready.truncate(MAX_EPISODE_FAULTS);
+    let episode = episode(ctx, facts, policy, name, uid, &ready);
+    let mut turn = Turn::new(episode);
+    let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
+    if turn.episode.current_step().is_none() {
+        let message = format!("no step can be taken on node {} now", facts.name);
+        return Err(Hold::new(HoldReason::CannotAct, &message));
+    }
+    let slot = Slot {
+        node: facts.name.to_owned(),
+        policy: policy.name.clone(),
+        taken_at: slots.held_since(&turn.episode.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(turn.episode.kinds()),
+    };
+    slots.take(&turn.episode.name, slot, policy.mode);
+    match policy.mode {
+        Mode::Enforce => turn.episode.set_phase(),
+        Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
+    }
+    Ok(turn)
+}
+
+fn dry_run(policy: &Policy, known: Option<&Episode>) -> Hold {
+    let record =
+        known.map_or_else(String::new, |episode| format!(" (see episode {}: {})", episode.name, episode.message));
+    let message = format!("policy {} is a dry run: decided and recorded, not done{record}", policy.name);
+    Hold::new(HoldReason::DryRun, &message)
+}
+
+fn episode(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    name: String,
+    node_uid: String,
+    ready: &[(&Seen<'_>, &Rule)],
+) -> Episode {
+    Episode {
+        name,
+        identity: None,
+        node: facts.name.to_owned(),
+        node_uid,
+        policy: policy.name.clone(),
+        mode: policy.mode,
+        deleting: false,
+        approval: None,
+        cancel: None,
+        wish: None,
+        phase: Phase::Pending,
+        message: String::new(),
+        opened_at: ctx.snapshot.now,
+        finished_at: None,
+        faults: ready.iter().map(|(seen, rule)| readiness::standing(ctx, seen, rule)).collect(),
+        steps: Vec::new(),
+        undo: Undo::default(),
+    }
+}
+
+/// The next free turn of this occurrence: never a name that stood for something else, since the node claims
+/// operations by it.
+fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened: &[Turn]) -> String {
+    let one = episode_name(facts.name, uid, &first.fault, 1);
+    let stem = one.strip_suffix('1').unwrap_or(&one);
+    let last = facts
+        .finished
+        .iter()
+        .chain(&facts.open)
+        .filter_map(|episode| episode.name.strip_prefix(stem)?.parse::<u32>().ok())
+        .max()
+        .unwrap_or(0);
+    let mut ordinal = last.saturating_add(1);
+    let mut name = episode_name(facts.name, uid, &first.fault, ordinal);
+    // Another node's name may be cut to the same beginning, and another policy's may have been opened in this pass.
+    let is_taken = |name: &String| {
+        ctx.snapshot.episodes.contains_key(name)
+            || ctx.snapshot.wishes.contains_key(name)
+            || ctx.snapshot.unreadable.contains_key(name)
+            || opened.iter().any(|turn| turn.episode.name == *name)
+    };
+    while is_taken(&name) && ordinal < 9_999 {
+        ordinal = ordinal.saturating_add(1);
+        name = episode_name(facts.name, uid, &first.fault, ordinal);
+    }
+    name
+}
+
+/// Turns a begun episode into the record of a dry run: nothing is touched, nothing is owed.
+fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>, &Rule)], wake: &mut Wake) {
+    turn.effect = None;
+    let now = ctx.snapshot.now;
+    let episode = &mut turn.episode;
+    if let Some(step) = episode.current_step_mut() {
+        step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
+    }
+    episode.undo = Undo::default();
+    for fault in &mut episode.faults {
+        fault.state = HealState::Open;
+    }
+    episode.phase = Phase::Simulated;
+    episode.finished_at = Some(now);
+    let message = format!("would be done: {}", episode.message);
+    episode.say(&message);
+    turn.held.clear();
+    let hold = dry_run(policy, Some(&turn.episode));
+    for (seen, _) in ready {
+        let node = turn.episode.node.clone();
+        turn.held.push(hold.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
+    }
+}

@@ -1,0 +1,247 @@
+//! What is written about a node. No text here names an age: an object that changes with every look would be
+//! written with every look.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::evidence::{NodeFacts, Probe, Seen};
+use super::turn::Turn;
+use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, going_down, readiness};
+use crate::episode::{Episode, Phase, StepRecord, StepState, clock, since};
+use crate::fault::{Fault, FaultState, FaultType, Severity};
+use crate::policy::{Found, Mode};
+use crate::snapshot::Tri;
+use crate::text::bounded;
+
+/// Longest phrase of a summary.
+const PHRASE: usize = 256;
+
+/// What is written about nodes on which nothing happens: most of a fleet, and of all that stand alike the same is said. It is put into
+/// words once for each way to stand.
+#[derive(Debug, Default)]
+pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeOutlook>>);
+
+/// All that is said of a node at rest: the policy that goes first there, the kubelet's version, and whether the node does not flap.
+type Stands<'a> = (Option<&'a str>, Option<&'a str>, Tri);
+
+impl<'a> Resting<'a> {
+    /// What is written about one node.
+    pub fn node(
+        &mut self,
+        ctx: Ctx<'_>,
+        facts: &NodeFacts<'a>,
+        turn: Option<&Turn>,
+        held: &[&Held],
+    ) -> Arc<NodeOutlook> {
+        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && held.is_empty()) else {
+            return Arc::new(node(ctx, facts, turn, held));
+        };
+        let said = self.0.entry(stands).or_insert_with(|| Arc::new(node(ctx, facts, None, &[])));
+        debug_assert_eq!(**said, node(ctx, facts, None, &[]), "of node {}", facts.name);
+        Arc::clone(said)
+    }
+}
+
+/// How the node stands, where nothing is known of it but that it is well: no fault, no episode that is remembered, no stuck pod, no
+/// change of late, and a probe that reports as promised.
+fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
+    let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
+    let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
+    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
+    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted).then(|| {
+        let first = facts.policies.first().map(|policy| policy.name.as_str());
+        (first, view.kubelet_version.as_deref(), facts.stable)
+    })
+}
+
+fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, held: &[&Held]) -> NodeOutlook {
+    let episode = turn.map(|turn| &turn.episode).filter(|episode| episode.is_open());
+    let is_reporting = facts.probe == Probe::Reporting;
+    NodeOutlook {
+        health: health(facts),
+        worst: worst(facts).map(phrase).unwrap_or_default(),
+        doing: bounded(&doing(ctx, facts, episode, held), PHRASE),
+        policy: policy(facts, episode),
+        remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
+        episode: episode.map(|episode| episode.name.clone()),
+        stopped: readiness::stopped(ctx, facts),
+        kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
+        cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
+        probe_reporting: match facts.probe {
+            Probe::Reporting => Tri::True,
+            Probe::Silent => Tri::False,
+            _ => Tri::Unknown,
+        },
+        restart_safe_known: is_reporting
+            && facts.view.is_some_and(|view| view.ready != Tri::Unknown)
+            && facts.seen.iter().all(|seen| seen.fault.kind != FaultType::KubeletStartBlocked),
+        self_healing: self_healing(facts, held),
+        pods_progressing: pods_progressing(facts),
+        stable: facts.stable,
+        flap: facts.flap.map(|flap| flap.record.clone()),
+        look_requested: turn.is_some_and(|turn| turn.look)
+            || held.iter().any(|held| held.reason == HoldReason::StaleEvidence),
+    }
+}
+
+/// The policy at work, else the one for the worst fault, else the one that goes first.
+fn policy(facts: &NodeFacts<'_>, episode: Option<&Episode>) -> Option<String> {
+    let of_worst = || worst(facts).and_then(|seen| facts.policy_for(&seen.fault));
+    let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
+    episode.map(|episode| episode.policy.clone()).or_else(idle)
+}
+
+/// What stands ready for a fault.
+fn remedy(facts: &NodeFacts<'_>, seen: &Seen<'_>) -> Option<(String, Remedy)> {
+    let policy = facts.policy_for(&seen.fault)?;
+    let rule = match facts.rule_of(policy, &seen.fault) {
+        Found::Rule(rule) => Some(rule.name.clone()),
+        Found::Perhaps(..) | Found::Nothing => None,
+    };
+    Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
+}
+
+fn health(facts: &NodeFacts<'_>) -> Health {
+    if facts.probe != Probe::Reporting {
+        return Health::Unknown;
+    }
+    let harms = |seen: &Seen<'_>| seen.fault.state == FaultState::Confirmed && seen.fault.severity >= Severity::Medium;
+    if facts.seen.iter().any(harms) {
+        Health::Unhealthy
+    } else if facts.seen.is_empty() {
+        Health::Healthy
+    } else {
+        Health::Degraded
+    }
+}
+
+/// Confirmed ones before suspicions; a silent probe before what it said last.
+fn worst<'s, 'a>(facts: &'s NodeFacts<'a>) -> Option<&'s Seen<'a>> {
+    let silent = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::ProbeSilent);
+    silent
+        .or_else(|| facts.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
+        .or_else(|| facts.seen.first())
+}
+
+fn phrase(seen: &Seen<'_>) -> String {
+    let sure = match seen.fault.state {
+        FaultState::Suspected => " (suspected)",
+        FaultState::Clearing => " (clearing)",
+        FaultState::Confirmed => "",
+    };
+    bounded(&format!("{}: {}{sure}", seen.fault.kind, seen.fault.subject), PHRASE)
+}
+
+/// The fault without what changes from look to look.
+fn timeless(seen: &Seen<'_>) -> Fault {
+    Fault { for_seconds: 0, look_age_seconds: 0, ..seen.fault.as_ref().clone() }
+}
+
+fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &[&Held]) -> String {
+    if let Some(episode) = episode {
+        if let Some(step) = episode.current_step() {
+            return under_way(ctx, episode, step);
+        }
+        // Nothing is put back yet.
+        if episode.phase == Phase::Verifying {
+            return episode.message.clone();
+        }
+        // In this order: the cordon goes when no remediator is at the node any more.
+        if let Some(handed) = episode.undo.owed_hand_off().filter(|_| !episode.has_work()) {
+            return format!("deleting {handed} of episode {}", episode.name);
+        }
+        if episode.undo.owes_taint() && !episode.has_work() {
+            return format!("taking the taint of episode {} off", episode.name);
+        }
+        if let Some(until) = going_down::keeps_closed(ctx, facts, episode) {
+            return going_down::told(episode, until);
+        }
+        if episode.undo.is_owed() && !episode.has_work() {
+            return format!("putting back the cordon of episode {}", episode.name);
+        }
+    }
+    if let Some(kept) = facts.finished.iter().find(|episode| episode.is_contained()) {
+        return format!("kept cordoned, episode {}: {}", kept.name, kept.message);
+    }
+    let place = |held: &Held| {
+        let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == held.fault_id.as_ref());
+        place.unwrap_or(usize::MAX)
+    };
+    if let Some(first) = held.iter().min_by_key(|held| place(held)) {
+        return format!("held: {}", first.message);
+    }
+    last_done(ctx, facts)
+}
+
+fn under_way(ctx: Ctx<'_>, episode: &Episode, step: &StepRecord) -> String {
+    let steps = episode
+        .fault(&step.fault_id)
+        .and_then(|fault| ctx.policies.get(episode.policy.as_str())?.rule(&fault.rule))
+        .map_or(0, |rule| rule.steps.len());
+    let how = match step.state {
+        StepState::Verifying => {
+            format!("done {}, its effect is verified", clock(step.acted_at.unwrap_or(step.reserved_at)))
+        }
+        StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.reserved_at)),
+        StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.reserved_at))),
+        _ => format!("reserved {}", clock(step.reserved_at)),
+    };
+    format!("step {}/{steps} {} by {:?}, {how}", step.rung.saturating_add(1), step.phrase(), step.lane)
+}
+
+fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
+    let recent = facts
+        .finished
+        .iter()
+        .filter(|e| e.mode == Mode::Enforce)
+        .filter_map(|e| Some((*e, e.finished_at?)))
+        .filter(|(_, at)| since(ctx.snapshot.now, *at) < ctx.settings.failed_memory)
+        .max_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.name.cmp(&b.0.name)));
+    let Some((episode, at)) = recent else { return String::new() };
+    let at = clock(at);
+    match episode.phase {
+        Phase::Succeeded => {
+            let step =
+                episode.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
+            step.map_or_else(|| format!("recovered {at}"), |step| format!("healed {at} by {}", step.phrase()))
+        }
+        Phase::Failed => format!("not healed, given up {at}"),
+        Phase::Cancelled => format!("cancelled {at}: {}", episode.message),
+        _ => String::new(),
+    }
+}
+
+/// False when nothing will heal what is confirmed; unknown when nobody can look.
+fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
+    let needs_a_person = |held: &&&Held| {
+        matches!(
+            held.reason,
+            HoldReason::LadderExhausted
+                | HoldReason::RecentlyFailed
+                | HoldReason::NoPolicy
+                | HoldReason::NoRule
+                | HoldReason::RuleInDoubt
+                | HoldReason::CallRefused
+                | HoldReason::NodeLimit
+                | HoldReason::AwaitingApproval
+        )
+    };
+    if held.iter().any(|held| needs_a_person(&held)) {
+        return Tri::False;
+    }
+    let is_off = held
+        .iter()
+        .any(|held| matches!(held.reason, HoldReason::DryRun | HoldReason::Suspended | HoldReason::PodUnknown));
+    if facts.probe == Probe::Reporting && !is_off { Tri::True } else { Tri::Unknown }
+}
+
+/// What keeps pods of a node from getting on, as the API shows it.
+pub const HOLDS_UP_PODS: [FaultType; 3] =
+    [FaultType::KubeletStartBlocked, FaultType::PlegStalled, FaultType::StuckDaemonSetPod];
+
+fn pods_progressing(facts: &NodeFacts<'_>) -> Tri {
+    if facts.seen.iter().any(|seen| HOLDS_UP_PODS.contains(&seen.fault.kind)) {
+        return Tri::False;
+    }
+    if facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) { Tri::Unknown } else { Tri::True }
+}

@@ -1,0 +1,170 @@
+//! What must not be touched: pods that run, pods above a hung process, sets whose pods were deleted in
+//! vain.
+
+use std::time::Duration;
+
+use super::evidence::{NodeFacts, Seen};
+use super::{Ctx, Hold, HoldReason};
+use crate::episode::{Episode, clock, since};
+use crate::fault::{Fault, FaultState, FaultType, PodRef, Role};
+use crate::order::Signal;
+use crate::policy::{ActionType, Rule, Step};
+use crate::snapshot::{NodeView, SuspectPod};
+use crate::stuck;
+
+/// The pod a fault is about.
+fn pod_of(fault: &Fault) -> Option<&PodRef> {
+    fault.target.pod.as_ref().or(fault.subject.pod.as_ref())
+}
+
+/// Whether the fault's pod is being deleted, by the API's word.
+pub(super) fn is_terminating(ctx: Ctx<'_>, fault: &Fault) -> bool {
+    pod_of(fault).is_some_and(|pod| ctx.snapshot.terminating.contains(pod))
+}
+
+/// Killing a shim ends every container of its pod: only under a pod that is being deleted, or where the policy
+/// allows it.
+pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running: bool) -> Result<(), Hold> {
+    let is_kill = signal == Signal::Kill && fault.kind == FaultType::HungContainer;
+    let role = fault.target.process.as_ref().map(|process| process.role);
+    // Of a `runc create`, no container depends yet.
+    if !is_kill || role == Some(Role::RuntimeClient) || allow_running || is_terminating(ctx, fault) {
+        return Ok(());
+    }
+    let pod = pod_of(fault).map_or_else(|| "its pod".to_owned(), |pod| format!("pod {pod}"));
+    let message = format!(
+        "{} ({}): killing its shim would end all containers of {pod}, which is not being deleted; delete the pod, or \
+         set allowRunningPods in the step",
+        fault.kind, fault.subject
+    );
+    Err(Hold::new(HoldReason::RunningPods, &message))
+}
+
+fn suspect<'a>(facts: &NodeFacts<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
+    let uid = &pod_of(fault)?.uid;
+    facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
+}
+
+/// Whether the pod of a stuck-pod fault is on its way out already.
+pub(super) fn is_being_deleted(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
+    suspect(facts, fault).is_some_and(|pod| pod.overdue.is_some())
+}
+
+/// What hangs on the node below the pod: a delete above it would only add a second hang. Suspected is enough.
+pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Option<&'f Seen<'f>> {
+    let pod = pod_of(fault)?;
+    let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_node);
+    facts.seen.iter().find(|seen| {
+        let is_own = seen.fault.is_about_pod(&pod.uid);
+        match seen.fault.kind {
+            FaultType::HungContainer
+            | FaultType::RuntimeClientHung
+            | FaultType::UninterruptibleProcess
+            | FaultType::FrozenCgroup => is_own,
+            FaultType::NetworkPluginHung => is_own || waits,
+            // With a runtime that does not answer, nobody can say what hangs; and it could not delete.
+            kind => kind.is_of_runtime(),
+        }
+    })
+}
+
+/// Whether the stuck DaemonSet pod may be deleted now.
+pub(super) fn delete_pod(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    seen: &Seen<'_>,
+    rule: &Rule,
+    step: &Step,
+) -> Result<(), Hold> {
+    let fault = &seen.fault;
+    let name = pod_of(fault).map_or_else(String::new, ToString::to_string);
+    let Some(pod) = suspect(facts, fault).filter(|pod| pod.daemon_set.is_some()) else {
+        let message = format!("pod {name} is not known as a DaemonSet's pod: only those are deleted");
+        return Err(Hold::new(HoldReason::CannotAct, &message));
+    };
+    if let Some(hung) = hung_process(facts, fault) {
+        let sure = if hung.fault.state == FaultState::Suspected { " is suspected" } else { "" };
+        let message = format!(
+            "pod {name}: {} ({}){sure} must be released first; a delete above it would only hang as well",
+            hung.fault.kind, hung.fault.subject
+        );
+        return Err(Hold::new(HoldReason::ReleaseFirst, &message));
+    }
+    if let Some(taint) = facts.view.and_then(NodeView::repels_daemon_sets) {
+        let message = format!(
+            "pod {name}: under the taint {taint} of {} it would have no successor; held until that is off the node",
+            facts.name
+        );
+        return Err(Hold::new(HoldReason::CannotAct, &message));
+    }
+    if stuck::waits_for_the_node(pod)
+        && let Some(age) = last_act(ctx, facts, &fault.id)
+        && age < ctx.settings.settle
+    {
+        let message = format!(
+            "pod {name}: something was healed on {} less than {}s ago, Kubernetes is given time to bring the pod up",
+            facts.name,
+            ctx.settings.settle.as_secs()
+        );
+        return Err(Hold::new(HoldReason::CoolDown, &message).until(ctx.settings.settle.saturating_sub(age)));
+    }
+    deleted_in_vain(ctx, facts, pod, rule, step)
+}
+
+/// Time since the last act on the node for another fault.
+fn last_act(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault_id: &str) -> Option<Duration> {
+    facts
+        .open
+        .iter()
+        .chain(&facts.finished)
+        .flat_map(|episode| &episode.steps)
+        .filter(|step| step.fault_id != fault_id && step.action.heals())
+        .filter_map(|step| step.acted_at)
+        .map(|at| since(ctx.snapshot.now, at))
+        .min()
+}
+
+/// The successor of a deleted pod is another pod and another fault; what counts is the DaemonSet on the node.
+fn deleted_in_vain(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    pod: &SuspectPod,
+    rule: &Rule,
+    step: &Step,
+) -> Result<(), Hold> {
+    let memory = ctx.settings.failed_memory;
+    let is_same_set = |episode: &Episode, id: &str| {
+        episode.fault(id).is_some_and(|fault| {
+            fault.rule == rule.name
+                && fault.subject.name == pod.daemon_set
+                && fault.subject.pod.as_ref().is_some_and(|p| p.namespace == pod.pod.namespace)
+        })
+    };
+    let mut deletions: Vec<_> = facts
+        .open
+        .iter()
+        .chain(&facts.finished)
+        .flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)))
+        .filter(|(_, record)| record.action == ActionType::DeletePod)
+        .filter_map(|(episode, record)| Some((episode, record, record.acted_at?)))
+        .filter(|(_, _, at)| since(ctx.snapshot.now, *at) < memory)
+        .filter(|(episode, record, _)| is_same_set(episode, &record.fault_id))
+        .map(|(_, _, at)| at)
+        .collect();
+    deletions.sort_unstable();
+    let attempts = usize::try_from(step.attempts).unwrap_or(usize::MAX);
+    // The one that has to grow old before there is room again.
+    let Some(oldest) = deletions.len().checked_sub(attempts).and_then(|i| deletions.get(i)) else { return Ok(()) };
+    let until = oldest.checked_add(memory).unwrap_or(*oldest);
+    let message = format!(
+        "DaemonSet {}/{}: its pod on {} was deleted {} time(s) within {} min and its successor is stuck again; not \
+         before {}",
+        pod.pod.namespace,
+        pod.daemon_set.as_deref().unwrap_or_default(),
+        facts.name,
+        deletions.len(),
+        memory.as_secs() / 60,
+        clock(until)
+    );
+    Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(ctx.snapshot.now, *oldest))))
+}

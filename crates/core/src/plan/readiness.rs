@@ -1,0 +1,228 @@
+//! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
+
+use super::evidence::{NodeFacts, Seen};
+use super::ladder::{Look, Relapse};
+use super::storm::{self, Storm};
+use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope, unreadable};
+use crate::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
+use crate::fault::Fault;
+use crate::narrow::{Lack, why_none};
+use crate::policy::{Action, Found, Mode, Policy, Rule};
+
+/// How often one fault may come back within the memory before a person has to look at it.
+const MAX_RECURRENCES: usize = 3;
+
+/// Why the node as a whole is to be left alone, if so.
+pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
+    leave_alone_but(facts, &[])
+}
+
+/// The same, where these vetoes do not count.
+pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<String> {
+    let view = facts.view?;
+    if view.deleting {
+        return Some(format!("node {} is being deleted", facts.name));
+    }
+    if let Some(why) = suspended(facts).or_else(|| unreadable::of_node(facts)) {
+        return Some(why);
+    }
+    let first = view.vetoes.iter().filter(|veto| !passed.contains(&veto.as_str())).min()?;
+    Some(format!("node {} asks to be left alone: {first}", facts.name))
+}
+
+/// That a person has suspended the node.
+pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
+    let reason = facts.report?.suspended.as_ref()?;
+    Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
+}
+
+/// The standing of a fault that enters an episode now.
+pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> EpisodeFault {
+    let fault = &seen.fault;
+    EpisodeFault {
+        since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
+        id: fault.id.clone(),
+        kind: fault.kind,
+        subject: fault.subject.clone(),
+        rule: rule.name.clone(),
+        rung: 0,
+        state: HealState::Open,
+        clean_since: None,
+    }
+}
+
+/// The rule under which a confirmed fault may be healed now, or why it may not (budgets aside).
+pub(super) fn judge<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &'p Policy,
+    seen: &Seen<'_>,
+) -> Result<&'p Rule, Hold> {
+    let fault = seen.fault.as_ref();
+    unreadable::may_begin(facts)?;
+    if let Some(why) = leave_alone(facts) {
+        return Err(Hold::new(HoldReason::Vetoed, &why));
+    }
+    if policy.suspend {
+        return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
+    }
+    if let Some(why) = scope::broken(policy) {
+        return Err(Hold::new(HoldReason::Paused, &why));
+    }
+    let rule = match facts.rule_of(policy, fault) {
+        Found::Rule(rule) => rule,
+        Found::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
+        Found::Nothing => {
+            let message = format!(
+                "policy {} has no rule for {} of severity {} ({}){}",
+                policy.name,
+                fault.kind,
+                fault.severity.as_str(),
+                fault.subject,
+                why_none(policy, fault, &facts.around).map_or_else(String::new, |why| format!("; {why}"))
+            );
+            return Err(Hold::new(HoldReason::NoRule, &message));
+        }
+    };
+    remembered(ctx, facts, fault)?;
+    let lasted = conditions::lasted(facts, seen, rule);
+    if lasted < rule.hold_for {
+        let message = format!(
+            "{} ({}): rule {} waits until it has been there for {}s",
+            fault.kind,
+            fault.subject,
+            rule.name,
+            rule.hold_for.as_secs()
+        );
+        return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(lasted)));
+    }
+    ladder::evidence(facts, seen, ctx)?;
+    first_step(ctx, facts, policy, seen, rule)?;
+    no_storm(ctx, facts, policy, fault, rule)?;
+    Ok(rule)
+}
+
+/// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
+pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Hold {
+    let (reason, todo) = if lack.passes {
+        (
+            HoldReason::PodUnknown,
+            "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
+        )
+    } else {
+        let todo = format!("heal it by hand, or put a rule without {} before this one", lack.field);
+        (HoldReason::RuleInDoubt, todo)
+    };
+    let message = format!(
+        "{} ({}): whether it is for rule {} of policy {} cannot be told by match.{}: {}; no other rule takes it \
+         meanwhile: {todo}",
+        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
+    );
+    Hold::new(reason, &message)
+}
+
+/// Whether the fault is no storm that rises.
+fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
+    let front = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
+    if front.and_then(|front| front.on(facts.view)) != Some(Storm::Rising) || !rule.acts() {
+        return Ok(());
+    }
+    let message = format!(
+        "many nodes of policy {} have the same new {}: nothing is begun for it until no more come, since one cause is more \
+         likely than many sick nodes (limits.storm; how many stands in the policy's status)",
+        policy.name, fault.kind
+    );
+    Err(Hold::new(HoldReason::Storm, &message).until(storm::AGAIN))
+}
+
+/// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned or drained
+/// for a cure that is held anyway.
+fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
+    let mut standing = standing(ctx, seen, rule);
+    let mut notes = Vec::new();
+    let mut keeps = false;
+    loop {
+        let Some(step) =
+            ladder::climb(Relapse::Counts(ctx), &mut standing, rule, None, facts, Some(&seen.fault), &mut notes)
+        else {
+            // Nothing follows the cordon, and it is there to stay: that is what is asked for.
+            if keeps {
+                return Ok(());
+            }
+            let why =
+                notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
+            return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
+        };
+        // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
+        let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, facts, &step.action));
+        notes.extend(lacking.iter().map(|hold| hold.message().to_owned()));
+        if step.mode == Mode::DryRun || lacking.is_some() {
+            standing.rung = if step.mode == Mode::DryRun {
+                standing.rung.saturating_add(1)
+            } else {
+                drain::rung_without(step, rule, standing.rung)
+            };
+            continue;
+        }
+        ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+        match step.action {
+            Action::Cordon(keep) => keeps |= keep.is_some(),
+            Action::Taint(_) | Action::Drain(_) => {}
+            _ => return Ok(()),
+        }
+        standing.rung += 1;
+    }
+}
+
+/// That a person has stopped the healing of this node, as long as it counts: by its episodes, and by the note of one that
+/// was deleted.
+pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
+    let uid = facts.view.map(|view| view.uid.as_str())?;
+    let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
+    let noted = noted.and_then(|report| report.stopped.clone());
+    let episodes = facts.finished.iter().filter(|episode| episode.mode == Mode::Enforce && episode.node_uid == uid);
+    let all = episodes.filter_map(|episode| episode.stopped()).chain(noted);
+    all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
+        .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
+}
+
+/// What earlier episodes of the node say against another one.
+fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+    let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
+    let recent = || facts.recent.iter().filter_map(|episode| Some((*episode, episode.finished_at?)));
+    let hold = |message: String, at: jiff::Timestamp| {
+        let until = at.checked_add(memory).unwrap_or(at);
+        let message = format!("{message}; not tried again before {}", clock(until));
+        Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
+    };
+    let gave_up = |e: &Episode| {
+        matches!(e.phase, Phase::Failed | Phase::Contained | Phase::Cancelled)
+            && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp)
+    };
+    if let Some((episode, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
+        let message = format!("{} ({}) was not healed by episode {}", fault.kind, fault.subject, episode.name);
+        return hold(message, at);
+    }
+    if let Some(stopped) = stopped(ctx, facts) {
+        return hold(format!("episode {} of {} was {}", stopped.episode, facts.name, stopped.message), stopped.at);
+    }
+    let healed = |e: &Episode| {
+        e.fault(&fault.id).is_some_and(EpisodeFault::is_cured)
+            && e.steps.iter().any(|s| s.fault_id == fault.id && s.acted_at.is_some())
+    };
+    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
+    times.sort_unstable();
+    match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
+        Some(at) => {
+            let message = format!(
+                "{} ({}) came back {} times within {} min after it was healed",
+                fault.kind,
+                fault.subject,
+                times.len(),
+                memory.as_secs() / 60
+            );
+            hold(message, *at)
+        }
+        None => Ok(()),
+    }
+}

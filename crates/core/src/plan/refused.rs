@@ -1,0 +1,51 @@
+//! What follows on a call that the API server refused: our own rights, an admission policy or a schema say no.
+//!
+//! Such a call has touched nothing and says nothing about the step's worth, so it costs no attempt. It is answered
+//! within milliseconds, though: without a wait of its own a whole ladder would be gone before a person could read
+//! of it, and the node would get the harsher step for our own mistake. So nothing further is tried for the fault
+//! before the step's cool-down, and the same step comes first again; only after some tries the ladder goes on.
+
+use std::time::Duration;
+
+use super::{Ctx, Hold, HoldReason};
+use crate::episode::{Episode, EpisodeFault, StepRecord, clock, since};
+use crate::policy::{Rule, Step};
+use crate::text::bounded;
+
+/// How often a step is tried that the API server refuses.
+pub(super) const TRIES: usize = 3;
+/// Least time after a refusal, whatever the step's cool-down says.
+const LEAST_WAIT: Duration = Duration::from_secs(10);
+/// Most of the API server's sentence that is repeated; what is longer stands in the record.
+const MAX_SENTENCE: usize = 320;
+
+/// How long nothing further is tried for the fault.
+fn wait(rule: &Rule, record: &StepRecord) -> Duration {
+    let step = usize::try_from(record.rung).ok().and_then(|rung| rule.steps.get(rung));
+    step.map_or(LEAST_WAIT, cool_down)
+}
+
+/// The cool-down of a refused step.
+fn cool_down(step: &Step) -> Duration {
+    step.cooldown.max(LEAST_WAIT)
+}
+
+/// Whether the last thing tried for the fault was refused so shortly ago that nothing else is tried yet, on
+/// whatever rung.
+pub(super) fn cooled_down(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, rule: &Rule) -> Result<(), Hold> {
+    let last = episode.steps.iter().rev().find(|record| record.fault_id == standing.id && record.state.is_final());
+    let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
+    let Some(finished) = record.finished_at else { return Ok(()) };
+    let (wait, age) = (wait(rule, record), since(ctx.snapshot.now, finished));
+    if age >= wait {
+        return Ok(());
+    }
+    let message = format!(
+        "{} for {}: {}; nothing was touched, nothing further is tried for it before {}",
+        record.phrase(),
+        standing.kind,
+        bounded(&record.message, MAX_SENTENCE),
+        clock(finished.checked_add(wait).unwrap_or(finished))
+    );
+    Err(Hold::new(HoldReason::CallRefused, &message).until(wait.saturating_sub(age)))
+}

@@ -1,0 +1,79 @@
+//! Restarts of the kubelet and the runtime: what they can end, and when they would do harm.
+
+use std::time::Duration;
+
+use super::evidence::NodeFacts;
+use super::{Hold, HoldReason};
+use crate::fault::{Fault, FaultType, Subject, SubjectKind};
+use crate::order::Restart;
+use crate::policy::{Action, Daemon, Rule};
+use crate::snapshot::Tri;
+
+/// Whether a restart of this daemon can do anything about such a fault; if not, why.
+pub(super) fn helps(daemon: Daemon, kind: FaultType, subject: &Subject) -> Result<(), &'static str> {
+    use FaultType as F;
+    match (daemon, kind) {
+        (Daemon::Kubelet, F::KubeletDown) | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung) => Ok(()),
+        (Daemon::Kubelet, F::FdExhaustion) if subject.kind == SubjectKind::Kubelet => Ok(()),
+        (Daemon::Runtime, F::FdExhaustion) if subject.kind == SubjectKind::Runtime => Ok(()),
+        (Daemon::Kubelet, F::KubeletCrashLoop) => Err("it is restarted again and again already"),
+        (Daemon::Kubelet, F::KubeletStartBlocked) => Err("its start would wait anew for what it waits for now"),
+        (Daemon::Kubelet, F::PlegStalled | F::PlegSlow) => {
+            Err("it would wait for the same container at its start; release that one")
+        }
+        (Daemon::Kubelet, F::SyncLoopStalled) => Err("what its loop waits for outlives a restart"),
+        (Daemon::Runtime, F::RuntimeUpdateBlocked) => Err("a restart leaves the shim behind that blocks it"),
+        (Daemon::Kubelet, _) => Err("a restart of the kubelet does not end it"),
+        (Daemon::Runtime, _) => Err("a restart of the runtime does not end it"),
+    }
+}
+
+/// For how long a restart waits, from when its rule is to act and while it is not safe, until the next step takes its turn.
+const WAITS: Duration = Duration::from_mins(10);
+
+/// What is never safe to restart must not keep people from being told.
+pub(super) fn has_waited(
+    action: &Action,
+    fault: &Fault,
+    facts: &NodeFacts<'_>,
+    rule: &Rule,
+) -> Result<(), &'static str> {
+    let Action::Restart { daemon, with } = action else { return Ok(()) };
+    let lasted = facts.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
+    let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
+    let is_long = lasted >= rule.hold_for.saturating_add(WAITS) && unsafe_for >= WAITS;
+    // A kubelet waits for its runtime, which has a ladder of its own.
+    let for_runtime =
+        *daemon == Daemon::Kubelet && facts.seen.iter().any(|seen| seen.fault.kind == FaultType::RuntimeUnreachable);
+    if is_long && !for_runtime && is_safe(facts, fault, *daemon, with).is_err() {
+        return Err("a restart was not safe for 10 min");
+    }
+    Ok(())
+}
+
+/// Whether the daemon can be restarted without harm, by the probe's word, or the policy wants it all the same.
+pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Hold> {
+    let view = facts.report.map(|report| &report.restart);
+    let safe = view.map_or(Tri::Unknown, |view| view.of(daemon));
+    let blocked = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::KubeletStartBlocked);
+    if let (Daemon::Kubelet, Some(blocked)) = (daemon, blocked) {
+        let message = format!(
+            "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
+            fault.kind, facts.name, blocked.fault.message
+        );
+        return Err(Hold::new(HoldReason::RestartUnsafe, &message));
+    }
+    if safe == Tri::True || with.even_if_unsafe {
+        return Ok(());
+    }
+    let said = view.map_or("", |view| view.message.as_str());
+    let message = format!(
+        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; heal that first (or have it restarted \
+         all the same: restart.evenIfUnsafe); after 10 min the next step takes its turn",
+        fault.kind,
+        facts.name,
+        daemon.as_str(),
+        safe.as_str()
+    );
+    Err(Hold::new(HoldReason::RestartUnsafe, &message))
+}

@@ -1,0 +1,242 @@
+//! What each policy covers: its nodes, how many of them are unhealthy, and whether anything new may start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::evidence::{NodeFacts, Nodes, Probe};
+use super::limits::{self, Group};
+use super::storm::{Front, StormOutlook, Weather};
+use super::{HoldReason, PolicyOutlook};
+use crate::budget::{Bounds, Slots};
+use crate::fault::{Fault, FaultState, FaultType};
+use crate::policy::{Mode, Policy, Rule};
+use crate::snapshot::{NodeView, Snapshot, Tri};
+use crate::window::{self, Shut};
+
+/// A policy with what it covers now.
+#[derive(Debug)]
+pub(super) struct Scope<'a> {
+    pub policy: &'a Policy,
+    /// Why none of its steps may be taken at this time of day, if so.
+    pub shut: Option<Shut>,
+    pub selected: u32,
+    pub unhealthy: u32,
+    pub unknown: u32,
+    pub max_unhealthy: u32,
+    pub max_in_flight: u32,
+    pub overlaps: BTreeSet<&'a str>,
+    /// Faults that many of them have.
+    weather: Weather<'a>,
+    /// Those of them that are a storm.
+    pub storms: BTreeMap<FaultType, Front>,
+    /// Selected nodes by the value of their label, for each topology that has a limit.
+    groups: Vec<Group<'a>>,
+}
+
+/// Counts, for every policy, the nodes that it selects and that are not being deleted.
+pub(super) fn scopes<'a>(
+    policies: &[&'a Policy],
+    nodes: &Nodes<'a>,
+    snapshot: &Snapshot,
+) -> BTreeMap<&'a str, Scope<'a>> {
+    let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
+    // Which policies select a node together: few such sets in a fleet, and most nodes have that of the one before.
+    let mut together: BTreeSet<Vec<usize>> = BTreeSet::new();
+    let mut last: Vec<usize> = Vec::new();
+    for facts in nodes.values() {
+        let Some(view) = facts.view.filter(|view| !view.deleting) else { continue };
+        // In the same order, since both are.
+        let mut rest = facts.policies.iter().peekable();
+        let selects = |policy: &&Policy| rest.next_if(|selecting| selecting.name == policy.name).is_some();
+        let places = policies.iter().map(selects).enumerate().filter_map(|(place, selects)| selects.then_some(place));
+        let places: Vec<usize> = places.collect();
+        for place in &places {
+            scopes[*place].count(facts, view, snapshot.now);
+        }
+        if places != last {
+            together.insert(places.clone());
+            last = places;
+        }
+    }
+    for places in &together {
+        for place in places {
+            let others = places.iter().filter(|other| *other != place);
+            scopes[*place].overlaps.extend(others.map(|other| policies[*other].name.as_str()));
+        }
+    }
+    scopes
+        .into_iter()
+        .map(|mut scope| {
+            scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
+            scope.storms = scope.weather.storms(scope.policy, &snapshot.episodes, snapshot.now);
+            scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
+            scope.max_in_flight = scope.policy.limits.max_in_flight.of(scope.selected);
+            (scope.policy.name.as_str(), scope)
+        })
+        .collect()
+}
+
+impl<'a> Scope<'a> {
+    fn empty(policy: &'a Policy) -> Self {
+        Self {
+            policy,
+            shut: None,
+            selected: 0,
+            unhealthy: 0,
+            unknown: 0,
+            max_unhealthy: 0,
+            max_in_flight: 0,
+            overlaps: BTreeSet::new(),
+            weather: Weather::default(),
+            storms: BTreeMap::new(),
+            groups: vec![BTreeMap::new(); policy.limits.per_topology.len()],
+        }
+    }
+
+    fn count(&mut self, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
+        self.selected += 1;
+        self.weather.count(self.policy, facts, view, now);
+        for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
+            *group.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1;
+        }
+        if is_unhealthy(self.policy, facts) {
+            self.unhealthy += 1;
+        } else if matches!(facts.probe, Probe::Never | Probe::WrongNode) {
+            self.unknown += 1;
+        }
+    }
+
+    /// Why the policy starts nothing new, budgets of slots aside.
+    pub fn blocked(&self) -> Option<(HoldReason, String)> {
+        let name = &self.policy.name;
+        if self.policy.suspend {
+            return Some((HoldReason::Suspended, format!("policy {name} is suspended")));
+        }
+        if let Some(why) = broken(self.policy) {
+            return Some((HoldReason::Paused, why));
+        }
+        if let Some(request) = self.policy.pause_requests.iter().min() {
+            return Some((HoldReason::Paused, format!("policy {name} is paused: {request}")));
+        }
+        (self.unhealthy > self.max_unhealthy).then(|| {
+            let message = format!(
+                "{} of the {} nodes of policy {name} are unhealthy, maxUnhealthy is {}: nothing new starts until fewer \
+                 are",
+                self.unhealthy, self.selected, self.max_unhealthy
+            );
+            (HoldReason::TooManyUnhealthy, message)
+        })
+    }
+
+    /// Why none of its steps but telling people may be taken at this time of day, if so: each step asks for itself.
+    fn outside(&self) -> Option<(HoldReason, String)> {
+        let shut = self.shut.as_ref()?;
+        Some((HoldReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
+    }
+
+    /// Why no further episode may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
+    /// in each of them: nobody knows where it was.
+    pub fn crowded(&self, facts: &NodeFacts<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(HoldReason, String)> {
+        for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
+            let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
+            let mine = facts.view.and_then(value);
+            let is_here = |node: &&str| nodes.get(*node).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
+            let used = slots.nodes_in_flight(&self.policy.name, self.policy.mode).filter(is_here).count();
+            let selected = group.get(&mine.as_deref()).copied().unwrap_or_default();
+            let most = limit.max_in_flight.of(selected);
+            if used >= usize::try_from(most).unwrap_or(usize::MAX) {
+                let (name, key) = (&self.policy.name, &limit.key);
+                let place = mine.map_or_else(|| format!("without label {key}"), |value| format!("with {key}={value}"));
+                let message = format!(
+                    "{used} episode(s) of policy {name} in flight on nodes {place}, maxInFlight there is {most}: the next \
+                     starts when one ends"
+                );
+                return Some((HoldReason::TopologyLimit, message));
+            }
+        }
+        None
+    }
+
+    /// Why a fault of this kind may not be dealt with on this node, since it is on enough others, if so.
+    pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(HoldReason, String)> {
+        let policy = &self.policy.name;
+        for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
+            let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, Some(node));
+            let most = limit.max_in_flight.of(self.selected);
+            if used >= most {
+                let kinds: Vec<&str> = limit.faults.iter().map(|kind| kind.as_str()).collect();
+                let message = format!(
+                    "{used} episode(s) of policy {policy} in flight for {}, maxInFlight for it is {most} (limits.perFault): the \
+                     next starts when one ends",
+                    kinds.join(" or ")
+                );
+                return Some((HoldReason::FaultLimit, message));
+            }
+        }
+        None
+    }
+
+    /// Whether a fault of this kind has a limit of its own.
+    pub fn limits(&self, kind: FaultType) -> bool {
+        self.policy.limits.per_fault.iter().any(|limit| limit.faults.contains(&kind))
+    }
+
+    /// What is written about the policy.
+    pub fn outlook(&self, nodes: &Nodes<'_>, slots: &Slots, now: Timestamp) -> PolicyOutlook {
+        let mode = self.policy.mode;
+        let bounds = Bounds { in_flight: self.max_in_flight, mode };
+        let storms = self.weather.told(self.policy, &self.storms);
+        let storm =
+            |told: &StormOutlook| (HoldReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
+        PolicyOutlook {
+            limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, now),
+            windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
+            selected: self.selected,
+            unhealthy: self.unhealthy,
+            unknown: self.unknown,
+            in_flight: slots.in_flight(&self.policy.name, mode),
+            max_unhealthy: self.max_unhealthy,
+            max_in_flight: self.max_in_flight,
+            blocked: self
+                .blocked()
+                .or_else(|| self.outside())
+                .or_else(|| storms.first().map(storm))
+                .or_else(|| slots.refuse(&self.policy.name, bounds)),
+            storms,
+            overlaps: self.overlaps.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+}
+
+/// That a policy cannot be used as it stands, and is only kept in mind.
+pub(super) fn broken(policy: &Policy) -> Option<String> {
+    let name = &policy.name;
+    policy.is_broken.then(|| {
+        format!(
+            "policy {name} is not valid since it was changed (its condition Valid says why): what it has begun stays as it is, and \
+             nothing new starts, until it is mended"
+        )
+    })
+}
+
+/// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
+/// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
+/// must not keep a hung container from being healed.
+/// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe. One whose object cannot be read
+/// counts as if it were not Ready.
+fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
+    facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some())
+        || facts.probe == Probe::Silent
+        || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
+        || facts.unreadable.is_some()
+        || facts.finished.iter().any(|episode| episode.is_contained())
+        || facts.seen.iter().any(|seen| {
+            seen.fault.state == FaultState::Confirmed
+                && policy.perhaps_for(&seen.fault, &facts.around).any(|(rule, _)| counts(rule, &seen.fault))
+        })
+}
+
+fn counts(rule: &Rule, fault: &Fault) -> bool {
+    !fault.kind.is_lasting() || rule.acts()
+}

@@ -1,0 +1,257 @@
+//! Many nodes with the same new fault at once: one cause, or one detector that errs, is more likely than many sick nodes.
+//! Nothing is begun for it until no more come; then one is healed, and when that has helped two, four, and so on.
+//!
+//! Fewer are enough where they have something in common that most nodes have not ([`shared`]): then that is the likely cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::evidence::{NodeFacts, Probe};
+use crate::episode::{Episode, EpisodeFault, HealState, Phase, since};
+use crate::fault::{Fault, FaultState, FaultType};
+use crate::policy::{Policy, Rule};
+use crate::snapshot::NodeView;
+
+mod shared;
+
+use shared::{Common, shared};
+
+/// Fewer nodes than this are no storm, whatever their share.
+pub(super) const LEAST: u32 = 5;
+/// How long what has helped, or has not, counts for how many may be healed at a time.
+const MEMORY: Duration = Duration::from_hours(1);
+/// When to look again whether a storm has passed: faults grow older without an event.
+pub(super) const AGAIN: Duration = Duration::from_secs(30);
+
+/// The same fault on the nodes of one policy.
+#[derive(Clone, Debug, Default)]
+struct Spread<'a> {
+    /// Nodes on which it is confirmed.
+    sick: Vec<&'a NodeView>,
+    /// Nodes on which it is new, also those on which it does not show any more.
+    fresh: Vec<&'a NodeView>,
+    /// How many of the latter.
+    gone: u32,
+}
+
+impl Spread<'_> {
+    fn sick(&self) -> u32 {
+        count(&self.sick)
+    }
+
+    fn fresh(&self) -> u32 {
+        count(&self.fresh)
+    }
+}
+
+fn count(nodes: &[&NodeView]) -> u32 {
+    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+}
+
+/// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
+fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<FaultType> {
+    let faults = facts.episodes_of(policy).flat_map(|episode| &episode.faults);
+    let is_new = |fault: &&EpisodeFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.within);
+    let acts = |fault: &&EpisodeFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
+    faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
+}
+
+/// What a policy's nodes have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Weather<'a> {
+    spreads: BTreeMap<FaultType, Spread<'a>>,
+    /// The selected nodes.
+    selected: Vec<&'a NodeView>,
+}
+
+/// A storm, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StormOutlook {
+    /// The kind of fault.
+    pub fault: FaultType,
+    /// How many nodes may be healed of it at a time; 0 while new ones come.
+    pub at_a_time: u32,
+    /// Nodes on which it is confirmed.
+    pub nodes: u32,
+    /// Nodes on which it is new, also those on which it does not show any more.
+    pub new: u32,
+    /// What speaks for a storm, in one sentence.
+    pub evidence: String,
+}
+
+/// The storm of one kind of fault.
+#[derive(Clone, Debug)]
+pub(super) struct Front {
+    stage: Storm,
+    /// Where few are enough: what they have in common. Other nodes have nothing to do with it.
+    among: Option<Common>,
+}
+
+impl Front {
+    /// How it stands for this node.
+    pub fn on(&self, node: Option<&NodeView>) -> Option<Storm> {
+        let is_here = self.among.as_ref().is_none_or(|common| node.is_none_or(|node| common.is_of(node)));
+        is_here.then_some(self.stage)
+    }
+}
+
+/// How one kind of fault stands with a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storm {
+    /// New ones come: nothing is begun.
+    Rising,
+    /// No more come, and many are sick still: so many may be healed at a time.
+    Passing(u32),
+}
+
+impl<'a> Weather<'a> {
+    /// Counts one selected node.
+    pub fn count(&mut self, policy: &Policy, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
+        self.selected.push(view);
+        let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
+        // People are told at any time: no storm holds a rule that does nothing else.
+        let is_matched = |fault: &Fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| rule.acts());
+        // A silent probe's word is old.
+        let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
+        for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
+            *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.within;
+        }
+        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
+        for kind in lately(policy, facts, now) {
+            if let Some(is_fresh) = met.get_mut(&kind) {
+                *is_fresh = true;
+                continue;
+            }
+            let spread = self.spreads.entry(kind).or_default();
+            spread.gone += 1;
+            spread.fresh.push(view);
+        }
+        for (kind, is_fresh) in met {
+            let spread = self.spreads.entry(kind).or_default();
+            spread.sick.push(view);
+            if is_fresh {
+                spread.fresh.push(view);
+            }
+        }
+    }
+
+    fn from(&self, policy: &Policy) -> u32 {
+        policy.limits.storm.nodes.of(count(&self.selected)).max(LEAST)
+    }
+
+    /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
+    /// one, nobody wants any.
+    fn front(&self, nodes: &[&NodeView], from: u32, stage: impl Fn() -> Storm) -> Option<Front> {
+        if count(nodes) >= from {
+            return Some(Front { stage: stage(), among: None });
+        }
+        let is_possible = from <= count(&self.selected) && count(nodes) >= LEAST;
+        let common = is_possible.then(|| shared(nodes, &self.selected)).flatten();
+        let common = common.filter(|common| common.having() >= LEAST)?;
+        Some(Front { stage: stage(), among: Some(common) })
+    }
+
+    /// The kinds of fault that many of the nodes have.
+    pub fn storms(
+        &self,
+        policy: &Policy,
+        episodes: &BTreeMap<String, Episode>,
+        now: Timestamp,
+    ) -> BTreeMap<FaultType, Front> {
+        let from = self.from(policy);
+        let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
+            let rising = || self.front(&spread.fresh, from, || Storm::Rising);
+            let passing = || Storm::Passing(at_a_time(helped(policy, *kind, episodes, now)));
+            Some((*kind, rising().or_else(|| self.front(&spread.sick, from, passing))?))
+        };
+        self.spreads.iter().filter_map(stand).collect()
+    }
+
+    /// What is told of the policy: all of its storms, the widest first, each with what speaks for one cause.
+    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Front>) -> Vec<StormOutlook> {
+        let mut all: Vec<_> =
+            storms.iter().filter_map(|(kind, front)| Some((*kind, front, self.spreads.get(kind)?))).collect();
+        all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
+        let outlook = |(kind, front, spread): (FaultType, &Front, &Spread<'_>)| StormOutlook {
+            fault: kind,
+            at_a_time: match front.stage {
+                Storm::Rising => 0,
+                Storm::Passing(at_a_time) => at_a_time,
+            },
+            nodes: spread.sick(),
+            new: spread.fresh(),
+            evidence: self.evidence(policy, kind, front, spread),
+        };
+        all.into_iter().map(outlook).collect()
+    }
+
+    /// What speaks for a storm of this kind, and what is done about it.
+    fn evidence(&self, policy: &Policy, kind: FaultType, front: &Front, spread: &Spread<'_>) -> String {
+        let from = self.from(policy);
+        let within = policy.limits.storm.within.as_secs() / 60;
+        let (rises, selected) = (front.stage == Storm::Rising, self.selected.len());
+        let what = if rises {
+            let gone = match spread.gone {
+                0 => String::new(),
+                gone => format!(" ({gone} of them no more)"),
+            };
+            format!(
+                "{} of {selected} nodes have a new {kind} within {within} min{gone}, a storm begins with {from}, or with {LEAST} that \
+                 have something in common: nothing is begun for it until no more come",
+                spread.fresh()
+            )
+        } else {
+            format!("{} of {selected} nodes have {kind}: few at a time are healed, as long as it helps", spread.sick())
+        };
+        let of = if rises { &spread.fresh } else { &spread.sick };
+        let common = shared(of, &self.selected).map_or_else(String::new, |common| format!("; {common}"));
+        what + &common
+    }
+}
+
+/// How many were healed by an act in episodes that began after the last one that did not help. What was healed while it was
+/// new may have been healed before anybody saw that there are many: it speaks for nothing.
+fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>, now: Timestamp) -> u32 {
+    let is_mine = |episode: &&Episode| {
+        let is_over = matches!(episode.phase, Phase::Succeeded | Phase::Failed | Phase::Contained);
+        is_over && episode.policy == policy.name && episode.finished_at.is_some_and(|at| since(now, at) < MEMORY)
+    };
+    let ended: Vec<&Episode> = episodes.values().filter(is_mine).collect();
+    let has = |episode: &Episode, is: &dyn Fn(&EpisodeFault) -> bool| {
+        episode.faults.iter().any(|fault| fault.kind == kind && is(fault))
+    };
+    let in_vain = |fault: &EpisodeFault| fault.state == HealState::GivenUp || fault.outlasted_its_ladder();
+    let failed = ended.iter().filter(|episode| has(episode, &in_vain));
+    let last = failed.filter_map(|episode| episode.finished_at).max();
+    let later = ended.iter().filter(|episode| last.is_none_or(|last| episode.opened_at >= last));
+    let healed = later.filter(|episode| {
+        has(episode, &|fault| {
+            let mut steps = episode.steps.iter().filter(|step| step.fault_id == fault.id && step.action.heals());
+            let was_acted_on = steps.any(|step| step.acted_at.is_some());
+            let lasted = fault.since.map(|at| since(episode.opened_at, at));
+            let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
+            fault.is_cured() && was_acted_on && was_old
+        })
+    });
+    u32::try_from(healed.count()).unwrap_or(u32::MAX)
+}
+
+/// One, after one that was healed two, after three four, and so on.
+fn at_a_time(helped: u32) -> u32 {
+    let next = helped.saturating_add(1);
+    1 << next.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_as_many_follow_when_all_before_were_healed() {
+        let all: Vec<u32> = (0..9).map(at_a_time).collect();
+        assert_eq!(all, [1, 2, 2, 4, 4, 4, 4, 8, 8]);
+        assert_eq!(at_a_time(u32::MAX), 1 << 31);
+    }
+}

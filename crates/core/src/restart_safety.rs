@@ -1,0 +1,349 @@
+//! Whether the kubelet and the runtime can be restarted without harm, and if not, why.
+//!
+//! False only on confirmed evidence, True only when every running container's task has answered; Unknown
+//! in all other cases.
+
+use super::diagnose::Findings;
+use super::fault::{Fault, FaultState, FaultType, Severity, SubjectKind};
+use super::tri::Tri;
+
+/// Most reasons given; a person needs the first few.
+const MAX_REASONS: usize = 4;
+
+/// Whether one component can be restarted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Safety {
+    /// True, False, or nobody could look.
+    pub safe: Tri,
+    /// Why it is not True; empty when it is.
+    pub reasons: Vec<String>,
+    /// Whether it is confirmed to be down (of the runtime: without any process): then the question is what keeps it from
+    /// starting, not what a restart would break.
+    pub down: bool,
+}
+
+/// Both components.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestartSafety {
+    /// The kubelet.
+    pub kubelet: Safety,
+    /// The container runtime.
+    pub runtime: Safety,
+}
+
+impl RestartSafety {
+    /// The worse of the two.
+    pub fn both(&self) -> Tri {
+        match (self.kubelet.safe, self.runtime.safe) {
+            (Tri::False, _) | (_, Tri::False) => Tri::False,
+            (Tri::True, Tri::True) => Tri::True,
+            _ => Tri::Unknown,
+        }
+    }
+
+    /// One sentence for the condition.
+    pub fn message(&self) -> String {
+        let say = |name: &str, safety: &Safety| {
+            let why = safety.reasons.join("; ");
+            match (safety.safe, safety.down) {
+                (Tri::True, false) => format!("the {name} can be restarted"),
+                (Tri::False, false) => format!("a restart of the {name} does harm: {why}"),
+                (Tri::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
+                (Tri::True, true) => format!("the {name} is down; a restart of it would not meet anything that hangs"),
+                (Tri::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
+                (Tri::Unknown, true) => {
+                    format!("the {name} is down; whether a restart of it would be blocked is not known: {why}")
+                }
+            }
+        };
+        if self.kubelet == self.runtime {
+            return say("kubelet or the runtime", &self.kubelet);
+        }
+        format!("{}; {}", say("kubelet", &self.kubelet), say("runtime", &self.runtime))
+    }
+}
+
+/// What a fault means for a restart.
+fn forbids(fault: &Fault) -> (bool, bool) {
+    match fault.kind {
+        // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
+        // deaf shim behind, and a list or plugin that hangs is cut off half-way. And neither comes up where it cannot
+        // write or is refused threads half-way.
+        FaultType::HungContainer
+        | FaultType::RuntimeListHung
+        | FaultType::RuntimeUpdateBlocked
+        | FaultType::ReadOnlyFilesystem
+        | FaultType::PidExhaustion => (true, true),
+        // High is its severity where it gives no answer. An error does not keep root from another way.
+        FaultType::DbusUnresponsive => {
+            let silent = fault.severity >= Severity::High;
+            (silent, silent)
+        }
+        FaultType::RuntimeUnreachable => (true, false),
+        // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
+        FaultType::LeakedShim
+        | FaultType::DeafShim
+        | FaultType::NetworkPluginHung
+        | FaultType::RuntimeClientHung
+        | FaultType::DiskFull
+        | FaultType::FrozenCgroup => (false, true),
+        // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them.
+        FaultType::UninterruptibleProcess => (fault.subject.kind == SubjectKind::Kubelet, true),
+        // High is its severity only while the kubelet is down and none has completed a start since the orphan was
+        // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
+        FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
+        // A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
+        FaultType::FdExhaustion => {
+            let of_node = fault.subject.kind == SubjectKind::Host;
+            (of_node, of_node)
+        }
+        // High is its severity once the kubelet cannot read the list any more, or cannot prove who it is.
+        FaultType::ExitedContainerPileUp | FaultType::ClientCertificateExpiring => {
+            (fault.severity >= Severity::High, false)
+        }
+        FaultType::DuplicateSandbox
+        | FaultType::GhostSandbox
+        | FaultType::ContainerStuck
+        | FaultType::UnknownKubepodsProcess
+        | FaultType::NetworkNotReady
+        | FaultType::ClockUnsynchronised
+        | FaultType::LostTask
+        | FaultType::KubeletDown
+        | FaultType::KubeletCrashLoop
+        | FaultType::KubeletStartBlocked
+        | FaultType::PlegStalled
+        | FaultType::PlegSlow
+        | FaultType::SyncLoopStalled
+        | FaultType::StuckDaemonSetPod
+        // What another tool says of the node is no word on a restart.
+        | FaultType::NodeCondition
+        | FaultType::NodeFlapping
+        | FaultType::ProbeBlind
+        | FaultType::ProbeSilent => (false, false),
+    }
+}
+
+/// What the confirmed ones of these faults alone say of a restart of kubelet and runtime: no gap is one that is known of.
+pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (Tri, Tri) {
+    let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
+    let (kubelet, runtime) = confirmed.map(forbids).fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1));
+    let safe = |forbidden: bool| if forbidden { Tri::False } else { Tri::True };
+    (safe(kubelet), safe(runtime))
+}
+
+/// Judges both components.
+pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> RestartSafety {
+    let mut safety = RestartSafety::default();
+    let (mut kubelet, mut runtime) = (Reasons::default(), Reasons::default());
+    for fault in faults {
+        let (for_kubelet, for_runtime) = forbids(fault);
+        let line = format!("{} ({})", fault.subject, fault.kind);
+        for (applies, reasons) in [(for_kubelet, &mut kubelet), (for_runtime, &mut runtime)] {
+            match (applies, fault.state) {
+                (false, _) => {}
+                (true, FaultState::Confirmed) => reasons.no.push(line.clone()),
+                (true, FaultState::Suspected) => reasons.unknown.push(format!("suspected: {line}")),
+                (true, FaultState::Clearing) => reasons.unknown.push(format!("clearing: {line}")),
+            }
+        }
+    }
+    runtime.no.extend(findings.in_flight.iter().cloned());
+    let is_confirmed = |kind| faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
+    // Of a runtime without a process nothing can be cut off half-way, and nobody can be asked.
+    let runtime_gone = findings.runtime_gone && is_confirmed(FaultType::RuntimeUnreachable);
+    if left_out > 0 {
+        let line = format!("{left_out} more faults than fit into a report");
+        kubelet.unknown.push(line.clone());
+        runtime.unknown.push(line);
+    }
+    if findings.unasked > 0 {
+        let line = "not every running container has been asked yet".to_owned();
+        kubelet.unknown.push(line.clone());
+        if !runtime_gone {
+            runtime.unknown.push(line);
+        }
+    }
+    let gap = |kind: FaultType, reasons: &mut Reasons| match findings.coverage.get(&kind) {
+        None => reasons.unknown.push(format!("nobody looked for {kind}")),
+        Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
+    };
+    for kind in FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.is_of_runtime()) {
+        gap(kind, &mut kubelet);
+        if !runtime_gone {
+            gap(kind, &mut runtime);
+        }
+    }
+    for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
+        // Which shims are leaked only the runtime's lists can tell; a stopped one is looked for on the node before the act.
+        if !(runtime_gone && kind == FaultType::LeakedShim) {
+            gap(kind, &mut runtime);
+        }
+    }
+    safety.kubelet = kubelet.judge();
+    safety.kubelet.down = is_confirmed(FaultType::KubeletDown);
+    safety.runtime = runtime.judge();
+    safety.runtime.down = runtime_gone;
+    safety
+}
+
+#[derive(Default)]
+struct Reasons {
+    no: Vec<String>,
+    unknown: Vec<String>,
+}
+
+impl Reasons {
+    fn judge(self) -> Safety {
+        let (safe, mut reasons) = match (self.no.is_empty(), self.unknown.is_empty()) {
+            (false, _) => (Tri::False, self.no),
+            (true, false) => (Tri::Unknown, self.unknown),
+            (true, true) => (Tri::True, Vec::new()),
+        };
+        reasons.dedup();
+        reasons.truncate(MAX_REASONS);
+        Safety { safe, reasons, down: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::diagnose::{Known, diagnose};
+    use super::super::examples::{Node, SANDBOX};
+    use super::super::observation::ContainerState;
+    use super::super::thresholds::Thresholds;
+    use super::super::tracker::Tracker;
+    use super::*;
+
+    fn judge(node: &Node) -> RestartSafety {
+        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let seen = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+        restart_safety(&seen.faults, seen.left_out, &findings)
+    }
+
+    #[test]
+    fn a_complete_clean_look_is_safe() {
+        let safety = judge(&Node::healthy());
+        assert_eq!(safety.both(), Tri::True, "{safety:?}");
+        assert!(safety.message().contains("can be restarted"));
+    }
+
+    #[test]
+    fn one_task_not_asked_yet_is_unknown() {
+        let mut node = Node::healthy();
+        node.tasks.clear();
+        let safety = judge(&node);
+        assert_eq!(safety.both(), Tri::Unknown);
+        assert!(safety.message().contains("asked"), "{}", safety.message());
+    }
+
+    #[test]
+    fn a_suspected_hang_is_unknown_and_a_confirmed_one_is_unsafe() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        for (at, expected) in [(1000, Tri::Unknown), (1020, Tri::Unknown), (1040, Tri::False)] {
+            node.now = Duration::from_secs(at);
+            let findings = diagnose(&node.seen(), Known::default(), &thresholds);
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let safety = restart_safety(&seen.faults, 0, &findings);
+            assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_leaked_shim_forbids_only_the_runtime() {
+        let mut fault = crate::examples::fault(FaultType::LeakedShim);
+        fault.state = FaultState::Confirmed;
+        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        let safety = restart_safety(&[fault], 0, &findings);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+
+    #[test]
+    fn what_the_node_lacks_forbids_what_would_not_come_up() {
+        use FaultType as F;
+        let node = Some(SubjectKind::Host);
+        for (kind, severity, subject, kubelet, runtime) in [
+            (F::ReadOnlyFilesystem, Severity::Critical, None, false, false),
+            (F::PidExhaustion, Severity::High, None, false, false),
+            (F::DiskFull, Severity::High, None, true, false),
+            (F::UninterruptibleProcess, Severity::Medium, None, true, false),
+            (F::UninterruptibleProcess, Severity::Medium, Some(SubjectKind::Kubelet), false, false),
+            (F::FrozenCgroup, Severity::Medium, None, true, false),
+            (F::FdExhaustion, Severity::High, node, false, false),
+            // A daemon that leaks is freed by its restart.
+            (F::FdExhaustion, Severity::High, None, true, true),
+            (F::ExitedContainerPileUp, Severity::Medium, None, true, true),
+            (F::ExitedContainerPileUp, Severity::High, None, false, true),
+            (F::ClientCertificateExpiring, Severity::Medium, None, true, true),
+            (F::ClientCertificateExpiring, Severity::High, None, false, true),
+        ] {
+            let mut fault = crate::examples::fault(kind);
+            (fault.state, fault.severity) = (FaultState::Confirmed, severity);
+            fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
+            let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+            let safety = restart_safety(&[fault], 0, &findings);
+            let safe = |is| if is { Tri::True } else { Tri::False };
+            assert_eq!(
+                (safety.kubelet.safe, safety.runtime.safe),
+                (safe(kubelet), safe(runtime)),
+                "{kind} {severity:?}"
+            );
+        }
+    }
+
+    /// The node after looks every ten seconds for two minutes.
+    fn watched(node: &mut Node) -> RestartSafety {
+        let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
+        let mut safety = RestartSafety::default();
+        for at in (1000..=1120).step_by(10) {
+            node.now = Duration::from_secs(at);
+            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            safety = restart_safety(&seen.faults, 0, &findings);
+        }
+        safety
+    }
+
+    #[test]
+    fn of_a_kubelet_that_is_down_it_says_what_blocks_a_restart() {
+        let mut node = Node::healthy();
+        node.kubelet_gone();
+        let safety = watched(&mut node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::True), "{safety:?}");
+        assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
+        assert!(safety.message().ends_with("the runtime can be restarted"), "{}", safety.message());
+
+        node.orphan(ContainerState::Running);
+        let safety = watched(&mut node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::False, Tri::True), "{safety:?}");
+        let message = safety.message();
+        assert!(message.contains("the kubelet is down; a restart of it would be blocked by "), "{message}");
+        assert!(message.contains("(OrphanContainer)"), "{message}");
+    }
+
+    #[test]
+    fn an_orphan_beside_a_kubelet_that_works_forbids_nothing() {
+        let mut fault = crate::examples::fault(FaultType::OrphanContainer);
+        (fault.state, fault.severity) = (FaultState::Confirmed, Severity::Medium);
+        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        assert_eq!(restart_safety(&[fault], 0, &findings).both(), Tri::True);
+    }
+
+    #[test]
+    fn no_look_at_all_is_unknown_with_a_reason() {
+        let safety = restart_safety(&[], 0, &Findings::default());
+        assert_eq!(safety.both(), Tri::Unknown);
+        assert!(!safety.kubelet.reasons.is_empty());
+    }
+
+    #[test]
+    fn a_create_that_has_been_out_for_long_forbids_a_restart_of_the_runtime() {
+        let mut node = Node::healthy();
+        node.runtime_client("create", 31);
+        let safety = judge(&node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+    }
+}

@@ -1,0 +1,328 @@
+//! From single looks to a judgement that lasts: Suspected → Confirmed → Clearing → gone.
+//!
+//! A pure state machine. Its only clock is the node's time since boot, handed in: a jump of the wall clock
+//! changes nothing. A look counts once and only when it lies far enough from the last one that counted; a
+//! look that could not be made changes nothing at all. The whole state can be saved and restored, so that a
+//! restarted probe neither clears nor repeats a confirmation.
+
+mod lives;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
+use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
+use super::thresholds::{Confirmation, Thresholds};
+use lives::Lives;
+
+/// Most things kept in mind at once, shown or not. What does not fit is counted.
+pub const MAX_TRACKED: usize = 256;
+/// A suspicion whose looks lie further apart than this starts anew: they are not "in a row".
+const LONGEST_GAP: Duration = Duration::from_mins(15);
+/// The moment of a look is reckoned back from its age, so the same look may seem to move by this much.
+const SAME_LOOK: Duration = Duration::from_millis(200);
+
+/// What the probe keeps in mind between looks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tracker {
+    /// By the fault's id.
+    entries: BTreeMap<String, Entry>,
+    /// When the last kubelet that completed its start was begun.
+    kubelet_completed: Option<Duration>,
+    /// The kubelets that were seen lately.
+    #[serde(default)]
+    kubelets: Lives,
+    /// Whether the process table has shown itself to be the node's since boot.
+    #[serde(default)]
+    processes_known: bool,
+    /// Whether every running container's task has been asked once since boot.
+    #[serde(default)]
+    tasks_known: bool,
+}
+
+/// Looks that counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Count {
+    looks: u32,
+    last: Option<Duration>,
+}
+
+impl Count {
+    fn add(&mut self, looked: Duration, apart: Duration) {
+        if self.last.is_none_or(|last| looked >= last.saturating_add(apart)) {
+            self.looks = self.looks.saturating_add(1);
+            self.last = Some(looked);
+        }
+    }
+}
+
+/// One thing kept in mind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    kind: FaultType,
+    key: String,
+    state: FaultState,
+    /// Seen, but harmless as things stand: kept in mind, not reported.
+    hidden: bool,
+    first_seen: Duration,
+    first_seen_wall: Timestamp,
+    /// The newest look of any kind that was used.
+    last_look: Duration,
+    seen: Count,
+    /// The same looks by the rhythm that holds without a kubelet.
+    seen_without_kubelet: Count,
+    clean: Count,
+    severity: Severity,
+    subject: Subject,
+    target: Target,
+    message: String,
+    impact: String,
+    evidence: Vec<String>,
+}
+
+/// What is wrong with the node as of now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tracked {
+    /// Most severe first, at most `MAX_FAULTS`.
+    pub faults: Vec<Fault>,
+    /// Faults that did not fit.
+    pub left_out: u32,
+}
+
+impl Tracker {
+    /// The tracker as saved in this same boot, with everything dropped that cannot be: looks from the
+    /// future, and more entries than are ever kept.
+    #[must_use]
+    pub fn restored(mut self, now: Duration) -> Self {
+        self.entries.retain(|_, entry| entry.is_of_the_past(now));
+        while self.entries.len() > MAX_TRACKED {
+            self.entries.pop_last();
+        }
+        self.kubelet_completed = self.kubelet_completed.filter(|completed| *completed <= now);
+        self.kubelets = self.kubelets.restored(now);
+        self
+    }
+
+    /// What later looks must know.
+    pub fn known(&self) -> Known {
+        let kubelets = self.kubelets.lately();
+        Known { host_processes: self.processes_known, tasks: self.tasks_known, kubelets }
+    }
+
+    /// Takes in one set of findings. Taking in the same findings again changes nothing.
+    ///
+    /// `now` is the node's time since boot; `wall` is shown to people and used for nothing.
+    pub fn step(&mut self, now: Duration, wall: Timestamp, findings: &Findings, thresholds: &Thresholds) -> Tracked {
+        if let Some(completed) = findings.kubelet.completed
+            && self.kubelet_completed.is_none_or(|known| completed > known.saturating_add(lives::SAME_START))
+        {
+            self.kubelet_completed = Some(completed);
+        }
+        self.kubelets.note(&findings.kubelet, thresholds.crash_loop_window);
+        let is_clean = |kind: FaultType| {
+            matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
+        };
+        self.tasks_known |= findings.unasked == 0 && is_clean(FaultType::HungContainer);
+        self.processes_known |= findings.host_processes;
+        let mut overflow = 0_u32;
+        // The kubelet first: whether a leftover does harm depends on it.
+        let of_kubelet = |kind: FaultType| kind == FaultType::KubeletDown;
+        for kubelet in [true, false] {
+            let down = !kubelet && self.kubelet_down();
+            let mut sighted = Vec::new();
+            for sighting in findings.sightings.iter().filter(|sighting| of_kubelet(sighting.kind) == kubelet) {
+                let id = Fault::identity(sighting.kind, &sighting.key);
+                if sighted.contains(&id) {
+                    continue;
+                }
+                if self.entries.contains_key(&id) || self.entries.len() < MAX_TRACKED {
+                    self.see(&id, wall, sighting, down, thresholds);
+                } else {
+                    overflow = overflow.saturating_add(1);
+                }
+                sighted.push(id);
+            }
+            self.entries.retain(|id, entry| {
+                of_kubelet(entry.kind) != kubelet || sighted.contains(id) || keep_unseen(entry, findings, thresholds)
+            });
+        }
+        self.report(now, overflow)
+    }
+
+    /// Ids of sandboxes and containers that something is held against: their tasks are worth asking again.
+    pub fn suspects(&self) -> impl Iterator<Item = &Subject> {
+        self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
+    }
+
+    fn kubelet_down(&self) -> bool {
+        self.entries.values().any(|entry| entry.kind == FaultType::KubeletDown && entry.state == FaultState::Confirmed)
+    }
+
+    fn see(&mut self, id: &str, wall: Timestamp, sighting: &Sighting, down: bool, thresholds: &Thresholds) {
+        let mut new_look = !self.entries.contains_key(id);
+        let entry = self.entries.entry(id.to_owned()).or_insert_with(|| Entry::new(wall, sighting));
+        new_look |= entry.is_new(sighting.looked);
+        if new_look
+            && entry.state == FaultState::Suspected
+            && sighting.looked > entry.last_look.saturating_add(LONGEST_GAP)
+        {
+            *entry = Entry::new(wall, sighting);
+        }
+        // One that has completed its start and still runs is no longer "none", whether it answers or not: it may go on
+        // at any moment, and make or remove containers.
+        let alone = down
+            && !self.kubelets.works_or_hangs()
+            && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
+        // Whether a kubelet tries to start and dies of it cannot be relied on to be seen: it may live for milliseconds. So
+        // one that only waits for a kubelet counts as soon as that is confirmed to be down.
+        let harms = sighting.harm == Harm::Always || alone;
+        entry.tell(sighting, alone);
+        if !harms && entry.state != FaultState::Suspected {
+            // It is there, but does no harm any more.
+            if new_look && entry.clear(sighting.looked, thresholds) {
+                entry.rest();
+            }
+            return;
+        }
+        entry.hidden = !harms;
+        if new_look {
+            entry.last_look = sighting.looked;
+            entry.clean = Count::default();
+            if sighting.certain {
+                entry.count(sighting, alone);
+                if entry.state == FaultState::Clearing {
+                    entry.state = FaultState::Confirmed;
+                }
+            }
+        }
+        if entry.state == FaultState::Suspected && sighting.certain && harms && entry.is_enough(sighting, alone) {
+            entry.state = FaultState::Confirmed;
+        }
+    }
+
+    fn report(&self, now: Duration, overflow: u32) -> Tracked {
+        let mut faults: Vec<Fault> =
+            self.entries.iter().filter(|(_, entry)| !entry.hidden).map(|(id, entry)| entry.fault(id, now)).collect();
+        faults.sort_by(Fault::by_urgency);
+        let extra = faults.len().saturating_sub(MAX_FAULTS);
+        faults.truncate(MAX_FAULTS);
+        Tracked { faults, left_out: overflow.saturating_add(u32::try_from(extra).unwrap_or(u32::MAX)) }
+    }
+}
+
+/// Whether a thing that these findings do not show stays in mind.
+fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) -> bool {
+    let verdict = findings.coverage.get(&entry.kind).map(|coverage| coverage.of(&entry.key));
+    match verdict {
+        Some(Verdict::Clean { looked }) if entry.is_new(*looked) => match entry.state {
+            FaultState::Suspected => false,
+            FaultState::Confirmed | FaultState::Clearing => !entry.clear(*looked, thresholds),
+        },
+        _ => true,
+    }
+}
+
+impl Entry {
+    fn new(wall: Timestamp, sighting: &Sighting) -> Self {
+        Self {
+            kind: sighting.kind,
+            key: sighting.key.clone(),
+            state: FaultState::Suspected,
+            hidden: sighting.harm == Harm::WithoutKubelet,
+            first_seen: sighting.looked,
+            first_seen_wall: wall,
+            last_look: sighting.looked,
+            seen: Count::default(),
+            seen_without_kubelet: Count::default(),
+            clean: Count::default(),
+            severity: sighting.severity,
+            subject: sighting.subject.clone(),
+            target: sighting.target.clone(),
+            message: String::new(),
+            impact: String::new(),
+            evidence: Vec::new(),
+        }
+    }
+
+    /// Whether every look it tells of has been made by now. One still to come would keep all others from counting.
+    fn is_of_the_past(&self, now: Duration) -> bool {
+        let counts = [&self.seen, &self.seen_without_kubelet, &self.clean];
+        let counted = counts.into_iter().filter_map(|count| count.last).max().unwrap_or_default();
+        self.first_seen.max(counted) <= self.last_look && self.last_look <= now
+    }
+
+    fn is_new(&self, looked: Duration) -> bool {
+        looked > self.last_look.saturating_add(SAME_LOOK)
+    }
+
+    /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
+    fn count(&mut self, sighting: &Sighting, alone: bool) {
+        self.seen.add(sighting.looked, sighting.confirm.apart);
+        match &sighting.without_kubelet {
+            Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.apart),
+            _ => self.seen_without_kubelet = Count::default(),
+        }
+    }
+
+    /// Takes over what the newest sighting says. The identity stays; the target may change.
+    fn tell(&mut self, sighting: &Sighting, alone: bool) {
+        let other = sighting.without_kubelet.as_ref().filter(|_| alone);
+        self.severity = other.map_or(sighting.severity, |other| other.severity);
+        self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
+        self.subject = sighting.subject.clone();
+        self.target = sighting.target.clone();
+        self.message.clone_from(&sighting.message);
+        self.evidence.clone_from(&sighting.evidence);
+    }
+
+    fn is_enough(&self, sighting: &Sighting, alone: bool) -> bool {
+        let long = self.last_look.saturating_sub(self.first_seen);
+        let enough = |count: &Count, need: &Confirmation| count.looks >= need.looks && long >= need.grace;
+        let other = sighting.without_kubelet.as_ref().filter(|_| alone);
+        enough(&self.seen, &sighting.confirm)
+            || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
+    }
+
+    /// A clean look at a confirmed fault; true when it is the last that was needed.
+    fn clear(&mut self, looked: Duration, thresholds: &Thresholds) -> bool {
+        self.last_look = looked;
+        self.state = FaultState::Clearing;
+        self.clean.add(looked, thresholds.clean_apart);
+        self.clean.looks >= thresholds.clean_looks
+    }
+
+    /// Harmless from here on: it stays in mind with the moment it was first seen, and counts anew.
+    fn rest(&mut self) {
+        self.state = FaultState::Suspected;
+        self.hidden = true;
+        (self.seen, self.seen_without_kubelet, self.clean) = (Count::default(), Count::default(), Count::default());
+    }
+
+    fn fault(&self, id: &str, now: Duration) -> Fault {
+        Fault {
+            id: id.to_owned(),
+            kind: self.kind,
+            severity: self.severity,
+            state: self.state,
+            subject: self.subject.clone(),
+            target: self.target.clone(),
+            message: self.message.clone(),
+            impact: self.impact.clone(),
+            first_seen: self.first_seen_wall,
+            for_seconds: now.saturating_sub(self.first_seen).as_secs(),
+            confirmations: self.seen.looks.max(self.seen_without_kubelet.looks),
+            look_age_seconds: now.saturating_sub(self.last_look).as_secs(),
+            evidence: self.evidence.clone(),
+            evidence_bundle: None,
+        }
+    }
+}

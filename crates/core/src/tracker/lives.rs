@@ -1,0 +1,145 @@
+//! The kubelets of a node, one after another: when each began, how long it was seen, whether it completed its start.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnose::{KubeletStart, Kubelets};
+
+/// The start of a process is reckoned back from two ages: so far apart it may seem to be.
+pub(super) const SAME_START: Duration = Duration::from_secs(2);
+/// Most that are kept in mind: a process may live for milliseconds.
+const MOST: usize = 32;
+/// From then on it is not followed how long one lives: the state would be written anew with every look, for nothing.
+const LONG: Duration = Duration::from_mins(10);
+
+/// The newest kubelets, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Lives {
+    lives: Vec<Life>,
+    /// Whether the newest ran at the last look.
+    runs: bool,
+}
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Life {
+    began: Duration,
+    /// The last moment at which it was seen, up to [`LONG`].
+    seen: Duration,
+    completed: bool,
+}
+
+impl Lives {
+    /// As saved in this same boot.
+    pub(super) fn restored(mut self, now: Duration) -> Self {
+        self.lives.retain(|life| life.began <= life.seen && life.seen <= now);
+        self.keep_newest();
+        self
+    }
+
+    /// Takes in what a look says; one that could not be made changes nothing.
+    pub(super) fn note(&mut self, kubelet: &KubeletStart, window: Duration) {
+        let Some(looked) = kubelet.looked else { return };
+        self.runs = kubelet.began.is_some();
+        let Some(began) = kubelet.began else { return };
+        let completed = kubelet.completed.is_some();
+        match self.lives.last_mut().filter(|life| began <= life.began.saturating_add(SAME_START)) {
+            Some(life) => {
+                life.seen = looked.min(life.began.saturating_add(LONG)).max(life.seen);
+                life.completed |= completed;
+            }
+            None => self.lives.push(Life { began, seen: looked, completed }),
+        }
+        // The newest stays in mind for as long as it lives.
+        let newest = self.lives.pop();
+        self.lives.retain(|life| life.began.saturating_add(window) >= looked);
+        self.lives.extend(newest);
+        self.keep_newest();
+    }
+
+    /// What diagnosis asks.
+    pub(super) fn lately(&self) -> Kubelets {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let before = self.lives.split_last().map(|(_, before)| before).unwrap_or_default();
+        Kubelets {
+            begun: count(self.lives.len()),
+            completed: count(self.lives.iter().filter(|life| life.completed).count()),
+            longest: before.iter().map(|life| life.seen.saturating_sub(life.began)).max().unwrap_or_default(),
+        }
+    }
+
+    /// Whether the process that runs, or ran when somebody could look last, is one that has completed its start.
+    pub(super) fn works_or_hangs(&self) -> bool {
+        self.runs && self.lives.last().is_some_and(|life| life.completed)
+    }
+
+    fn keep_newest(&mut self) {
+        let extra = self.lives.len().saturating_sub(MOST);
+        self.lives.drain(..extra);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_mins(30);
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// A look at this second: the kubelet that runs began then; it counts as complete at 20 s.
+    fn look(lives: &mut Lives, at: u64, began: Option<u64>) {
+        let completed = began.filter(|began| at - began >= 20).map(secs);
+        let (looked, began) = (Some(secs(at)), began.map(secs));
+        lives.note(&KubeletStart { completed, looked, began, ..KubeletStart::default() }, WINDOW);
+    }
+
+    #[test]
+    fn each_process_counts_once_and_for_half_an_hour() {
+        let mut lives = Lives::default();
+        for at in (1000..1100).step_by(5) {
+            look(&mut lives, at, Some(1000 - at % 2));
+        }
+        assert_eq!(lives.lately(), Kubelets { begun: 1, completed: 1, longest: secs(0) });
+        look(&mut lives, 1100, Some(1098));
+        assert_eq!(lives.lately(), Kubelets { begun: 2, completed: 1, longest: secs(95) });
+        look(&mut lives, 999 + 1800, Some(1098));
+        assert_eq!(lives.lately().begun, 2);
+        look(&mut lives, 1001 + 1800, Some(1098));
+        assert_eq!(lives.lately(), Kubelets { begun: 1, completed: 1, longest: secs(0) });
+        let before = lives.clone();
+        look(&mut lives, 99_000, Some(1098));
+        assert_eq!(lives, before, "the one that runs stays, and the state is not written for it");
+    }
+
+    #[test]
+    fn thousands_of_starts_are_bounded_also_when_restored() {
+        let mut lives = Lives::default();
+        for at in 0..1000 {
+            look(&mut lives, 10 * at, Some(10 * at));
+        }
+        assert_eq!(lives.lives.len(), MOST);
+        let many = Lives { lives: vec![lives.lives[0]; 1000], runs: true };
+        assert_eq!(many.restored(secs(10_000)).lives.len(), MOST);
+        assert!(lives.restored(secs(5)).lives.is_empty(), "nothing from the future");
+    }
+
+    #[test]
+    fn one_that_completed_its_start_may_work_for_as_long_as_it_runs() {
+        let mut lives = Lives::default();
+        look(&mut lives, 5, Some(0));
+        assert!(!lives.works_or_hangs());
+        look(&mut lives, 30, Some(0));
+        assert!(lives.works_or_hangs());
+        lives.note(&KubeletStart::default(), WINDOW);
+        assert!(lives.works_or_hangs(), "nobody could look");
+        look(&mut lives, 50, None);
+        assert!(!lives.works_or_hangs());
+        look(&mut lives, 60, Some(55));
+        assert!(!lives.works_or_hangs());
+    }
+}

@@ -1,0 +1,148 @@
+//! What holds for every history of looks, whatever they say and however they are timed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::condition::ConditionReason;
+use crate::diagnose::{Coverage, KubeletStart};
+use crate::fault::SubjectKind;
+
+/// What one look says of the one object that these histories are about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Says {
+    Sick,
+    FirstSign,
+    Clean,
+    Unknown,
+}
+
+fn history() -> impl Strategy<Value = Vec<(Says, u64, i64)>> {
+    let says = prop_oneof![
+        4 => Just(Says::Sick),
+        1 => Just(Says::FirstSign),
+        2 => Just(Says::Clean),
+        2 => Just(Says::Unknown),
+    ];
+    // What is seen, seconds since the look before (0 = the same look again), and a jump of the wall clock.
+    prop::collection::vec((says, 0_u64..45, -100_000_i64..100_000), 1..60)
+}
+
+fn findings(says: Says, looked: Duration, thresholds: &Thresholds) -> Findings {
+    let kind = FaultType::HungContainer;
+    let sighting = Sighting {
+        kind,
+        key: "key".into(),
+        certain: says == Says::Sick,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject: Subject::of(SubjectKind::Container),
+        target: Target::default(),
+        message: "message".into(),
+        impact: String::new(),
+        evidence: Vec::new(),
+        looked,
+        confirm: thresholds.hung_container,
+        without_kubelet: None,
+    };
+    let unknown = Verdict::Unknown { reason: ConditionReason::CannotLook, detail: "x".into() };
+    let others = if says == Says::Clean { Verdict::Clean { looked } } else { unknown };
+    Findings {
+        sightings: if matches!(says, Says::Sick | Says::FirstSign) { vec![sighting] } else { Vec::new() },
+        coverage: BTreeMap::from([(kind, Coverage { named: BTreeMap::new(), others })]),
+        kubelet: KubeletStart::default(),
+        ..Findings::default()
+    }
+}
+
+fn state(tracked: &Tracked) -> Option<FaultState> {
+    tracked.faults.first().map(|fault| fault.state)
+}
+
+proptest! {
+    #[test]
+    fn no_history_breaks_the_rules(steps in history()) {
+        let thresholds = Thresholds::default();
+        let need = thresholds.hung_container;
+        let (mut tracker, mut before) = (Tracker::default(), None);
+        let mut now = Duration::from_secs(1000);
+        let mut row: Vec<Duration> = Vec::new();
+        for (says, apart, wall) in steps {
+            now += Duration::from_secs(apart);
+            let wall = Timestamp::from_second(1_700_000_000 + wall).unwrap();
+            let findings = findings(says, now, &thresholds);
+            let tracked = tracker.step(now, wall, &findings, &thresholds);
+            let after = state(&tracked);
+
+            // The same findings again change nothing.
+            let saved = tracker.clone();
+            prop_assert_eq!(tracker.step(now, wall, &findings, &thresholds), tracked);
+            prop_assert_eq!(&tracker, &saved);
+
+            // A look that could not be made, or that counts for nothing, confirms and clears nothing.
+            if says == Says::Unknown {
+                prop_assert_eq!(after, before);
+            }
+            if says == Says::FirstSign && before != Some(FaultState::Confirmed) {
+                prop_assert_ne!(after, Some(FaultState::Confirmed));
+            }
+            match says {
+                Says::Sick if row.last().is_none_or(|last| *last < now) => row.push(now),
+                Says::Clean if after.is_none() => row.clear(),
+                _ => {}
+            }
+            // Confirmed only after enough looks in a row, far enough apart, past the grace.
+            if after == Some(FaultState::Confirmed) && !matches!(before, Some(FaultState::Confirmed | FaultState::Clearing)) {
+                let (mut counted, mut last) = (0, None);
+                for look in &row {
+                    if last.is_none_or(|last| *look >= last + need.apart) {
+                        (counted, last) = (counted + 1, Some(*look));
+                    }
+                }
+                prop_assert!(counted >= need.looks, "{counted} looks: {row:?}");
+                prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace);
+            }
+            // A confirmed fault goes only by a clean look, and never by a single one.
+            if before == Some(FaultState::Confirmed) {
+                prop_assert!(after.is_some());
+                prop_assert!(says == Says::Clean || after == Some(FaultState::Confirmed));
+            }
+            before = after;
+        }
+    }
+
+    #[test]
+    fn the_wall_clock_decides_nothing(steps in history()) {
+        let thresholds = Thresholds::default();
+        let (mut straight, mut jumping) = (Tracker::default(), Tracker::default());
+        let mut now = Duration::from_secs(1000);
+        for (says, apart, wall) in steps {
+            now += Duration::from_secs(apart);
+            let findings = findings(says, now, &thresholds);
+            let a = straight.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let b = jumping.step(now, Timestamp::from_second(1_700_000_000 + wall).unwrap(), &findings, &thresholds);
+            prop_assert_eq!(state(&a), state(&b));
+        }
+    }
+
+    #[test]
+    fn a_restart_of_the_probe_at_any_point_changes_nothing(steps in history(), at in 0_usize..60) {
+        let thresholds = Thresholds::default();
+        let (mut steady, mut restarted) = (Tracker::default(), Tracker::default());
+        let mut now = Duration::from_secs(1000);
+        for (i, (says, apart, _)) in steps.into_iter().enumerate() {
+            now += Duration::from_secs(apart);
+            if i == at {
+                let saved = serde_json::to_string(&restarted).unwrap();
+                restarted = serde_json::from_str::<Tracker>(&saved).unwrap().restored(now);
+            }
+            let findings = findings(says, now, &thresholds);
+            let a = steady.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            let b = restarted.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
+            prop_assert_eq!(a, b);
+        }
+    }
+}

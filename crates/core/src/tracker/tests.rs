@@ -1,0 +1,352 @@
+//! The tracker over time: when a thing is confirmed, when it is cleared, and what changes nothing.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::diagnose::diagnose;
+use crate::examples::{Node, SANDBOX};
+use crate::observation::{ContainerState, Look, TaskAnswer};
+
+/// A tracker fed from a node, second by second.
+struct Watch {
+    node: Node,
+    tracker: Tracker,
+    thresholds: Thresholds,
+}
+
+impl Watch {
+    fn new(node: Node) -> Self {
+        Self { node, tracker: Tracker::default(), thresholds: Thresholds::default() }
+    }
+
+    /// One look at everything at this second; the state of the fault of this kind, if it is reported.
+    fn at(&mut self, second: u64, kind: FaultType) -> Option<FaultState> {
+        self.all(second).into_iter().find(|fault| fault.kind == kind).map(|fault| fault.state)
+    }
+
+    fn all(&mut self, second: u64) -> Vec<Fault> {
+        self.node.now = Duration::from_secs(second);
+        let findings = diagnose(&self.node.seen(), self.tracker.known(), &self.thresholds);
+        self.tracker.step(self.node.now, Timestamp::UNIX_EPOCH, &findings, &self.thresholds).faults
+    }
+}
+
+const SUSPECTED: Option<FaultState> = Some(FaultState::Suspected);
+const CONFIRMED: Option<FaultState> = Some(FaultState::Confirmed);
+const CLEARING: Option<FaultState> = Some(FaultState::Clearing);
+
+#[test]
+fn a_hung_container_is_confirmed_by_three_looks_and_cleared_by_two() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    for (second, state) in
+        [(1000, SUSPECTED), (1019, SUSPECTED), (1020, SUSPECTED), (1039, SUSPECTED), (1040, CONFIRMED)]
+    {
+        assert_eq!(watch.at(second, Hung), state, "at {second}");
+    }
+    let frozen = watch.node.clone();
+    watch.node = Node::healthy();
+    for (second, state) in [(1041, CLEARING), (1043, CLEARING), (1044, None)] {
+        assert_eq!(watch.at(second, Hung), state, "at {second}");
+    }
+    watch.node = frozen;
+    assert_eq!(watch.at(1050, Hung), SUSPECTED, "what is gone starts anew");
+}
+
+#[test]
+fn a_sighting_while_clearing_confirms_again() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let (frozen, mut watch) = (node.clone(), Watch::new(node));
+    for second in [1000, 1020, 1040] {
+        watch.at(second, Hung);
+    }
+    watch.node = Node::healthy();
+    assert_eq!(watch.at(1041, Hung), CLEARING);
+    watch.node = frozen;
+    assert_eq!(watch.at(1045, Hung), CONFIRMED);
+    watch.node = Node::healthy();
+    assert_eq!(watch.at(1046, Hung), CLEARING, "the clean look from before does not count any more");
+}
+
+#[test]
+fn a_clean_look_between_makes_a_suspicion_start_anew() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let (frozen, mut watch) = (node.clone(), Watch::new(node));
+    watch.at(1000, Hung);
+    watch.at(1020, Hung);
+    watch.node = Node::healthy();
+    assert_eq!(watch.at(1030, Hung), None);
+    watch.node = frozen;
+    assert_eq!(watch.at(1040, Hung), SUSPECTED);
+    assert_eq!(watch.at(1060, Hung), SUSPECTED);
+    assert_eq!(watch.at(1080, Hung), CONFIRMED);
+}
+
+#[test]
+fn looks_that_could_not_be_made_change_nothing_however_many() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    watch.at(1000, Hung);
+    watch.node = Node::blind();
+    for second in 1001..1500 {
+        assert_eq!(watch.at(second, Hung), SUSPECTED);
+    }
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    watch.node = node;
+    watch.at(1500, Hung);
+    assert_eq!(watch.at(1520, Hung), CONFIRMED);
+    watch.node = Node::blind();
+    assert_eq!(watch.at(9000, Hung), CONFIRMED);
+    let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.look_age_seconds);
+    assert_eq!(age, Some(9000 - 1520), "its age tells that nobody has looked");
+}
+
+#[test]
+fn one_answer_counts_once_however_often_it_is_read() {
+    use FaultType::HungContainer as Hung;
+    let mut watch = Watch::new(Node::healthy());
+    for second in (1000..1100).step_by(5) {
+        // One silent answer of second 1000; the shim is not stopped, so nothing renews it.
+        let age = Duration::from_secs(second - 1000);
+        let silent = Look::Done { value: TaskAnswer::NoAnswer, age, took: Duration::ZERO };
+        watch.node.tasks.insert("aaaa1".into(), silent);
+        assert_eq!(watch.at(second, Hung), SUSPECTED);
+    }
+    assert_eq!(watch.all(1100)[0].confirmations, 1);
+}
+
+#[test]
+fn a_new_pid_is_the_same_fault_with_a_new_target() {
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    let before = watch.all(1000).remove(0);
+    watch.node.table().iter_mut().filter(|process| process.pid == 100).for_each(|process| process.pid = 777);
+    let after = watch.all(1020).remove(0);
+    assert_eq!((&before.id, after.confirmations), (&after.id, 2));
+    assert_eq!(after.target.process.map(|process| process.pid), Some(777));
+}
+
+#[test]
+fn a_first_sign_alone_is_never_confirmed() {
+    use FaultType::HungContainer as Hung;
+    let mut watch = Watch::new(Node::healthy());
+    for second in (1000..1300).step_by(10) {
+        watch.node.freeze(SANDBOX);
+        watch.node.tasks.clear();
+        assert_eq!(watch.at(second, Hung), SUSPECTED);
+    }
+}
+
+mod orphan {
+    use super::*;
+    use FaultType::OrphanContainer as Orphan;
+
+    fn node(state: ContainerState, kubelet: bool) -> Node {
+        let mut node = Node::healthy();
+        node.orphan(state);
+        if !kubelet {
+            node.kubelet_gone();
+        }
+        node
+    }
+
+    #[test]
+    fn the_dead_instance_that_a_live_kubelet_keeps_is_no_fault() {
+        let mut watch = Watch::new(node(ContainerState::Exited, true));
+        for second in (1000..3000).step_by(30) {
+            assert_eq!(watch.at(second, Orphan), None, "at {second}");
+        }
+    }
+
+    #[test]
+    fn a_running_one_has_five_minutes_while_a_kubelet_lives() {
+        let mut watch = Watch::new(node(ContainerState::Running, true));
+        for second in (1000..1300).step_by(30) {
+            assert_eq!(watch.at(second, Orphan), SUSPECTED, "at {second}");
+        }
+        assert_eq!(watch.at(1300, Orphan), CONFIRMED);
+    }
+
+    #[test]
+    fn without_a_kubelet_three_looks_confirm_it_once_the_kubelet_is_confirmed_down() {
+        for state in [ContainerState::Exited, ContainerState::Running] {
+            let mut watch = Watch::new(node(state, false));
+            for second in (1000..1080).step_by(10) {
+                assert_ne!(watch.at(second, Orphan), CONFIRMED, "{state:?} at {second}");
+            }
+            assert_eq!(watch.at(1079, FaultType::KubeletDown), CONFIRMED);
+            assert_eq!(watch.at(1080, Orphan), CONFIRMED, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn an_exited_one_is_no_fault_once_a_kubelet_has_completed_its_start_since() {
+        let mut watch = Watch::new(node(ContainerState::Exited, false));
+        for second in (1000..=1080).step_by(10) {
+            watch.at(second, Orphan);
+        }
+        assert_eq!(watch.at(1080, Orphan), CONFIRMED);
+        // A new kubelet starts at 1085 and completes its start.
+        watch.node = node(ContainerState::Exited, true);
+        watch.node.kubelet().process = Some((61, 108_500, Duration::from_secs(25)));
+        assert_eq!(watch.at(1110, Orphan), CLEARING);
+        assert_eq!(watch.at(1120, Orphan), None);
+        // It goes down again: it was up once since, so the leftover is not what keeps it from starting.
+        watch.node = node(ContainerState::Exited, false);
+        for second in (1130..1400).step_by(10) {
+            assert_eq!(watch.at(second, Orphan), None, "at {second}");
+        }
+        assert_eq!(watch.at(1400, FaultType::KubeletDown), CONFIRMED);
+    }
+
+    #[test]
+    fn a_kubelet_that_works_no_more_and_still_runs_may_go_on_at_any_moment() {
+        let mut watch = Watch::new(node(ContainerState::Exited, true));
+        watch.node.kubelet().process = Some((60, 6000, Duration::from_mins(10)));
+        watch.node.list().rechecks.clear();
+        watch.at(1000, Orphan);
+        // It is stopped: its health check hangs. Then its pod loses the sandbox.
+        watch.node = node(ContainerState::Exited, true);
+        watch.node.kubelet().healthz = Some(false);
+        for second in (1010..1400).step_by(10) {
+            watch.node.kubelet().process = Some((60, 6000, Duration::from_secs(second - 400)));
+            assert_eq!(watch.at(second, Orphan), None, "at {second}");
+        }
+        assert_eq!(watch.at(1399, FaultType::KubeletDown), CONFIRMED);
+        // It is killed: now nobody makes or removes containers.
+        watch.node = node(ContainerState::Exited, false);
+        let states: Vec<_> = (1400..=1440).step_by(10).map(|second| watch.at(second, Orphan)).collect();
+        assert_eq!(states.last(), Some(&CONFIRMED), "{states:?}");
+    }
+
+    #[test]
+    fn a_kubelet_that_was_up_before_it_was_seen_does_not_count() {
+        let mut watch = Watch::new(node(ContainerState::Exited, true));
+        watch.at(1000, Orphan);
+        watch.node = node(ContainerState::Exited, false);
+        let states: Vec<_> = (1010..=1100).step_by(10).map(|second| watch.at(second, Orphan)).collect();
+        assert_eq!(states.last(), Some(&CONFIRMED), "{states:?}");
+    }
+}
+
+#[test]
+fn a_kubelet_that_dies_at_every_start_is_down_one_that_comes_up_is_not() {
+    use FaultType::KubeletDown as Down;
+    let mut watch = Watch::new(Node::healthy());
+    watch.node.kubelet().process = Some((60, 1, Duration::from_secs(3)));
+    for second in (1000..1120).step_by(10) {
+        assert_eq!(watch.at(second, Down), SUSPECTED, "at {second}");
+    }
+    assert_eq!(watch.at(1120, Down), CONFIRMED);
+
+    let mut watch = Watch::new(Node::healthy());
+    watch.node.kubelet_gone();
+    for second in (1000..1050).step_by(10) {
+        watch.at(second, Down);
+    }
+    watch.node = Node::healthy();
+    watch.node.kubelet().process = Some((60, 1, Duration::from_secs(12)));
+    assert_eq!(watch.at(1062, Down), SUSPECTED, "one that has just begun gets the time to complete its start");
+    watch.node.kubelet().process = Some((60, 1, Duration::from_secs(22)));
+    assert_eq!(watch.at(1072, Down), None);
+}
+
+#[test]
+fn a_saved_look_that_is_still_to_come_is_dropped_with_all_that_hangs_on_it() {
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    watch.at(1000, FaultType::HungContainer);
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    let now = Duration::from_secs(1030);
+    let restored = |text: &str| serde_json::from_str::<Tracker>(text).unwrap().restored(now).suspects().count();
+    assert_eq!(restored(&saved), 1);
+    let counted = r#""looks":1,"last":{"secs":1000,"#;
+    assert!(saved.contains(counted), "{saved}");
+    assert_eq!(restored(&saved.replace(counted, r#""looks":1,"last":{"secs":9999,"#)), 0);
+}
+
+#[test]
+fn the_state_survives_a_restart_of_the_probe() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    watch.at(1000, Hung);
+    watch.at(1020, Hung);
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1030));
+    assert_eq!(watch.at(1040, Hung), CONFIRMED);
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1050));
+    let node = std::mem::replace(&mut watch.node, Node::blind());
+    assert_eq!(watch.at(1050, Hung), CONFIRMED, "a start without a look neither clears nor repeats");
+    watch.tracker = watch.tracker.clone().restored(Duration::from_secs(10));
+    watch.node = node;
+    assert_eq!(watch.at(1060, Hung), SUSPECTED, "looks from the future are dropped");
+}
+
+#[test]
+fn a_suspicion_from_long_ago_does_not_add_up() {
+    use FaultType::HungContainer as Hung;
+    let mut node = Node::healthy();
+    node.freeze(SANDBOX);
+    let mut watch = Watch::new(node);
+    watch.at(1000, Hung);
+    watch.at(1020, Hung);
+    assert_eq!(watch.at(1921, Hung), SUSPECTED);
+    assert_eq!(watch.all(1921)[0].confirmations, 1);
+}
+
+#[test]
+fn a_flood_is_bounded_and_counted() {
+    let mut node = Node::healthy();
+    for pid in 0..1000 {
+        let shim = crate::observation::Part::Shim { id: format!("{pid:064x}"), living_children: 0 };
+        let one = node.table()[1].clone();
+        node.table().push(crate::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', part: shim, ..one });
+    }
+    let mut tracker = Tracker::default();
+    let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+    let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
+    assert_eq!(now.faults.len(), MAX_FAULTS);
+    assert_eq!(now.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
+    assert_eq!(tracker.entries.len(), MAX_TRACKED);
+}
+
+#[test]
+fn a_probe_without_memory_says_nothing_of_containers_before_each_was_asked_once() {
+    use crate::condition::{ConditionType, of_probe};
+    use crate::restart_safety::restart_safety;
+    use crate::snapshot::Tri;
+    let mut watch = Watch::new(Node::healthy());
+    let responsive = |watch: &mut Watch, second| {
+        watch.node.now = Duration::from_secs(second);
+        let findings = diagnose(&watch.node.seen(), watch.tracker.known(), &watch.thresholds);
+        let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
+        let judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, 0, &findings));
+        judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)
+    };
+    let asked = watch.node.tasks.clone();
+    watch.node.tasks.remove("aaaa1");
+    assert_eq!(responsive(&mut watch, 1000), Some(Tri::Unknown));
+    watch.node.tasks = asked;
+    assert_eq!(responsive(&mut watch, 1010), Some(Tri::True));
+    // A container that has just come is no gap, after a restart of the probe neither.
+    watch.node.tasks.remove("aaaa1");
+    let saved = serde_json::to_string(&watch.tracker).unwrap();
+    watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1021));
+    assert_eq!(responsive(&mut watch, 1021), Some(Tri::True));
+}

@@ -1,0 +1,440 @@
+//! What nodes answer, and what is believed of it.
+
+use std::time::Duration;
+
+use nrh_core::episode::{ActResult, Lane, Phase, StepState, acted, since};
+use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
+use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::policy::Action;
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
+use crate::world::{Chaos, Cure, World, reasons, secs};
+
+#[test]
+fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Succeeded);
+    assert_eq!((episode.steps.len(), episode.steps[0].lane), (1, Lane::Agent));
+    assert!(world.jobs.is_empty(), "the Job is taken away");
+    assert!(world.nodes["n1"].report.order.is_none(), "the order is taken back");
+    assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
+}
+
+/// A kubelet that shuts its node down, or has no room, fails the pod at once: nothing was touched, so nothing harsher follows on it.
+#[test]
+fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with_the_same_operation() {
+    let mut world = World::sick(plugin(), Cure::Cont, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    for (_, job) in world.jobs.values_mut() {
+        (job.rejected, job.finished) = (Some("NodeShutdown".to_owned()), true);
+    }
+    world.tick(secs(1));
+    world.pass();
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    let step = &world.only_episode().steps[0];
+    assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
+    world.run(secs(300));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps.len(), episode.steps[0].lane), (Phase::Succeeded, 1, Lane::Agent));
+    assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_began() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    for (_, job) in world.jobs.values_mut() {
+        (job.started, job.finished) = (true, true);
+    }
+    world.tick(secs(46));
+    world.node("n1").send();
+    world.pass();
+    let step = &world.only_episode().steps[0];
+    assert_eq!((step.state, step.lane), (StepState::Failed, Lane::Job));
+    assert_eq!(step.message, "the Job ended without a result");
+}
+
+#[test]
+fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let node = world.node("n1");
+    node.view.ready = Tri::False;
+    node.probe_runs = false;
+    world.pass();
+    for _ in 0..19 {
+        world.tick(secs(10));
+        world.node("n1").send();
+        world.pass();
+    }
+    assert_eq!(world.did(), ["order ReleaseCont", "order ReleaseKill"]);
+    let order = world.nodes["n1"].report.order.clone().unwrap();
+    assert!(order.operation_id.ends_with("-2"), "{order:?}");
+    world.node("n1").probe_runs = true;
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+/// What comes back from an act, and how the record stands after it.
+#[test]
+fn the_result_of_an_act_is_written_into_its_step_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+    let (episode, now) = (world.only_episode().clone(), world.now);
+    let id = episode.steps[0].operation_id.clone();
+    let text = || "why".to_owned();
+    let refused = ActResult::Refused { reason: OutcomeReason::WrongNode, message: text() };
+    let cases = [
+        (ActResult::Done { message: text() }, StepState::Succeeded, true),
+        (ActResult::AlreadyCordoned, StepState::Succeeded, false),
+        (refused, StepState::Refused, false),
+        // The call may have reached the API server all the same.
+        (ActResult::Failed { message: text() }, StepState::Failed, true),
+    ];
+    for (result, state, is_owed) in cases {
+        let next = acted(&episode, &id, result.clone(), now);
+        assert_eq!((next.steps[0].state, next.undo.is_owed()), (state, is_owed), "{result:?}");
+        assert_eq!(next.steps[0].finished_at, Some(now), "{result:?}");
+        assert_eq!(acted(&next, &id, ActResult::Started, now), next, "a late answer changes nothing");
+        assert_eq!(acted(&episode, "another-1", result, now), episode, "nor does another operation's");
+    }
+    let next = acted(&episode, &id, ActResult::Started, now);
+    assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
+}
+
+/// Our own misconfiguration must not bring the node the harsher step, let alone within milliseconds.
+#[test]
+fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_tried() {
+    for (cool_down, wait) in [(secs(0), 10), (secs(60), 60)] {
+        let mut first = cont();
+        first.cooldown = cool_down;
+        let mut world = World::sick(plugin(), Cure::Kill, &[first, kill(false), notify()]);
+        world.refuses = true;
+        let begin = world.now;
+        for _ in 0..50 {
+            world.pass();
+        }
+        assert_eq!(world.did(), ["refused job ReleaseCont"], "fifty passes at one moment");
+        let plan = world.plan();
+        assert_eq!(reasons(&plan), [HoldReason::CallRefused], "{:?}", plan.held);
+        assert!(plan.held[0].message.contains("not allowed here (403)"), "{:?}", plan.held);
+        let outlook = &plan.nodes["n1"];
+        assert_eq!(outlook.self_healing, Tri::False, "a person is needed");
+        assert!(outlook.doing.contains("not allowed here (403)"), "{}", outlook.doing);
+        assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
+
+        let mut told = 0;
+        while told < 4 {
+            world.tick(secs(1));
+            world.pass();
+            told = world.did().len();
+        }
+        let steps = &world.only_episode().steps;
+        assert_eq!(steps.iter().map(|step| step.rung).collect::<Vec<_>>(), [0, 0, 0, 1]);
+        assert_eq!(
+            steps[0].message,
+            "creating Job ".to_owned() + &steps[0].operation_id + " failed: not allowed here (403)"
+        );
+        let harsher = world.now.duration_since(begin).as_secs();
+        assert_eq!(harsher, 3 * i64::try_from(wait).unwrap(), "three waits before the harsher step");
+
+        world.refuses = false;
+        world.run(secs(600));
+        assert_eq!(world.only_episode().phase, Phase::Succeeded, "it goes on when the refusal ends");
+    }
+}
+
+#[test]
+fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.refuses = true;
+    for _ in 0..100 {
+        world.pass();
+        world.tick(secs(1));
+    }
+    assert!(world.only_episode().is_open());
+    world.refuses = false;
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
+
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.refuses = true;
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps.len()), (Phase::Failed, 3), "every wait has an end");
+}
+
+/// A node that tried and failed is no refusal: the object may have been touched.
+#[test]
+fn a_call_that_failed_on_the_node_costs_an_attempt() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    let at = world.now;
+    let (_, job) = world.jobs.get_mut(&id).unwrap();
+    job.outcome = Some(Outcome {
+        operation_id: id,
+        state: OutcomeState::Failed,
+        reason: OutcomeReason::CallFailed,
+        message: "kill: not permitted".into(),
+        at,
+    });
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    assert!(!world.only_episode().steps[0].is_refused_call());
+}
+
+#[test]
+fn no_answer_ends_the_attempt() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    // Switched off after the order was given: nobody takes it up.
+    world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    assert!(world.jobs.is_empty());
+}
+
+#[test]
+fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
+    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CannotLook, OutcomeReason::KubeletBusy] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        world.node("n1").job_starts = false;
+        for _ in 0..400 {
+            world.pass();
+            let open: Vec<String> = world.jobs.keys().cloned().collect();
+            for id in open {
+                let at = world.now;
+                let (_, job) = world.jobs.get_mut(&id).unwrap();
+                job.finished = true;
+                job.outcome = Some(Outcome {
+                    operation_id: id.clone(),
+                    state: OutcomeState::Refused,
+                    reason,
+                    message: "not now".into(),
+                    at,
+                });
+            }
+            world.tick(secs(5));
+        }
+        let episode = world.episodes.values().next().unwrap();
+        assert_eq!(episode.steps.len(), 5, "{reason:?}");
+        assert!(episode.steps.iter().all(|step| step.state == StepState::Refused));
+        assert_eq!(episode.phase, Phase::Failed);
+    }
+}
+
+#[test]
+fn what_was_claimed_before_is_judged_by_its_effect() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    world.node("n1").claimed.insert(id);
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].state, StepState::Verifying);
+}
+
+#[test]
+fn of_two_answers_the_one_that_acted_counts() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    let id = world.only_episode().steps[0].operation_id.clone();
+    let answer =
+        |state, reason| Outcome { operation_id: id.clone(), state, reason, message: String::new(), at: world.now };
+    for (job, agent) in [
+        (
+            answer(OutcomeState::Refused, OutcomeReason::AlreadyClaimed),
+            answer(OutcomeState::Done, OutcomeReason::Acted),
+        ),
+        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Acted)),
+        (answer(OutcomeState::Done, OutcomeReason::Acted), answer(OutcomeState::Failed, OutcomeReason::CallFailed)),
+    ] {
+        let mut snapshot = world.snapshot();
+        snapshot.jobs.get_mut(&id).unwrap().outcome = Some(job);
+        snapshot.reports.get_mut("n1").unwrap().agent = Some(agent);
+        let plan = plan(&snapshot, &world.settings);
+        let Some(Effect::WriteEpisode(episode)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
+        assert_eq!((episode.phase, episode.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Acted)));
+    }
+}
+
+#[test]
+fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    let acted_at = world.only_episode().steps[0].acted_at.unwrap();
+    world.now = world.now.checked_add(secs(10)).unwrap();
+    let mut early = world.snapshot();
+    early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
+    let waiting = plan(&early, &world.settings);
+    assert!(waiting.effects.is_empty(), "a report from before the act is no cure: {:?}", waiting.effects);
+    assert!(waiting.nodes["n1"].look_requested, "a new one is asked for");
+
+    world.node("n1").send();
+    world.pass();
+    let step = world.only_episode().steps[0].clone();
+    assert_eq!((step.state, step.clean_since), (StepState::Verifying, Some(world.now)));
+    world.tick(secs(4));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
+    world.infect("n1", hung("log"), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.only_episode().steps[0].clean_since, None, "it came back");
+    world.node("n1").sick.clear();
+    world.tick(secs(1));
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_episode().steps[0].acted_at, Some(acted_at));
+}
+
+#[test]
+fn a_full_report_may_have_left_the_fault_out() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    for i in 0..MAX_FAULTS {
+        let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
+        other.state = FaultState::Suspected;
+        world.node("n1").sick.push(crate::world::sickness(other, Cure::Nothing));
+    }
+    for _ in 0..3 {
+        world.tick(secs(20));
+        world.pass();
+    }
+    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    world.node("n1").sick.pop();
+    world.tick(secs(5));
+    world.run(secs(20));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
+    for severity in [Severity::Low, Severity::High, Severity::Critical] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut doubt = hung("log");
+        (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
+        world.infect("n1", doubt, Cure::Cont);
+        let first = world.plan();
+        assert!(first.effects.is_empty(), "the doubt counts");
+        world.node("n1").sick.reverse();
+        world.node("n1").send();
+        assert_eq!(world.plan(), first);
+    }
+}
+
+#[test]
+fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    world.pass();
+    let at = world.now;
+    let (id, (_, job)) = world.jobs.iter_mut().next().unwrap();
+    job.finished = true;
+    job.outcome = Some(Outcome {
+        operation_id: id.clone(),
+        state: OutcomeState::Refused,
+        reason: OutcomeReason::CannotLook,
+        message: "not now".into(),
+        at,
+    });
+    world.node("n1").probe_runs = false;
+    for _ in 0..360 {
+        let plan = world.pass();
+        assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
+        world.tick(secs(5));
+    }
+    let episode = world.only_episode();
+    assert!(!episode.is_open(), "{}: {:?}", episode.message, episode.steps);
+    assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
+}
+
+#[test]
+fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
+    // Nobody knows when a look was that no watch has brought; or the probe is always a little late.
+    for looked in [secs(86_400), secs(60)] {
+        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.infect("n1", hung("log"), Cure::Nothing);
+        let pass = |world: &mut World| {
+            world.pass();
+            world.tick(secs(5));
+        };
+        for _ in 0..10 {
+            pass(&mut world);
+        }
+        world.node("n1").looked = looked;
+        while world.only_episode().steps[0].state != StepState::Failed {
+            pass(&mut world);
+        }
+        let failed = world.now;
+        while !world.did().contains(&"notify") {
+            pass(&mut world);
+            assert!(since(world.now, failed) < secs(600), "never told");
+        }
+        assert!(since(world.now, failed) >= secs(170), "a look may still come: {:?}", since(world.now, failed));
+    }
+}
+
+#[test]
+fn without_a_ledger_no_step_is_used_up() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(true), notify()]);
+    let plan = world.plan();
+    for effect in plan.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
+        assert!(world.apply(effect, true));
+    }
+    let ledger = world.ledger.take();
+    for _ in 0..240 {
+        let plan = world.pass();
+        let waits = [HoldReason::NoLedger, HoldReason::CoolDown];
+        assert!(reasons(&plan).iter().all(|reason| waits.contains(reason)) && !plan.held.is_empty(), "{:?}", plan.held);
+        world.tick(secs(5));
+    }
+    world.ledger = ledger;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont"], "the same step comes first: {:?}", world.only_episode().steps);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn people_are_told_when_the_probe_falls_silent_before_they_were() {
+    for is_told_first in [false, true] {
+        let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.infect("n1", hung("log"), Cure::Nothing);
+        world.pass();
+        if is_told_first {
+            world.run(secs(900));
+        }
+        world.node("n1").probe_runs = false;
+        let mut held = Vec::new();
+        for _ in 0..360 {
+            let plan = world.pass();
+            assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
+            held.extend(plan.held.into_iter().map(|held| held.message));
+            world.tick(secs(5));
+        }
+        assert_eq!(world.did(), ["job ReleaseCont", "notify"], "told {is_told_first}");
+        assert_eq!(world.only_episode().phase, Phase::Failed);
+        let claims = held.iter().any(|message| message.contains("and it is still there"));
+        assert!(is_told_first || !claims, "nobody knows that");
+    }
+}

@@ -1,0 +1,246 @@
+//! Steps that a person has to approve.
+
+use nrh_core::episode::{Approval, Phase, StepState};
+use nrh_core::fault::FaultType;
+use nrh_core::plan::HoldReason;
+use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
+
+use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn asked(step: Step) -> Step {
+    Step { approval: ApprovalMode::Manual, ..step }
+}
+
+/// A person approves what waits.
+fn approve(world: &mut World, by: &str) {
+    let episode = world.episodes.values_mut().find(|episode| episode.phase == Phase::AwaitingApproval).unwrap();
+    let operation_id = episode.current_step().unwrap().operation_id.clone();
+    episode.approval = Some(Approval { by: by.to_owned(), operation_id });
+}
+
+#[test]
+fn nothing_is_done_before_a_person_says_yes_and_then_once() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), asked(cont()), notify()]);
+    world.pass();
+    world.pass();
+    for _ in 0..60 {
+        world.tick(secs(30));
+        let plan = world.pass();
+        assert_eq!((acts(&plan), reasons(&plan)), (vec![], vec![HoldReason::AwaitingApproval]));
+        assert!(plan.next.unwrap() <= secs(3_600));
+    }
+    assert_eq!(world.did(), ["cordon"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::AwaitingApproval);
+    let waiting = episode.current_step().unwrap().clone();
+    assert!(waiting.target.process.is_some(), "it says what it would touch");
+    let held = world.plan().held[0].message.clone();
+    assert!(held.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{held}");
+    approve(&mut world, "ann");
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
+    let step = &world.only_episode().steps[1];
+    assert_eq!((step.state, step.approved_by.as_deref()), (StepState::Succeeded, Some("ann")));
+}
+
+#[test]
+fn a_yes_is_to_one_operation_only() {
+    let mut twice = asked(cont());
+    twice.attempts = 2;
+    let mut world = World::sick(hung("log"), Cure::Kill, &[twice]);
+    world.pass();
+    approve(&mut world, "ann");
+    for _ in 0..120 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), ["job ReleaseCont"], "the second attempt asks again");
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+}
+
+#[test]
+fn nobody_says_yes_and_nothing_harsher_follows() {
+    let mut world = World::sick(hung("log"), Cure::Kill, &[asked(cont()), kill(true), notify()]);
+    for _ in 0..800 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(world.did(), ["notify"]);
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    assert!(episode.steps[0].message.contains("within 3600 s"), "{}", episode.steps[0].message);
+}
+
+#[test]
+fn what_goes_or_changes_meanwhile_ends_the_asking() {
+    for change in 0..5 {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+        world.pass();
+        let first = world.only_episode().current_step().unwrap().operation_id.clone();
+        approve(&mut world, "ann");
+        match change {
+            0 => world.node("n1").sick.clear(),
+            1 => world.node("n1").sick[0].fault.target.process.as_mut().unwrap().pid += 1,
+            2 => world.policies[0].rules[0].steps[0] = kill(true),
+            3 => world.policies[0].suspend = true,
+            // As any step: approved or not, nothing is done on a node that asks to be left alone.
+            _ => world.node("n1").view.vetoes.push("drained".into()),
+        }
+        world.tick(secs(20));
+        world.node("n1").send();
+        let plan = world.pass();
+        assert_eq!(acts(&plan), [], "case {change}");
+        let episode = world.only_episode();
+        let step = episode.steps.iter().find(|step| step.operation_id == first).unwrap();
+        assert_eq!(step.state, StepState::Cancelled, "case {change}: {}", step.message);
+    }
+}
+
+#[test]
+fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    world.pass();
+    approve(&mut world, "ann");
+    world.node("n1").probe_runs = false;
+    world.tick(secs(40));
+    assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![HoldReason::ProbeSilent]));
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    world.pass();
+    world.policies[0].rules[0].steps[0].approval = ApprovalMode::Automatic;
+    assert_eq!(acts(&world.plan()).len(), 1);
+    // And the other way round: what is reserved and not known to be done asks now.
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let plan = world.plan();
+    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
+        assert!(world.apply(effect, true));
+    }
+    world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
+    assert_eq!(acts(&world.pass()), []);
+    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+}
+
+/// A step waits for a person, and another rule of the policy does not ask.
+fn asked_beside_another_rule() -> World {
+    let rules = [
+        rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
+        rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.pass();
+    world
+}
+
+#[test]
+fn what_waits_for_a_person_gives_way_to_what_does_not() {
+    let mut world = asked_beside_another_rule();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    world.infect("n1", plugin(), Cure::Kill);
+    for _ in 0..40 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), ["job ReleaseKill"]);
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", episode.steps);
+    assert_eq!(episode.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
+    approve(&mut world, "ann");
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn what_is_approved_and_held_keeps_its_place() {
+    let mut world = asked_beside_another_rule();
+    approve(&mut world, "ann");
+    world.infect("n1", plugin(), Cure::Kill);
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+}
+
+#[test]
+fn what_changes_of_itself_is_no_other_object() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    world.pass();
+    let first = world.only_episode().awaiting().unwrap().to_owned();
+    for round in 0..20 {
+        let target = &mut world.node("n1").sick[0].fault.target;
+        let process = target.process.as_mut().unwrap();
+        (process.state, process.wchan) = (["S", "R"][round % 2].into(), Some(format!("wait{round}")));
+        target.container_id = if round % 3 == 0 { None } else { target.container_id.clone() };
+        world.tick(secs(30));
+        world.pass();
+        assert_eq!(world.only_episode().awaiting(), Some(first.as_str()), "round {round}");
+    }
+    approve(&mut world, "ann");
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true)]);
+    world.pass();
+    approve(&mut world, "ann");
+    // It is reserved, and the call does not arrive.
+    let plan = world.plan();
+    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
+        assert!(world.apply(effect, true));
+    }
+    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    let name = world.only_episode().name.clone();
+    world.episodes.get_mut(&name).unwrap().approval = None;
+    for _ in 0..120 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), [""; 0]);
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
+    assert_eq!(episode.steps[1].rung, 0, "the same step is asked for again");
+}
+
+#[test]
+fn what_is_approved_and_held_until_its_time_is_over_says_so() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true), notify()]);
+    world.pass();
+    approve(&mut world, "ann");
+    world.node("n1").looked = secs(60);
+    for _ in 0..800 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(world.did(), ["notify"]);
+    let step = &world.only_episode().steps[0];
+    assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
+    assert!(step.message.contains("approved by ann, and held"), "{}", step.message);
+}
+
+#[test]
+fn a_dry_run_of_it_waits_for_nobody() {
+    let mut dry = policy("p", &[rule("r", &[FaultType::HungContainer], &[asked(cont())])]);
+    dry.mode = Mode::DryRun;
+    let mut world = World::new(&[dry], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Simulated);
+    assert_eq!(world.only_episode().steps[0].state, StepState::Simulated);
+}
+
+#[test]
+fn a_node_cannot_answer_for_the_person() {
+    use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    world.pass();
+    let (operation_id, at) = (world.only_episode().current_step().unwrap().operation_id.clone(), world.now);
+    world.node("n1").report.agent = Some(Outcome {
+        operation_id,
+        state: OutcomeState::Done,
+        reason: OutcomeReason::Acted,
+        message: "done".into(),
+        at,
+    });
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+}

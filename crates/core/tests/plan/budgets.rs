@@ -1,0 +1,637 @@
+//! Policies, budgets, slots, dry runs and history.
+
+use nrh_core::episode::{Phase, StepState};
+use nrh_core::fault::{FaultType, Severity};
+use nrh_core::narrow::{Answer, Around};
+use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
+use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+
+#[test]
+fn one_policy_heals_a_node_and_overlaps_are_told() {
+    let rules = [rule("r", &FaultType::ALL, &[cont()])];
+    let (mut high, low) = (policy("z-high", &rules), policy("a-low", &rules));
+    high.priority = 10;
+    let mut world = World::new(&[low, high], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(acts(&plan).len(), 1);
+    assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("z-high"));
+    assert_eq!(plan.policies["a-low"].overlaps, ["z-high"]);
+    assert_eq!(plan.policies["z-high"].overlaps, ["a-low"]);
+    world.policies[1].priority = 0;
+    assert_eq!(world.plan().nodes["n1"].policy.as_deref(), Some("a-low"), "then the name");
+}
+
+#[test]
+fn a_rule_may_be_for_the_pods_of_some_namespaces() {
+    let about = |only: &[&str], except: &[&str]| {
+        let mut rule = rule("r", &[FaultType::HungContainer, FaultType::DiskFull], &[notify()]);
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        rule.namespaces = Namespaces { only: all(only), except: all(except) };
+        rule
+    };
+    // The pod of the first is in kube-system, the other is about none.
+    let (of_pod, of_none) = (hung("log"), fault(FaultType::DiskFull, "d"));
+    for (only, except, expected) in [
+        (&[][..], &[][..], (true, true)),
+        (&["kube-system"], &[], (true, false)),
+        (&["kube-*"], &[], (true, false)),
+        (&["kube"], &[], (false, false)),
+        (&["shop", "kube-system"], &["kube-*"], (false, false)),
+        (&[], &["kube-system"], (false, true)),
+        (&[], &["shop-*"], (true, true)),
+    ] {
+        let rule = about(only, except);
+        let is_for = |fault| rule.matches(fault, &Around::default()) == Answer::Yes;
+        assert_eq!((is_for(&of_pod), is_for(&of_none)), expected, "{only:?} {except:?}");
+    }
+    let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
+    world.infect("n1", of_pod, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(reasons(&plan), [HoldReason::NoRule]);
+    assert!(plan.held[0].message.contains("of kube-system/log"), "{}", plan.held[0].message);
+}
+
+/// Whose crash loops nobody asked to have healed must not keep others from being healed.
+#[test]
+fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
+    let healed = |namespace: &str| {
+        let mut rule = rule("r", &[FaultType::HungContainer], &[cont()]);
+        rule.namespaces = Namespaces { only: vec![namespace.to_owned()], except: Vec::new() };
+        let mut policy = policy("p", &[rule, self::rule("plugin", &[FaultType::NetworkPluginHung], &[cont()])]);
+        policy.limits.max_unhealthy = Amount::Count(1);
+        let mut world = World::new(&[policy], &["n1", "n2", "n3"]);
+        world.infect("n1", plugin(), Cure::Cont);
+        for node in ["n2", "n3"] {
+            world.infect(node, hung("log"), Cure::Cont);
+        }
+        let plan = world.plan();
+        let outlook = &plan.policies["p"];
+        (outlook.unhealthy, outlook.blocked.as_ref().map(|(reason, _)| *reason))
+    };
+    assert_eq!(healed("shop"), (1, None));
+    assert_eq!(healed("kube-system"), (3, Some(HoldReason::TooManyUnhealthy)));
+}
+
+#[test]
+fn policies_for_different_faults_share_a_node_one_after_the_other() {
+    let net = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
+    let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    let mut world = World::new(&[net, tasks], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    let mut critical = plugin();
+    critical.severity = Severity::Critical;
+    world.infect("n1", critical, Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
+    assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
+    // Each fault has its own: the one that goes first has no rule for hung containers.
+    let remedies = plan.nodes["n1"].remedies.values().map(|r| (r.policy.as_str(), r.rule.as_deref()));
+    assert_eq!(remedies.collect::<Vec<_>>(), [("tasks", Some("r")), ("net", Some("r"))]);
+    for stop in [0, 1, 2] {
+        let mut world = world.clone();
+        match stop {
+            0 => world.policies[0].pause_requests.push("release".into()),
+            1 => world.policies[0].mode = Mode::DryRun,
+            _ => world.policies[0].limits.max_in_flight = Amount::Count(0),
+        }
+        let plan = world.plan();
+        assert_eq!(acts(&plan).len(), 1, "a policy that does nothing holds up nobody: {:?}", plan.held);
+        assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("tasks"));
+    }
+    world.run(secs(600));
+    assert_eq!(world.episodes.len(), 2);
+    assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+}
+
+#[test]
+fn what_is_only_told_does_not_keep_another_fault_from_being_healed() {
+    let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
+    let heal = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[step(Action::CleanupOrphans)])]);
+    let mut world = World::new(&[tell, heal], &["n1"]);
+    let mut down = fault(FaultType::KubeletDown, "kubelet");
+    down.severity = Severity::Critical;
+    world.infect("n1", down, Cure::Nothing);
+    world.infect("n1", fault(FaultType::OrphanContainer, "log"), Cure::Cleanup);
+    let began = world.now;
+    while world.acts.is_empty() {
+        world.pass();
+        world.tick(secs(1));
+        assert!(world.now.duration_since(began).as_secs() < 10, "{:?}", world.did());
+    }
+    assert_eq!(world.did(), ["notify", "job CleanupOrphans"]);
+}
+
+/// Six nodes in three zones, one of which has no name.
+fn in_zones(most: Amount) -> World {
+    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
+    policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
+    policy.limits.max_in_flight = Amount::Count(6);
+    policy.limits.storm.nodes = Amount::Count(100);
+    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1", "c1", "c2"]);
+    for (name, node) in &mut world.nodes {
+        if !name.starts_with('c') {
+            node.view.labels.insert("zone".into(), name[..1].into());
+        }
+    }
+    for node in ["a1", "a2", "a3", "b1", "c1", "c2"] {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    world
+}
+
+fn begun(world: &World) -> Vec<String> {
+    acts(&world.plan()).into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn each_zone_has_a_budget_of_its_own() {
+    let mut world = in_zones(Amount::Count(1));
+    assert_eq!(begun(&world), ["a1", "b1", "c1"]);
+    let held = world.pass().held;
+    let told: Vec<&str> =
+        held.iter().filter(|h| h.reason == HoldReason::TopologyLimit).map(|h| h.node.as_str()).collect();
+    assert_eq!(told, ["a2", "a3", "c2"]);
+    assert!(held.iter().any(|h| h.message.contains("on nodes with zone=a, maxInFlight there is 1")), "{held:#?}");
+    assert!(held.iter().any(|h| h.message.contains("on nodes without label zone")), "{held:#?}");
+    world.run(secs(600));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
+
+    assert_eq!(begun(&in_zones(Amount::Percent(67))), ["a1", "a2", "b1", "c1"], "two of three, one of one, one of two");
+    assert!(begun(&in_zones(Amount::Percent(0))).is_empty());
+}
+
+/// Three nodes with an orphan, one with a hung container; of orphans `most` at a time.
+fn with_orphans(most: u32) -> World {
+    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::CleanupOrphans)])]);
+    let faults = [FaultType::OrphanContainer, FaultType::LeakedShim].into();
+    policy.limits.per_fault = vec![FaultLimit { faults, max_in_flight: Amount::Count(most) }];
+    policy.limits.max_in_flight = Amount::Count(6);
+    policy.limits.storm.nodes = Amount::Count(100);
+    let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1"]);
+    for node in ["a1", "a2", "a3"] {
+        world.infect(node, fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
+    }
+    world.infect("b1", hung("log"), Cure::Cont);
+    world
+}
+
+#[test]
+fn some_kinds_of_fault_have_a_budget_of_their_own() {
+    let mut world = with_orphans(1);
+    assert_eq!(begun(&world), ["a1", "b1"]);
+    let held = world.pass().held;
+    let told: Vec<&str> = held.iter().filter(|h| h.reason == HoldReason::FaultLimit).map(|h| h.node.as_str()).collect();
+    assert_eq!(told, ["a2", "a3"]);
+    let said = "1 episode(s) of policy p in flight for OrphanContainer or LeakedShim, maxInFlight for it is 1";
+    assert!(held.iter().any(|h| h.message.contains(said)), "{held:#?}");
+    world.run(secs(600));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
+    assert_eq!(begun(&with_orphans(0)), ["b1"]);
+    assert_eq!(begun(&with_orphans(2)), ["a1", "a2", "b1"]);
+}
+
+#[test]
+fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_episode_but_the_other_faults_are_healed() {
+    let mut world = with_orphans(1);
+    // Another of them on the node that has one is the same episode's.
+    world.infect("a1", fault(FaultType::LeakedShim, "y"), Cure::Cleanup);
+    world.pass();
+    world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
+    let held = world.pass().held;
+    assert!(held.iter().any(|h| h.node == "b1" && h.reason == HoldReason::FaultLimit), "{held:#?}");
+    let kinds = |world: &World, node: &str| {
+        let open = world.episodes.values().find(|episode| episode.node == node && episode.is_open());
+        open.map(|episode| episode.kinds().len())
+    };
+    assert_eq!((kinds(&world, "a1"), kinds(&world, "b1")), (Some(2), Some(1)));
+    world.run(secs(900));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "each has its turn: {:?}", world.did());
+}
+
+/// The next leader may not see that a fault has joined: it knows by the slot.
+#[test]
+fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_not_before() {
+    let mut world = with_orphans(1);
+    for node in ["a1", "a2", "a3"] {
+        world.node(node).sick.clear();
+        world.node(node).send();
+    }
+    world.pass();
+    world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
+    let kinds = |world: &World| world.only_episode().kinds();
+    let noted = |world: &World| world.ledger.as_ref().unwrap().slots.values().next().unwrap().kinds.clone().unwrap();
+    let held = world.pass().held;
+    assert!(held.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{held:#?}");
+    assert_eq!((kinds(&world).len(), noted(&world).len()), (1, 2));
+    // Whoever leads now, and sees the episode as it is: the one place is taken.
+    let mut snapshot = world.snapshot();
+    let mut other = world.clone();
+    other.infect("a1", fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
+    snapshot.reports.clone_from(&other.snapshot().reports);
+    let plan = plan(&snapshot, &world.settings);
+    assert!(plan.held.iter().any(|h| h.node == "a1" && h.reason == HoldReason::FaultLimit), "{:#?}", plan.held);
+    world.pass();
+    assert_eq!(kinds(&world).len(), 2);
+}
+
+#[test]
+fn an_episode_that_nobody_can_see_may_be_for_any_kind() {
+    let mut world = with_orphans(1);
+    let mut snapshot = world.snapshot();
+    world.pass();
+    snapshot.ledger.clone_from(&world.ledger);
+    for node in ["a1", "b1"] {
+        snapshot.nodes.remove(node);
+        snapshot.reports.remove(node);
+    }
+    assert!(acts(&plan(&snapshot, &world.settings)).is_empty(), "begun beside what nobody can see");
+}
+
+#[test]
+fn an_episode_whose_node_is_gone_counts_in_every_zone() {
+    let mut world = in_zones(Amount::Count(1));
+    let mut snapshot = world.snapshot();
+    world.pass();
+    snapshot.ledger.clone_from(&world.ledger);
+    // Nobody sees them yet, and one of the nodes was removed.
+    snapshot.nodes.remove("b1");
+    snapshot.reports.remove("b1");
+    let plan = plan(&snapshot, &world.settings);
+    assert!(acts(&plan).is_empty(), "nor is one made again that holds a slot already: {:?}", acts(&plan));
+    let of_zones = |node: &str| plan.held.iter().any(|h| h.node == node && h.reason == HoldReason::TopologyLimit);
+    assert!(of_zones("a1") && of_zones("c1"), "{:?}", plan.held);
+}
+
+/// Told in openshift/machine-api-operator #902.
+#[test]
+fn unhealthy_counts_what_the_design_says() {
+    let mut world = World::new(
+        &[policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])])],
+        &["a", "b", "c", "d", "e", "f"],
+    );
+    world.policies[0].limits.max_unhealthy = Amount::Percent(50);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.node("b").view.ready = Tri::Unknown;
+    world.infect("c", plugin(), Cure::Cont); // no rule for it: not counted
+    world.node("d").report.heartbeat = None; // never reported: unknown
+    world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent
+    world.node("f").view.deleting = true; // not in the denominator
+    let outlook = &world.plan().policies["p"];
+    assert_eq!((outlook.selected, outlook.unhealthy, outlook.unknown, outlook.max_unhealthy), (5, 3, 1, 2));
+    assert_eq!(outlook.blocked.as_ref().unwrap().0, HoldReason::TooManyUnhealthy);
+    assert!(acts(&world.plan()).is_empty());
+}
+
+#[test]
+fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    world.policies[0].mode = Mode::DryRun;
+    let plan = world.pass();
+    assert!(acts(&plan).is_empty());
+    assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+    let episode = world.only_episode().clone();
+    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Simulated, StepState::Simulated));
+    assert!(!episode.undo.cordoned && !episode.is_open());
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    for _ in 0..50 {
+        world.tick(secs(60));
+        let plan = world.pass();
+        assert!(plan.effects.is_empty(), "{:?}", plan.effects);
+        assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+    }
+    world.policies[0].mode = Mode::Enforce;
+    assert_eq!(acts(&world.plan()).len(), 1, "a simulation stands in no one's way");
+}
+
+#[test]
+fn a_dry_run_keeps_to_its_budgets() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.policies[0].mode = Mode::DryRun;
+    world.policies[0].limits.max_in_flight = Amount::Count(1);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.infect("b", hung("x"), Cure::Cont);
+    world.pass();
+    assert_eq!(world.episodes.len(), 1);
+    assert!(reasons(&world.plan()).contains(&HoldReason::InFlightLimit));
+    world.tick(secs(181));
+    world.pass();
+    assert_eq!(world.episodes.len(), 2, "the virtual slot is given back when the step would be over");
+}
+
+#[test]
+fn history_is_kept_within_limit_and_time() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.policies[0].history.limit = 1;
+    world.run(secs(300));
+    let first = world.only_episode().name.clone();
+    world.infect("n1", hung("other"), Cure::Cont);
+    world.run(secs(300));
+    assert_eq!(world.episodes.len(), 2, "the last hour is remembered whatever the limit");
+    world.tick(secs(3_600));
+    let deleted: Vec<_> = world.plan().effects;
+    assert_eq!(deleted, [Effect::DeleteEpisode { name: first }]);
+    world.policies.clear();
+    world.pass();
+    assert_eq!(world.episodes.len(), 2, "history of a policy that is gone has the default limits");
+    world.tick(secs(604_800));
+    world.pass();
+    assert!(world.episodes.is_empty());
+}
+
+#[test]
+fn a_limit_that_is_lowered_takes_several_passes_the_oldest_first() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.run(secs(300));
+    let record = world.only_episode().clone();
+    for number in 0..150 {
+        let mut older = record.clone();
+        older.name = format!("old-{number:03}");
+        older.finished_at = record.finished_at.map(|at| at - secs(1_000 - number));
+        world.episodes.insert(older.name.clone(), older);
+    }
+    world.tick(secs(7_200));
+    world.policies[0].history.limit = 10;
+    let mut passes: Vec<Vec<String>> = Vec::new();
+    loop {
+        let effects = world.plan().effects;
+        if effects.is_empty() {
+            break;
+        }
+        let deleted = effects.into_iter().map(|effect| match effect {
+            Effect::DeleteEpisode { name } => name,
+            other => panic!("{other:?}"),
+        });
+        let deleted: Vec<String> = deleted.collect();
+        world.episodes.retain(|name, _| !deleted.contains(name));
+        passes.push(deleted);
+    }
+    assert_eq!(passes.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 13]);
+    let expected: Vec<String> = (0..141).map(|number| format!("old-{number:03}")).collect();
+    assert_eq!(passes.concat(), expected);
+}
+
+/// Told in NVIDIA/NVSentinel #1451.
+#[test]
+fn names_are_never_used_again() {
+    let mut world = World::sick(plugin(), Cure::Nothing, &[cont()]);
+    world.run(secs(900));
+    world.tick(secs(3_600));
+    world.run(secs(900));
+    let names: Vec<String> = world.episodes.keys().cloned().collect();
+    assert_eq!(names.len(), 2);
+    assert!(names[0].ends_with("-1") && names[1].ends_with("-2"), "{names:?}");
+    world.tick(secs(3_600));
+    world.episodes.remove(&names[0]);
+    let plan = world.plan();
+    let opened =
+        plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e.name.as_str()) } else { None });
+    assert!(opened.unwrap().ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
+
+    world.policies[0].suspend = true;
+    world.policies[0].history.limit = 0;
+    world.run(secs(60));
+    assert_eq!(world.episodes.len(), 1, "the newest one stays while its fault is there: its name must not come again");
+}
+
+#[test]
+fn a_node_whose_episode_does_not_show_gets_no_second_one() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.pass();
+    world.episodes.clear();
+    world.node("n1").sick.clear();
+    world.infect("n1", hung("other"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![HoldReason::StepUnderWay]), "{:?}", plan.held);
+}
+
+#[test]
+fn paused_policies_finish_what_runs() {
+    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    world.pass();
+    world.policies[0].pause_requests.push("release".into());
+    world.policies[0].limits.max_unhealthy = Amount::Count(0);
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    world.infect("b", hung("x"), Cure::Cont);
+    world.ledger = None;
+    assert_eq!(acts(&world.plan()), []);
+    world.settings.rebuild_ledger = true;
+    let plan = world.pass();
+    assert_eq!(acts(&plan), []);
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1, "the open episode has its slot again");
+    world.pass();
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 2);
+}
+
+#[test]
+fn an_episode_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
+    for has_room in [true, false] {
+        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+        world.policies[0].limits.max_in_flight = Amount::Count(1);
+        world.infect("b", hung("x"), Cure::Cont);
+        let late = world.plan().effects.into_iter().find(|effect| matches!(effect, Effect::WriteEpisode(_))).unwrap();
+        if !has_room {
+            world.infect("a", hung("x"), Cure::Cont);
+            world.pass();
+        }
+        assert!(world.apply(&late, true));
+        let plan = world.pass();
+        let done: Vec<String> = acts(&plan).into_iter().map(|(node, _)| node).filter(|node| node == "b").collect();
+        assert_eq!(done, [""; 0], "nothing is done before its slot is stored");
+        assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+        let episode = world.episodes.values().find(|episode| episode.node == "b").unwrap();
+        if has_room {
+            assert_eq!(reasons(&plan), [HoldReason::NoLedger]);
+            assert_eq!(acts(&world.plan()).len(), 1);
+        } else {
+            assert_eq!(episode.phase, Phase::Cancelled);
+            assert!(episode.message.contains("its slot was given back"), "{}", episode.message);
+        }
+        world.run(secs(600));
+        assert!(world.nodes["b"].sick.is_empty(), "healed all the same: {:?}", world.did());
+        let of_b = world.episodes.values().filter(|episode| episode.node == "b").count();
+        assert_eq!(of_b, if has_room { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn an_episode_that_was_begun_gets_its_slot_whatever_the_limit() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    world.policies[0].limits.max_in_flight = Amount::Count(0);
+    world.ledger = Some(nrh_core::snapshot::Ledger::default());
+    world.pass();
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
+    world.run(secs(600));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn slots_without_a_visible_episode_wait_for_the_cache() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
+    world.policies[0].limits.max_in_flight = Amount::Count(1);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    let hidden = std::mem::take(&mut world.episodes);
+    world.nodes.get_mut("a").unwrap().sick.clear();
+    world.node("a").send();
+    world.infect("b", hung("x"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(plan.effects, [], "its slot is not spent again while its episode is only unseen");
+    assert!(plan.next.unwrap() <= secs(60));
+    world.tick(secs(61));
+    assert_eq!(acts(&world.plan()).len(), 1);
+    world.episodes = hidden;
+}
+
+#[test]
+fn a_decision_from_a_stale_cache_meets_its_own_episode() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let stale = world.snapshot();
+    world.pass();
+    let name = world.only_episode().name.clone();
+    let mut late = stale;
+    late.ledger.clone_from(&world.ledger);
+    // Its slot is held from before, and that is said anew only now and then.
+    for (after, said) in [(7, None), (40, Some(1))] {
+        late.now = world.now.checked_add(secs(after)).unwrap();
+        let plan = plan(&late, &world.settings);
+        let created: Vec<_> = plan
+            .effects
+            .iter()
+            .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
+            .collect();
+        assert_eq!(created, [&name], "the API server refuses the second one");
+        let slots =
+            plan.effects.iter().find_map(|e| if let Effect::StoreLedger(l) = e { Some(l.slots.len()) } else { None });
+        assert_eq!(slots, said, "and its slot is not spent twice, after {after} s");
+    }
+}
+
+#[test]
+fn one_node_is_acted_on_only_so_often() {
+    let faults = [FaultType::HungContainer];
+    let mut few = policy("p", &[rule("r", &faults, &[cont(), kill(true), notify()])]);
+    few.limits.per_node = NodeLimit { acts: 3, within: secs(7200) };
+    let mut world = World::new(&[few], &["n1", "n2"]);
+    for number in 0..5 {
+        world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
+        world.run(secs(120));
+    }
+    let acted = world.did().iter().filter(|did| did.starts_with("job")).count();
+    assert_eq!(acted, 3, "and nothing harsher in its place: {:?}", world.did());
+    let plan = world.plan();
+    let held: Vec<&str> = plan
+        .held
+        .iter()
+        .filter(|held| held.reason == HoldReason::NodeLimit)
+        .map(|held| held.message.as_str())
+        .collect();
+    assert!(held.iter().any(|message| message.contains("acted on 3 times within 120 min")), "{held:?}");
+    // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
+    world.infect("n2", hung("c"), Cure::Cont);
+    world.run(secs(60));
+    assert!(world.nodes["n2"].sick.is_empty());
+    for _ in 0..8000 / 60 {
+        world.tick(secs(60));
+        world.pass();
+    }
+    assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().held);
+}
+
+#[test]
+fn an_act_that_failed_on_the_node_counts_as_one() {
+    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true)])]);
+    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    let mut world = World::new(&[few], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Kill);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let (id, at) = (world.only_episode().steps[0].operation_id.clone(), world.now);
+    let (_, job) = world.jobs.get_mut(&id).unwrap();
+    (job.started, job.finished) = (true, true);
+    job.outcome = Some(Outcome {
+        operation_id: id,
+        state: OutcomeState::Failed,
+        reason: OutcomeReason::CallFailed,
+        message: "signalled, and still in state D".into(),
+        at,
+    });
+    let plan = world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont"], "what failed may have touched something");
+    assert!(reasons(&plan).contains(&HoldReason::NodeLimit), "{:?}", plan.held);
+    assert_eq!(plan.nodes["n1"].self_healing, Tri::False, "a person has to see it");
+}
+
+#[test]
+fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
+    let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    let mut world = World::new(&[few], &["n1"]);
+    for number in 0..6 {
+        world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
+    }
+    let began = world.now;
+    world.run(secs(3000));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, world.did().len()), (Phase::Failed, 1), "{episode:?}");
+    let took = episode.finished_at.unwrap().duration_since(began).as_secs();
+    assert!(took < 300, "its slot was held for {took} s");
+}
+
+#[test]
+fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
+    let names: Vec<String> = (0..100).map(|node| format!("n{node:02}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut wide = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    wide.limits.max_in_flight = Amount::Count(90);
+    wide.limits.max_unhealthy = Amount::Percent(100);
+    wide.limits.storm.nodes = Amount::Count(1_000);
+    let mut world = World::new(&[wide], &all);
+    world.ceiling = 1_000;
+    for node in &all {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    let first = world.plan();
+    assert_eq!(acts(&first).len(), 64);
+    let count = |reason| first.held.iter().filter(|held| held.reason == reason).count();
+    assert_eq!(count(HoldReason::Queued), 36, "{:?}", reasons(&first));
+    assert!(first.held.iter().all(|held| held.node.as_str() >= "n64"), "in order: {:?}", first.held);
+    world.pass();
+    let second = world.plan();
+    assert_eq!(acts(&second).len(), 26, "as many as the limit leaves");
+    assert!(!second.held.iter().any(|held| held.reason == HoldReason::Queued), "a limit that holds is named");
+}
+
+#[test]
+fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1", "n2", "n3", "n4"]);
+    let limits = &mut world.policies[0].limits;
+    (limits.max_in_flight, limits.max_unhealthy) = (Amount::Percent(50), Amount::Percent(100));
+    for node in ["n1", "n2"] {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    // Both slots are stored, and only one of the episodes is.
+    world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
+    let slots = |world: &World| world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
+    assert_eq!((world.episodes.len(), slots(&world)), (1, 2));
+    world.nodes.remove("n4");
+    world.pass();
+    assert_eq!(world.episodes.len(), 1, "half of three is one");
+    world.run(secs(600));
+    assert!(world.episodes.len() == 2 && world.episodes.values().all(|one| one.phase == Phase::Succeeded));
+}

@@ -1,0 +1,57 @@
+//! Clocks that are set: what was recorded ahead of the clock is waited for no longer than what is recorded now.
+
+use jiff::SignedDuration;
+use nrh_core::episode::{Phase, StepState};
+use nrh_core::snapshot::{Ledger, Slot};
+
+use crate::samples::{cont, hung, kill, notify};
+use crate::world::{Cure, World, secs};
+
+/// Two hours, and as far as a machine without a battery is off.
+const BACK: [SignedDuration; 2] = [SignedDuration::from_hours(2), SignedDuration::from_hours(24 * 365)];
+
+#[test]
+fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
+    for back in BACK {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+        world.pass();
+        assert_eq!(world.did(), ["job ReleaseCont"]);
+        world.now -= back;
+        world.run(secs(120));
+        let episode = world.only_episode();
+        assert_eq!(
+            (episode.phase, world.did().len()),
+            (Phase::Succeeded, 1),
+            "set back by {back:#}: {}",
+            episode.message
+        );
+        assert!(episode.steps[0].acted_at.unwrap() <= world.now && episode.opened_at <= world.now);
+    }
+}
+
+#[test]
+fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
+    for back in BACK {
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), notify()]);
+        world.run(secs(20));
+        assert_eq!(world.only_episode().steps[0].state, StepState::Verifying);
+        world.now -= back;
+        world.run(cont().timeout + secs(60));
+        let phase = world.only_episode().phase;
+        assert_eq!((phase, world.did()), (Phase::Failed, vec!["job ReleaseCont", "notify"]), "set back by {back:#}");
+    }
+}
+
+#[test]
+fn a_slot_of_tomorrow_that_nobody_uses_is_given_back() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    world.policies.clear();
+    let taken_at = world.now + SignedDuration::from_hours(24);
+    let slot = Slot { node: "n1".into(), policy: "p".into(), taken_at, kinds: None };
+    world.ledger = Some(Ledger { slots: [("n1-gone".to_owned(), slot)].into() });
+    world.pass();
+    let lag = world.settings.cache_lag;
+    world.tick(lag + secs(1));
+    world.pass();
+    assert_eq!(world.ledger, Some(Ledger::default()));
+}

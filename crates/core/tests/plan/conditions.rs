@@ -1,0 +1,405 @@
+//! Conditions that other tools write on Nodes: asked for, told, acted upon, and gone.
+
+use std::collections::BTreeSet;
+
+use nrh_core::episode::{HealState, Phase};
+use nrh_core::fault::FaultType;
+use nrh_core::foreign::{Asked, Foreign};
+use nrh_core::order::Restart;
+use nrh_core::plan::{Health, HoldReason};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule, Step};
+use nrh_core::snapshot::Tri;
+use nrh_testbed_matrix::{Seen, Way};
+
+use crate::samples::{cont, hung, mark_for_reboot, notify, policy, reboot, rule, secs, step};
+use crate::world::{Cure, World, acts, reasons};
+
+const DEADLOCK: &str = "KernelDeadlock";
+
+fn asks(name: &str, reasons: &[&str], steps: &[nrh_core::policy::Step]) -> Rule {
+    let reasons = reasons.iter().map(|one| (*one).to_owned()).collect();
+    Rule { conditions: vec![Asked { kind: DEADLOCK.to_owned(), status: Tri::True, reasons }], ..rule(name, &[], steps) }
+}
+
+fn world(rules: &[Rule]) -> World {
+    World::new(&[policy("p", rules)], &["n1"])
+}
+
+fn write(world: &mut World, node: &str, status: &str, reason: &str) {
+    let condition = Foreign::new(DEADLOCK, status, reason, "task docker blocked").unwrap();
+    world.node(node).set_condition(DEADLOCK, Some(condition));
+}
+
+fn kinds(world: &World) -> Vec<FaultType> {
+    world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
+}
+
+#[test]
+fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
+    let mut world = world(&[rule("r", &FaultType::ALL, &[notify()])]);
+    write(&mut world, "n1", "True", "DockerHung");
+    assert_eq!(kinds(&world), [], "a rule for all kinds of fault asks for no condition");
+    let elsewhere = nrh_core::policy::Requirement::Exists("pool".into());
+    let mut other = policy("other", &[asks("r", &[], &[notify()])]);
+    other.selector.0.push(elsewhere);
+    world.policies.push(other);
+    assert_eq!(kinds(&world), [], "it does not select the node");
+    world.node("n1").view.labels.insert("pool".into(), "a".into());
+    assert_eq!(kinds(&world), [FaultType::NodeCondition]);
+    let outlook = &world.plan().nodes["n1"];
+    assert_eq!(
+        (outlook.health, outlook.worst.as_str()),
+        (Health::Unhealthy, "NodeCondition: condition KernelDeadlock=True")
+    );
+    let fault = &outlook.cluster_faults[0];
+    assert_eq!(fault.message, "condition KernelDeadlock of the Node is True (DockerHung): task docker blocked");
+    let remedy = &outlook.remedies[&fault.id];
+    assert_eq!((remedy.policy.as_str(), remedy.rule.as_deref()), ("other", Some("r")));
+    Seen::of("NodeCondition", "containerd", Way::MadeUp).record();
+}
+
+#[test]
+fn the_node_is_cordoned_until_the_condition_is_gone() {
+    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()])]);
+    write(&mut world, "n1", "False", "NoDeadlock");
+    world.run(secs(30));
+    assert_eq!(world.did(), Vec::<&str>::new());
+    write(&mut world, "n1", "True", "DockerHung");
+    world.pass();
+    assert!(world.node("n1").view.unschedulable);
+    world.node("n1").set_condition(DEADLOCK, None);
+    // A report from before the act is no cure yet.
+    world.pass();
+    assert_eq!(world.only_episode().faults[0].state, HealState::Open);
+    world.tick(secs(5));
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Succeeded, HealState::Healed), "{}", episode.message);
+    assert_eq!(world.did(), ["cordon", "uncordon"]);
+    assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
+}
+
+#[test]
+fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
+    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
+    write(&mut world, "n1", "True", "DockerHung");
+    let plans = world.run(secs(600));
+    assert_eq!((world.did(), world.only_episode().phase), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
+    assert_eq!(reasons(plans.last().unwrap()), [HoldReason::RecentlyFailed]);
+}
+
+/// Told in aws/eks-node-monitoring-agent #39.
+#[test]
+fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons() {
+    let mut patient = asks("r", &["DockerHung", "TaskHung"], &[notify()]);
+    patient.hold_for = secs(600);
+    // This one keeps the fault there whatever the reason, and is never the first to match.
+    let mut world = world(&[patient, asks("any", &["Other"], &[notify()])]);
+    world.policies[0].rules[1].hold_for = secs(36_000);
+    write(&mut world, "n1", "True", "Other");
+    world.run(secs(3_000));
+    for _ in 0..3 {
+        world.pass();
+        world.tick(secs(600));
+    }
+    write(&mut world, "n1", "True", "DockerHung");
+    let plan = world.pass();
+    assert_eq!((reasons(&plan), plan.next.map(|next| next <= secs(600))), (vec![HoldReason::TooYoung], Some(true)));
+    world.tick(secs(300));
+    // Back and forth between reasons that the rule names: the clock goes on.
+    for reason in ["TaskHung", "DockerHung", "TaskHung"] {
+        write(&mut world, "n1", "True", reason);
+        world.pass();
+        world.tick(secs(90));
+    }
+    assert_eq!(world.did(), Vec::<&str>::new());
+    world.tick(secs(35));
+    world.pass();
+    assert_eq!(world.did(), ["notify"]);
+}
+
+#[test]
+fn gone_for_a_moment_it_is_counted_from_anew() {
+    let mut patient = asks("r", &[], &[notify()]);
+    patient.hold_for = secs(60);
+    let mut world = world(&[patient]);
+    for status in ["True", "False", "True"] {
+        write(&mut world, "n1", status, "r");
+        world.pass();
+        world.tick(secs(50));
+    }
+    assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung]);
+    world.tick(secs(15));
+    assert_eq!(acts(&world.pass()).len(), 1);
+}
+
+/// Asks for the condition in each of these statuses.
+fn asks_any_of(statuses: &[Tri], steps: &[nrh_core::policy::Step]) -> Rule {
+    let one = |status: &Tri| Asked { kind: DEADLOCK.to_owned(), status: *status, reasons: BTreeSet::new() };
+    Rule { conditions: statuses.iter().map(one).collect(), ..rule("r", &[], steps) }
+}
+
+/// Told in medik8s/node-healthcheck-operator #274, aws/eks-node-monitoring-agent #39.
+#[test]
+fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
+    let mut patient = asks_any_of(&[Tri::False, Tri::Unknown], &[step(Action::Cordon(None)), notify()]);
+    patient.hold_for = secs(600);
+    patient.steps[1].timeout = secs(86_400);
+    patient.steps[1].approval = ApprovalMode::Manual;
+    let mut world = world(&[patient]);
+    let mut ids = BTreeSet::new();
+    // As a node that goes away: its condition is Unknown, and False when it is heard again.
+    for (status, reason) in [("Unknown", "Silent"), ("False", "NotReady"), ("Unknown", "Silent"), ("False", "Other")] {
+        write(&mut world, "n1", status, reason);
+        assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung], "{status}");
+        ids.extend(world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.id.clone()));
+        world.tick(secs(149));
+    }
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.did(), ["cordon"], "the times of all four count");
+    // Nor is that a cure, as long as the rule asks for it.
+    for status in ["Unknown", "False", "Unknown"] {
+        write(&mut world, "n1", status, "r");
+        world.run(secs(60));
+        let episode = world.only_episode();
+        assert_eq!((episode.faults.len(), episode.faults[0].state), (1, HealState::Open), "{status}: {episode:?}");
+    }
+    write(&mut world, "n1", "True", "r");
+    world.run(secs(60));
+    assert_eq!((world.only_episode().phase, world.did().last()), (Phase::Succeeded, Some(&"uncordon")));
+}
+
+#[test]
+fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
+    let apart = |status, name: &str| Rule { name: name.to_owned(), ..asks_any_of(&[status], &[notify()]) };
+    let mut rules = [apart(Tri::False, "no"), apart(Tri::Unknown, "perhaps")];
+    for rule in &mut rules {
+        rule.hold_for = secs(60);
+    }
+    let mut world = world(&rules);
+    let mut ids = BTreeSet::new();
+    for status in ["False", "Unknown", "False", "Unknown"] {
+        write(&mut world, "n1", status, "r");
+        ids.insert(world.plan().nodes["n1"].cluster_faults[0].id.clone());
+        world.pass();
+        world.tick(secs(50));
+    }
+    assert_eq!((ids.len(), world.did()), (2, vec![]));
+}
+
+#[test]
+fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
+    let steps = [step(Action::Cordon(None)), Step { approval: ApprovalMode::Manual, ..notify() }];
+    let mut world = world(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
+    write(&mut world, "n1", "True", "A");
+    world.run(secs(60));
+    let mut trial = policy("trial", &[asks_any_of(&[Tri::True, Tri::Unknown], &[notify()])]);
+    (trial.mode, trial.priority) = (Mode::DryRun, -1);
+    world.policies.push(trial);
+    world.run(secs(60));
+    let episode = world.episodes.values().find(|episode| episode.mode == Mode::Enforce).unwrap();
+    assert!(episode.faults.iter().all(|fault| fault.state != HealState::Healed), "it still stands: {episode:?}");
+}
+
+/// There and away in turn, so many seconds each; the turn in which a rule was due that asks for ten minutes.
+fn told_after(there: u64, away: u64, turns: usize, mut beside: impl FnMut(&mut World)) -> Option<usize> {
+    let mut patient = asks("r", &[], &[notify()]);
+    patient.hold_for = secs(600);
+    let mut world = world(&[patient]);
+    let wait = |world: &mut World, seconds: u64| {
+        for _ in 0..seconds / 10 {
+            world.pass();
+            world.tick(secs(10));
+        }
+        world.pass();
+    };
+    for turn in 0..turns {
+        write(&mut world, "n1", "True", "r");
+        beside(&mut world);
+        wait(&mut world, there);
+        if !world.did().is_empty() {
+            return Some(turn);
+        }
+        write(&mut world, "n1", "False", "r");
+        beside(&mut world);
+        wait(&mut world, away);
+        assert!(world.did().is_empty(), "it is away");
+    }
+    None
+}
+
+#[test]
+fn one_that_goes_and_comes_again_is_due_when_it_was_there_for_long_enough_and_for_most_of_the_time() {
+    let alone = |there, away, turns| told_after(there, away, turns, |_| {});
+    assert_eq!(alone(180, 60, 5), None, "a few gaps begin it anew");
+    assert!(alone(180, 60, 20).is_some_and(|turn| turn >= 5));
+    assert_eq!(alone(100, 140, 30), None, "away for most of the time");
+    assert_eq!(alone(150, 310, 30), None, "away for too long at once");
+}
+
+#[test]
+fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
+    let toggle = |world: &mut World| {
+        // Ready goes with it, and once more for itself: so the node flaps before the condition does.
+        let view = &mut world.node("n1").view;
+        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+    };
+    let turn = told_after(180, 60, 20, toggle);
+    assert!(turn.is_some_and(|turn| (2..5).contains(&turn)), "{turn:?}");
+}
+
+/// Told in kubernetes-sigs/node-readiness-controller #357.
+#[test]
+fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
+    let fresh = || {
+        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
+        write(&mut world, "n1", "True", "r");
+        world
+    };
+    let mut world = fresh();
+    world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
+    assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![HoldReason::CannotAct]));
+    let mut world = fresh();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(30));
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::ProbeSilent]));
+    let mut world = fresh();
+    world.node("n1").report.node_uid = Some("another".into());
+    assert_eq!(reasons(&world.plan()), [HoldReason::WrongNode]);
+    // That nothing is heard of the kubelet takes back nothing that another tool has said.
+    let mut world = fresh();
+    world.node("n1").view.ready = Tri::Unknown;
+    assert_eq!(acts(&world.plan()), [("n1".to_owned(), "cordon".to_owned())]);
+}
+
+#[test]
+fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
+    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
+    let twice = |world: &mut World| {
+        let one = |status| Foreign::new(DEADLOCK, status, "r", "m").unwrap();
+        world.node("n1").view.conditions = nrh_core::foreign::sorted([one("True"), one("False")]);
+    };
+    twice(&mut world);
+    assert_eq!((kinds(&world), acts(&world.plan()).len()), (vec![], 0));
+    write(&mut world, "n1", "True", "r");
+    world.pass();
+    twice(&mut world);
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(world.only_episode().faults[0].state, HealState::Open);
+    write(&mut world, "n1", "False", "r");
+    world.run(secs(60));
+    assert_eq!(world.only_episode().faults[0].state, HealState::Healed);
+}
+
+#[test]
+fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stops_this_one() {
+    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()])]);
+    write(&mut world, "n1", "True", "DockerHung");
+    world.pass();
+    write(&mut world, "n1", "True", "Other");
+    world.run(secs(60));
+    assert_eq!(world.only_episode().faults[0].state, HealState::Healed, "{:?}", world.only_episode());
+    // A second rule keeps the fault there: the first one's next step is not taken for its reason.
+    let rules =
+        [asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()]), asks("s", &["Other"], &[notify()])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    write(&mut world, "n1", "True", "DockerHung");
+    world.pass();
+    assert_eq!(world.did(), ["cordon"]);
+    write(&mut world, "n1", "True", "Other");
+    world.tick(secs(5));
+    world.pass();
+    world.tick(secs(5));
+    let plan = world.pass();
+    assert_eq!((world.did(), reasons(&plan)), (vec!["cordon"], vec![HoldReason::NotConfirmed]));
+}
+
+#[test]
+fn another_machine_of_the_same_name_begins_anew() {
+    let mut patient = asks("r", &[], &[notify()]);
+    patient.hold_for = secs(60);
+    let mut world = world(&[patient]);
+    write(&mut world, "n1", "True", "r");
+    world.tick(secs(300));
+    let node = world.node("n1");
+    node.view.uid = "uid-2".into();
+    node.report.node_uid = Some("uid-2".into());
+    assert_eq!(reasons(&world.plan()), [HoldReason::TooYoung]);
+}
+
+/// Ten nodes, of which so many have the condition.
+fn fleet(rules: &[Rule], sick: usize) -> World {
+    let names: Vec<String> = (0..10).map(|number| format!("n{number}")).collect();
+    let mut world = World::new(&[policy("p", rules)], &names.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in names.iter().take(sick) {
+        write(&mut world, name, "True", "r");
+    }
+    world
+}
+
+#[test]
+fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
+    let rules = [asks("r", &[], &[step(Action::Cordon(None)), notify()])];
+    let mut few = fleet(&rules, 4);
+    few.policies[0].limits.max_unhealthy = Amount::Count(3);
+    let plan = few.plan();
+    assert_eq!(plan.policies["p"].unhealthy, 4);
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == HoldReason::TooManyUnhealthy));
+    let many = fleet(&rules, 6);
+    let plan = many.plan();
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == HoldReason::Storm), "{plan:?}");
+    // A rule that only tells keeps nobody from healing something else, as with all that may stand for days.
+    let told = fleet(&[asks("r", &[], &[notify()])], 6);
+    assert_eq!(told.plan().policies["p"].unhealthy, 0);
+}
+
+#[test]
+fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them() {
+    let steps = [step(Action::Cordon(None)), cont(), step(Action::DeletePod), step(Action::CleanupOrphans), notify()];
+    let mut world = world(&[asks("r", &[], &steps)]);
+    write(&mut world, "n1", "True", "r");
+    world.run(secs(30));
+    assert_eq!(world.did(), ["notify"]);
+}
+
+/// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
+#[test]
+fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
+    let restart =
+        |daemon| step(Action::Restart { daemon, with: Restart { even_if_unsafe: true, ..Restart::default() } });
+    let steps = [
+        cont(),
+        step(Action::DeletePod),
+        step(Action::CleanupOrphans),
+        restart(Daemon::Kubelet),
+        restart(Daemon::Runtime),
+        reboot(),
+        mark_for_reboot(),
+    ];
+    let kinds: BTreeSet<ActionType> = steps.iter().map(|step| step.action.kind()).collect();
+    let expected = ActionType::ALL.into_iter().filter(|kind| !kind.is_for_node_conditions());
+    assert_eq!(kinds, expected.collect());
+    for one in steps {
+        let kind = one.action.kind();
+        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), one, notify()])]);
+        write(&mut world, "n1", "True", "r");
+        world.run(secs(7200));
+        assert_eq!(world.did()[0], "notify", "{kind:?}");
+        assert!(world.did().iter().all(|did| *did == "notify"), "{kind:?}: {:?}", world.did());
+    }
+}
+
+#[test]
+fn what_hangs_on_the_node_is_healed_beside_it() {
+    let policies: Vec<Policy> =
+        vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
+    let mut world = World::new(&policies, &["n1"]);
+    world.infect("n1", hung("log"), Cure::Cont);
+    write(&mut world, "n1", "True", "r");
+    world.run(secs(120));
+    assert!(world.did().contains(&"job ReleaseCont") && world.did().contains(&"notify"), "{:?}", world.did());
+}

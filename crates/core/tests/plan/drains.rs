@@ -1,0 +1,313 @@
+//! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
+
+use nrh_core::drain::{Drain, Owner};
+use nrh_core::episode::{Approval, HealState, Phase, StepState};
+use nrh_core::fault::FaultType;
+use nrh_core::plan::{Effect, HoldReason, Operation, plan};
+use nrh_core::policy::{Action, ApprovalMode, Keep, Mode, NodeLimit, OnFailure, Step};
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
+use crate::world::{Chaos, Cure, World, acts, reasons};
+
+fn cordon() -> Step {
+    step(Action::Cordon(None))
+}
+
+/// A node with these pods, whose fault nothing heals unless said.
+fn sick(ladder: &[Step], pods: usize) -> World {
+    let mut world = World::sick(hung("x"), Cure::Kill, ladder);
+    world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
+    world
+}
+
+/// The step of the drain, as it is recorded.
+fn drained(world: &World) -> nrh_core::episode::StepRecord {
+    let steps = &world.only_episode().steps;
+    steps.iter().find(|step| step.drain.is_some()).unwrap_or_else(|| panic!("no drain: {steps:#?}")).clone()
+}
+
+#[test]
+fn a_node_is_cordoned_drained_and_then_healed() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
+    world.node("n1").workloads[1].pod.owner = Owner::DaemonSet;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    let done = drained(&world);
+    assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left that was to go"));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    let left: Vec<&str> = world.nodes["n1"].workloads.iter().map(|one| one.pod.pod.name.as_str()).collect();
+    assert_eq!(left, ["web-1"], "a DaemonSet's pod stays");
+}
+
+#[test]
+fn a_round_follows_only_after_a_while_and_says_what_is_left() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 30);
+    for _ in 0..6 {
+        world.pass();
+    }
+    assert_eq!(world.did(), ["cordon", "drain"], "one round at a time");
+    let started = drained(&world);
+    assert_eq!(started.state, StepState::Started);
+    assert!(
+        started.message.starts_with("30 pod(s) left; on their way out: ")
+            && started.message.contains("10 to be evicted next")
+    );
+    world.tick(secs(5));
+    assert!(acts(&world.plan()).is_empty());
+    world.tick(secs(5));
+    assert_eq!(acts(&world.pass()), [("n1".to_owned(), "drain".to_owned())]);
+    assert!(drained(&world).message.starts_with("10 pod(s) left; on their way out: "), "{}", drained(&world).message);
+}
+
+/// Told in kubernetes-sigs/karpenter #2042.
+#[test]
+fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 4);
+    let pods = &mut world.node("n1").workloads;
+    pods[0].budget = Some("web".into());
+    pods[1].pod.has_empty_dir = true;
+    pods[2].pod.owner = Owner::Nobody;
+    world.run(secs(600));
+    let done = drained(&world);
+    assert_eq!(done.state, StepState::TimedOut);
+    let expected = "not drained within 120s: 3 pod(s) left; not evicted: kube-system/web-0 (PodDisruptionBudget web lets none go), \
+                    kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller makes \
+                    it again (drain.force))";
+    assert_eq!(done.message, expected);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "the step after it heals");
+    // Each by its own word: what the policy allows is evicted.
+    let with = Drain { delete_empty_dir_data: true, force: true, ..Drain::default() };
+    let mut world = sick(&[cordon(), Step { timeout: secs(120), ..step(Action::Drain(with)) }, kill(true)], 4);
+    let pods = &mut world.node("n1").workloads;
+    pods[1].pod.has_empty_dir = true;
+    pods[2].pod.owner = Owner::Nobody;
+    world.run(secs(600));
+    assert_eq!((drained(&world).state, drained(&world).phrase().as_str()), (StepState::Succeeded, "Drain(force)"));
+}
+
+#[test]
+fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
+    let stop = Step { on_failure: OnFailure::Stop, ..drain() };
+    let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
+    world.node("n1").workloads[0].budget = Some("web".into());
+    world.run(secs(600));
+    assert_eq!(world.did().last(), Some(&"uncordon"));
+    assert!(!world.did().contains(&"job ReleaseKill") && world.did().contains(&"notify"), "{:?}", world.did());
+    // One that has done its work is in nobody's way.
+    let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    // Nor does anything harsher follow where it cannot be done at all.
+    let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
+    world.pass();
+    world.may_evict = Tri::False;
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+}
+
+#[test]
+fn the_pod_above_a_hung_process_is_not_evicted() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 1);
+    let below = world.nodes["n1"].sick[0].fault.subject.pod.clone().unwrap();
+    world.node("n1").workloads[0].pod.pod = below;
+    world.run(secs(60));
+    let said = drained(&world).message;
+    assert!(said.contains("(HungContainer below it is to be released first)"), "{said}");
+    assert!(world.nodes["n1"].workloads[0].evicted_at.is_none());
+}
+
+#[test]
+fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
+    let ladder = [cordon(), drain(), kill(true), notify()];
+    let decided = |may| {
+        let mut world = sick(&ladder, 1);
+        world.may_evict = may;
+        world.pass()
+    };
+    let held = decided(Tri::Unknown);
+    assert!(acts(&held).is_empty(), "no node is cordoned for a drain of which nobody knows: {:?}", held.effects);
+    assert_eq!(reasons(&held), [HoldReason::CannotAct]);
+    assert!(held.held[0].message.contains("not known yet whether the controller may evict"), "{:?}", held.held);
+    // What is known to be lacking keeps nobody from the other steps.
+    let mut world = sick(&ladder, 1);
+    world.may_evict = Tri::False;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
+    let mut alone = sick(&[step(Action::Cordon(None)), drain()], 1);
+    alone.may_evict = Tri::False;
+    let held = alone.pass();
+    assert!(acts(&held).is_empty() && held.held[0].message.contains("nrh:drain"), "{:?}", held.held);
+}
+
+#[test]
+fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(300));
+    assert_eq!(world.did(), ["cordon", "job ReleaseKill"]);
+    assert!(world.nodes["n1"].view.unschedulable, "and stays theirs");
+}
+
+/// Told in planetlabs/draino #17.
+#[test]
+fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
+    let stops: [fn(&mut World); 3] = [
+        |world| world.node("n1").view.unschedulable = false,
+        |world| world.policies[0].suspend = true,
+        |world| world.node("n1").report.suspended = Some("hands off".into()),
+    ];
+    for stop in stops {
+        let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
+        world.pass();
+        world.pass();
+        assert_eq!(world.did(), ["cordon", "drain"]);
+        stop(&mut world);
+        world.tick(secs(15));
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{:?}", plan.effects);
+        assert_eq!(world.only_episode().phase, Phase::Cancelled, "{}", world.only_episode().message);
+    }
+}
+
+#[test]
+fn no_further_pod_goes_when_the_fault_has_gone() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
+    world.pass();
+    world.pass();
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+    world.tick(secs(10));
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "drain", "uncordon"]);
+    assert_eq!((drained(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    assert!(drained(&world).message.starts_with("no further pod is evicted, since the fault is gone; 40 pod(s) left"));
+}
+
+#[test]
+fn old_evidence_holds_the_next_round_and_the_time_runs() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 40);
+    world.pass();
+    world.pass();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(50));
+    let plan = world.pass();
+    assert!(acts(&plan).is_empty() && reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
+    world.tick(secs(80));
+    world.pass();
+    assert_eq!(drained(&world).state, StepState::TimedOut);
+}
+
+#[test]
+fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
+    world.policies[0].limits.per_node = NodeLimit { acts: 1, within: secs(7_200) };
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain"]);
+    assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
+}
+
+#[test]
+fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
+    // A kill does nothing about a disk that is full.
+    let mut world =
+        World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[cordon(), drain(), kill(true), notify()]);
+    world.node("n1").workloads = vec![workload("web")];
+    world.run(secs(60));
+    assert_eq!(world.did(), ["notify"]);
+    // Who keeps the cordon wants it for itself, and so the drain.
+    let kept = step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })));
+    let mut world = World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[kept, drain(), kill(true), notify()]);
+    world.node("n1").workloads = vec![workload("web")];
+    world.run(secs(60));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify"]);
+    assert!(world.only_episode().is_contained() && world.nodes["n1"].workloads.is_empty());
+    // New pods do not make it worse, so the old ones may stay.
+    let full = fault(FaultType::ExitedContainerPileUp, "c");
+    let mut world = World::sick(full, Cure::Nothing, &[cordon(), drain(), notify()]);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["notify"]);
+}
+
+#[test]
+fn no_node_is_drained_for_a_cure_that_is_held() {
+    let mut world = sick(&[cordon(), drain(), kill(false), notify()], 3);
+    let plan = world.pass();
+    assert!(acts(&plan).is_empty(), "its pod is not being deleted: {:?}", plan.effects);
+    assert_eq!(reasons(&plan), [HoldReason::RunningPods]);
+}
+
+#[test]
+fn a_node_is_drained_once_for_all_its_faults() {
+    let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
+    world.infect("n1", plugin(), Cure::Kill);
+    world.run(secs(600));
+    assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
+    assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::Healed));
+}
+
+#[test]
+fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken_back() {
+    let asks = Step { approval: ApprovalMode::Manual, timeout: secs(600), ..drain() };
+    let mut world = sick(&[cordon(), asks, kill(true), notify()], 60);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["cordon"]);
+    let yes = |episode: &mut nrh_core::episode::Episode| {
+        let operation_id = episode.awaiting().unwrap().to_owned();
+        episode.approval = Some(Approval { by: "ann".into(), operation_id });
+    };
+    world.episodes.values_mut().for_each(yes);
+    world.run(secs(10));
+    assert_eq!(drained(&world).state, StepState::Started);
+    world.episodes.values_mut().for_each(|episode| episode.approval = None);
+    world.tick(secs(20));
+    let plan = world.pass();
+    let drains = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::Drain(_), .. });
+    assert!(!plan.effects.iter().any(drains), "{:?}", plan.effects);
+    assert_eq!(drained(&world).state, StepState::Cancelled);
+}
+
+#[test]
+fn a_dry_run_of_the_step_is_recorded_and_touches_nothing() {
+    let shadow = Step { mode: Mode::DryRun, ..drain() };
+    let mut world = sick(&[cordon(), shadow, kill(true), notify()], 3);
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
+    assert_eq!(
+        (drained(&world).state, drained(&world).message.as_str()),
+        (StepState::Simulated, "not done: the step is a dry run")
+    );
+    assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_none()));
+}
+
+#[test]
+fn a_crash_between_evictions_and_their_record_is_made_good() {
+    let mut world = sick(&[cordon(), drain(), hand_off("Fix"), notify()], 5);
+    for calls in 1..8 {
+        world.disturbed_pass(&Chaos { crash_after: Some(calls), ..Chaos::default() });
+    }
+    world.run(secs(300));
+    assert_eq!(drained(&world).state, StepState::Succeeded);
+    assert!(world.nodes["n1"].workloads.is_empty());
+    assert!(!world.nodes["n1"].view.unschedulable);
+}
+
+#[test]
+fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
+    let mut world = sick(&[cordon(), drain(), cont(), notify()], 40);
+    world.pass();
+    world.pass();
+    let with = Drain { force: true, ..Drain::default() };
+    world.policies[0].rules[0].steps[1].action = Action::Drain(with);
+    world.tick(secs(15));
+    let decided = plan(&world.snapshot(), &world.settings);
+    let written = decided.effects.iter().find_map(|effect| match effect {
+        Effect::WriteEpisode(episode) => Some(episode.steps[1].clone()),
+        _ => None,
+    });
+    let ended = written.unwrap();
+    assert_eq!(
+        (ended.state, ended.message.as_str()),
+        (StepState::Cancelled, "the policy does not name this step any more")
+    );
+}

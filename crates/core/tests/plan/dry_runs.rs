@@ -1,0 +1,105 @@
+//! A dry run decides at first what the same policy decides in earnest: what it would begin, and what it holds, with the reasons.
+
+use std::collections::BTreeMap;
+
+use nrh_core::episode::{Episode, StepRecord};
+use nrh_core::fault::Target;
+use nrh_core::order::{Restart, Signal};
+use nrh_core::plan::{Effect, HoldReason, Plan};
+use nrh_core::policy::{ActionType, Mode};
+use proptest::prelude::*;
+
+use crate::events::{Event, event_of_several, falls_ill, happen};
+use crate::random_worlds::{any_worlds, tried};
+use crate::world::{World, secs};
+
+/// A step as it is decided, whether or not it is done.
+#[derive(Debug, PartialEq)]
+struct Decided {
+    fault: String,
+    action: ActionType,
+    signal: Option<Signal>,
+    restart: Option<Restart>,
+    rung: u32,
+    target: Target,
+}
+
+/// What is decided about one fault.
+#[derive(Debug, PartialEq)]
+enum First {
+    /// An episode begins with it, by these steps: the last one is taken, or would be; those before it are passed over.
+    Begins(Vec<Decided>),
+    /// It is held, for these reasons.
+    Held(Vec<(HoldReason, Option<String>, String)>),
+}
+
+fn steps(episode: &Episode) -> Vec<Decided> {
+    let decided = |step: &StepRecord| Decided {
+        fault: step.fault_id.clone(),
+        action: step.action,
+        signal: step.signal,
+        restart: step.restart.clone(),
+        rung: step.rung,
+        target: step.target.clone(),
+    };
+    episode.steps.iter().map(decided).collect()
+}
+
+/// What a plan decides about each fault, by node and fault.
+fn decisions(plan: &Plan) -> BTreeMap<(&str, &str), First> {
+    let mut all = BTreeMap::new();
+    for effect in &plan.effects {
+        let Effect::WriteEpisode(episode) = effect else { continue };
+        for fault in &episode.faults {
+            all.insert((episode.node.as_str(), fault.id.as_str()), First::Begins(steps(episode)));
+        }
+    }
+    for held in &plan.held {
+        let Some(fault) = &held.fault_id else { continue };
+        let reason = (held.reason, held.policy.clone(), held.message.clone());
+        // What is said of the other faults of an episode that begins is said of the steps in earnest.
+        match all.entry((held.node.as_str(), fault.as_str())).or_insert_with(|| First::Held(Vec::new())) {
+            First::Held(reasons) => reasons.push(reason),
+            First::Begins(_) => {}
+        }
+    }
+    all
+}
+
+/// What may happen before anything was done. Nobody starts by hand, which a dry run refuses, or changes the mode.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let others = event_of_several().prop_map(|event| match event {
+        Event::DryRun(..) | Event::Wish(..) => Event::Nothing,
+        event => event,
+    });
+    prop::collection::vec(prop_oneof![falls_ill(), others], 1..8)
+}
+
+proptest! {
+    #![proptest_config(tried(2_500))]
+
+    #[test]
+    fn a_dry_run_decides_at_first_what_is_decided_in_earnest(
+        world in any_worlds(),
+        rounds in prop::collection::vec((events(), prop::sample::select(vec![0_u64, 1, 5, 20, 120])), 1..8),
+    ) {
+        let (mut earnest, mut dry) = (world.clone(), world);
+        dry.policies.iter_mut().for_each(|policy| policy.mode = Mode::DryRun);
+        for (turn, (events, wait)) in rounds.iter().enumerate() {
+            let decide = |world: &mut World| {
+                for (place, event) in events.iter().enumerate() {
+                    happen(world, event, turn * 8 + place);
+                }
+                world.tick(secs(*wait));
+                world.pass()
+            };
+            let plans = [decide(&mut earnest), decide(&mut dry)];
+            let [earnest, dry] = plans.each_ref().map(decisions);
+            prop_assert_eq!(&earnest, &dry);
+            // From here on one of them heals.
+            if earnest.values().any(|first| matches!(first, First::Begins(_))) {
+                break;
+            }
+        }
+    }
+}

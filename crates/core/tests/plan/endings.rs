@@ -1,0 +1,356 @@
+//! How episodes end early, and how the node is put back.
+
+use nrh_core::episode::{Episode, Phase, StepState};
+use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
+use nrh_core::snapshot::Slot;
+
+use crate::samples::{cont, hung, kill, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+/// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
+#[test]
+fn someone_elses_cordon_is_not_adopted() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert!(world.nodes["n1"].view.unschedulable, "it was cordoned before, it stays so");
+    assert_eq!(world.only_episode().steps[0].message, "already unschedulable, adopted nothing");
+}
+
+#[test]
+fn a_persons_uncordon_cancels() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    world.pass();
+    world.pass();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Cancelled, "{}", episode.message);
+    assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+    assert!(world.nodes["n1"].view.cordoned_by.is_none(), "our mark is taken off");
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed], "it does not begin anew at once");
+}
+
+#[test]
+fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    world.pass();
+    let mut snapshot = world.snapshot();
+    let view = snapshot.nodes.get_mut("n1").unwrap();
+    (view.unschedulable, view.cordoned_by) = (false, None);
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
+}
+
+/// What ends an episode, and whether the node is put back.
+#[test]
+fn episodes_are_cancelled_and_put_back() {
+    type End = (&'static str, fn(&mut World), bool);
+    let ends: [End; 9] = [
+        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true),
+        ("policy gone", |w| w.policies.clear(), true),
+        ("policy suspended", |w| w.policies[0].suspend = true, true),
+        ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
+        ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),
+        ("vetoed", |w| w.node("n1").view.vetoes.push("drain in progress".into()), true),
+        ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false),
+        (
+            "taken over",
+            |w| {
+                let mut other = w.policies[0].clone();
+                (other.name, other.priority, other.suspend) = ("higher".into(), 9, true);
+                w.policies.push(other);
+            },
+            true,
+        ),
+    ];
+    for (name, end, is_put_back) in ends {
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+        world.pass();
+        end(&mut world);
+        for _ in 0..5 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
+        let Some(episode) = world.episodes.values().min_by_key(|e| e.opened_at) else {
+            assert_eq!(name, "deleted");
+            assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+            continue;
+        };
+        assert_eq!(episode.phase, Phase::Cancelled, "{name}: {}", episode.message);
+        assert!(!episode.is_open() && episode.finished_at.is_some(), "{name}");
+        let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == episode.name).collect();
+        assert!(open.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_node_that_is_gone_ends_its_episode() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    world.pass();
+    world.nodes.clear();
+    world.pass();
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty());
+}
+
+/// Told in openshift/enhancements #834.
+#[test]
+fn somebody_elses_mark_is_left_alone() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    world.pass();
+    world.node("n1").view.cordoned_by = Some("another-episode".into());
+    let mut snapshot = world.snapshot();
+    snapshot.ledger.as_mut().unwrap().slots.insert(
+        "another-episode".into(),
+        Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now, kinds: None },
+    );
+    snapshot.policies.clear();
+    let plan = plan(&snapshot, &world.settings);
+    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    let written = plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = written.unwrap();
+    assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
+}
+
+/// A tool puts the annotations of the old Node on the new one, and a person cordons that.
+#[test]
+fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
+    for is_over in [false, true] {
+        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+        world.pass();
+        let name = world.only_episode().name.clone();
+        let node = world.node("n1");
+        node.sick.clear();
+        node.send();
+        if is_over {
+            world.run(secs(300));
+            assert!(!world.episodes[&name].is_live() && world.nodes["n1"].view.cordoned_by.is_none());
+        }
+        let view = &mut world.node("n1").view;
+        view.uid = "uid-new".into();
+        (view.unschedulable, view.cordoned_by) = (true, Some(name.clone()));
+        let before = is_over.then(|| world.only_episode().clone());
+        let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+        for _ in 0..3 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        let view = &world.nodes["n1"].view;
+        assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
+        assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
+        let known = world.only_episode();
+        assert!(!known.is_live() && !known.undo.owes_cordon(), "{known:?}");
+        assert!(before.is_none_or(|before| before == *known), "its record is about the machine before");
+        assert_eq!(world.plan().effects, [], "over: {is_over}");
+    }
+}
+
+#[test]
+fn a_mark_left_by_a_removed_episode_is_taken_off() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    world.pass();
+    world.episodes.clear();
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+    assert_eq!(world.plan().effects, [], "its slot may mean that it is only unseen");
+    world.tick(secs(61));
+    world.pass();
+    world.pass();
+    assert!(!world.nodes["n1"].view.unschedulable);
+    let mut snapshot = world.snapshot();
+    snapshot.nodes.get_mut("n1").unwrap().unschedulable = true;
+    assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
+}
+
+/// An episode that is removed by force leaves its Job, and the next one on the node may have its name: it does not know that Job.
+#[test]
+fn the_job_of_a_removed_episode_whose_name_another_has_is_not_left() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    world.node("n1").job_starts = false;
+    world.pass();
+    let lost = world.episodes.pop_first().unwrap();
+    world.tick(secs(1));
+    world.pass();
+    world.pass();
+    assert_eq!((world.only_episode().name.as_str(), world.jobs.len()), (lost.0.as_str(), 2));
+    world.nodes.clear();
+    world.run(secs(120));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert!(world.jobs.is_empty(), "{:?}", world.jobs);
+}
+
+#[test]
+fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    world.pass();
+    world.pass();
+    let first = world.only_episode().clone();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.run(secs(30));
+    assert!(world.episodes.is_empty(), "{:?}", world.episodes.keys());
+    assert!(!world.nodes["n1"].view.unschedulable && world.ledger.as_ref().unwrap().slots.is_empty());
+    let mut waited = 0;
+    while world.episodes.is_empty() {
+        assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+        world.tick(secs(5));
+        world.pass();
+        waited += 5;
+    }
+    assert!((3_500..3_700).contains(&waited), "{waited}");
+    let again = world.only_episode();
+    assert_eq!(again.name, first.name, "the same occurrence");
+    let operations = |episode: &Episode| episode.steps.iter().map(|s| s.operation_id.clone()).collect::<Vec<_>>();
+    let (old, new) = (operations(&first), operations(again));
+    assert!(!new.is_empty() && new.iter().all(|id| !old.contains(id)), "{old:?} {new:?}");
+}
+
+#[test]
+fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    while world.episodes.values().next().is_none_or(Episode::has_work) {
+        world.pass();
+        world.tick(secs(5));
+    }
+    let episode = world.only_episode().clone();
+    if episode.undo.is_owed() {
+        let view = &mut world.node("n1").view;
+        (view.unschedulable, view.cordoned_by) = (false, None);
+    }
+    world.tick(secs(120));
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
+}
+
+#[test]
+fn an_episode_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut plans = 0;
+    while world.episodes.values().next().is_none_or(Episode::has_work) && plans < 50 {
+        world.pass();
+        world.tick(secs(5));
+        plans += 1;
+    }
+    // The same fault is back, and the node asks to be left alone, before its end was written down.
+    let mut snapshot = world.snapshot();
+    for episode in snapshot.episodes.values_mut() {
+        (episode.phase, episode.finished_at) = (Phase::Running, None);
+    }
+    snapshot.reports = World::sick(hung("log"), Cure::Cont, &[cont()]).snapshot().reports;
+    snapshot.nodes.get_mut("n1").unwrap().vetoes.push("drain in progress".into());
+    let decided = plan(&snapshot, &world.settings);
+    assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
+    let written = decided.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = written.unwrap();
+    assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
+}
+
+/// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
+#[test]
+fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut lower = world.policies[0].clone();
+    (lower.name, lower.priority) = ("lower".into(), -1);
+    world.policies.push(lower);
+    world.pass();
+    world.pass();
+    world.policies[0].is_broken = true;
+    for _ in 0..100 {
+        let plan = world.pass();
+        world.tick(secs(10));
+        assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    }
+    let episode = world.only_episode();
+    assert!(episode.is_open() && episode.policy == "p", "{}", episode.message);
+    assert_eq!(episode.steps.len(), 2, "the step under way came to its end, and none after it: {:?}", episode.steps);
+    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    // A second node: its fault is still this policy's, which begins nothing.
+    world.nodes.insert("n2".into(), nrh_simulate::world::WorldNode::new("n2"));
+    world.infect("n2", hung("log"), Cure::Cont);
+    assert_eq!(acts(&world.pass()), []);
+    world.policies[0].is_broken = false;
+    world.run(secs(600));
+    let of = |node: &str| world.episodes.values().find(|episode| episode.node == node).map(|episode| episode.phase);
+    assert_eq!((of("n1"), of("n2")), (Some(Phase::Failed), Some(Phase::Succeeded)));
+}
+
+/// A new leader that cannot use the policy does not know what it says, nor that somebody has stopped it: what it has begun is put back.
+#[test]
+fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    world.pass();
+    world.pass();
+    let mut snapshot = world.snapshot();
+    snapshot.policies.clear();
+    snapshot.unusable_policies.insert("p".into());
+    let ended = plan(&snapshot, &world.settings);
+    let is_end = |effect: &Effect| match effect {
+        Effect::WriteEpisode(episode) => episode.phase == Phase::Cancelled && episode.message.contains("not valid"),
+        _ => false,
+    };
+    assert!(ended.effects.iter().any(is_end), "{:?}", ended.effects);
+}
+
+/// What waits for a person is asked for anew when the policy is mended, and what was approved meanwhile is not lost as a failure.
+#[test]
+fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
+    let asks = Step { approval: ApprovalMode::Manual, approval_timeout: secs(600), ..cont() };
+    let mut world = World::sick(hung("log"), Cure::Cont, &[asks, kill(true)]);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    world.policies[0].is_broken = true;
+    for _ in 0..100 {
+        world.pass();
+        world.tick(secs(10));
+    }
+    let episode = world.only_episode();
+    assert!(episode.is_open() && episode.current_step().is_none(), "{:?}", episode.steps);
+    world.policies[0].is_broken = false;
+    world.pass();
+    world.pass();
+    let step = world.only_episode().current_step().unwrap().clone();
+    assert_eq!((step.state, step.rung), (StepState::AwaitingApproval, 0), "the same, with its whole time");
+}
+
+/// What joins an open episode is new as well.
+#[test]
+fn nothing_joins_an_open_episode_of_a_paused_policy() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
+    world.pass();
+    world.policies[0].pause_requests.push("roll-out".into());
+    world.infect("n1", hung("other"), Cure::Cont);
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(world.only_episode().faults.len(), 1);
+    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    world.policies[0].pause_requests.clear();
+    world.pass();
+    assert_eq!(world.only_episode().faults.len(), 2);
+}
+
+/// Found by a random world: such a fault was noted in the episode and in its slot, as long as no other policy had the node.
+#[test]
+fn nothing_joins_an_episode_whose_policy_does_not_select_the_node_any_more() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    world.pass();
+    world.policies[0].selector = Selector(vec![Requirement::In("pool".into(), ["other".to_owned()].into())]);
+    world.infect("n1", hung("db"), Cure::Nothing);
+    let before = world.ledger.clone();
+    let plan = world.pass();
+    assert_eq!((world.only_episode().faults.len(), &world.ledger), (1, &before));
+    let said: Vec<&str> = plan.held.iter().map(|held| held.message.as_str()).collect();
+    assert!(said.iter().any(|said| said.contains("does not select node n1 any more")), "{said:?}");
+    world.run(secs(300));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled, "what was under way is finished, and nothing follows");
+    assert_eq!(world.did().len(), 1, "{:?}", world.did());
+}

@@ -1,0 +1,449 @@
+//! What may happen in a random world between two passes of the controller.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nrh_core::drain::Owner;
+use nrh_core::episode::{Approval, Cancel, Wish, episode_of};
+use nrh_core::fault::{FaultState, FaultType, Severity};
+use nrh_core::foreign::Foreign;
+use nrh_core::policy::{ActionType, Mode, Policy};
+use nrh_core::snapshot::Tri;
+use nrh_core::taint::KeyedTaint;
+use nrh_core::window::WindowType;
+use nrh_simulate::remediator::Remediator;
+use nrh_simulate::workload::Workload;
+use nrh_simulate::world::{PodLike, WorldNode};
+use proptest::prelude::*;
+
+use crate::by_hand::wish;
+use crate::samples::{backing_off, creating, failed, fault, overdue, pod, today, tomorrow, workload};
+use crate::world::{Cure, World, secs};
+
+pub const NODES: [&str; 4] = ["a", "b", "c", "d"];
+pub const ZONE: &str = "zone";
+/// What policies select nodes by, where there are several.
+pub const POOL: &str = "pool";
+/// The names of policies, as many as there are.
+pub const POLICIES: [&str; 3] = ["p", "q", "r"];
+/// A label of pods, and the value that a rule does not want.
+pub const LABEL: &str = "app";
+pub const NOT_DB: &str = "db";
+/// What another tool writes on Nodes, and the policy asks for.
+pub const CONDITION: &str = "KernelDeadlock";
+
+/// Something that happens between two passes.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Nothing,
+    FallIll(usize, FaultType, Cure),
+    Recover(usize),
+    Fade(usize, FaultState),
+    StickPod(usize, u8),
+    HealPods(usize),
+    EndPod(usize, bool),
+    Probe(usize, bool),
+    Look(usize, u64),
+    Jobs(usize, bool),
+    Ready(usize, Tri),
+    Kubelet(usize, Tri),
+    MayAct(usize, bool),
+    Veto(usize, bool),
+    Suspend(usize, bool),
+    /// What happens to policies happens to the one at this place, of as many as there are.
+    SuspendPolicy(usize, bool),
+    PausePolicy(usize, bool),
+    /// An edit makes the policy one that cannot be used, and another one mends it.
+    BreakPolicy(usize, bool),
+    DryRun(usize, bool),
+    /// A person agrees to what is waited for on a node, or to something that was over long ago.
+    Approve(usize, bool),
+    Windows(usize, u8),
+    LoseLedger,
+    Cordon(usize),
+    Uncordon(usize),
+    Taint(usize, u8),
+    Replace(usize),
+    /// A node leaves the fleet; another one comes under its name.
+    Leave(usize),
+    Come(usize),
+    DeleteEpisode(usize),
+    /// Somebody takes the finalizer off an episode and removes it, whatever it holds.
+    LoseEpisode(usize),
+    NewLeader,
+    Refuse(bool),
+    Shadow(usize, usize, bool),
+    Condition(usize, u8),
+    Label(usize, u8),
+    Remediator(usize, Remediator),
+    Wish(usize, FaultType, ActionType),
+    Cancel(usize),
+    DeleteWish(usize),
+    MayEvict(Tri),
+    Pods(usize, u8),
+    RemovePolicy(usize),
+    /// The one that was removed last comes back as it was.
+    RestorePolicy,
+    Prioritise(usize, i32),
+    /// A node goes to another pool, and perhaps from one policy to another.
+    Pool(usize, u8),
+}
+
+/// What happens where there are several policies: they come and go, and so do their nodes.
+pub fn event_of_several() -> impl Strategy<Value = Event> {
+    let which = 0..POLICIES.len();
+    prop_oneof![
+        24 => event(),
+        1 => which.clone().prop_map(Event::RemovePolicy),
+        2 => Just(Event::RestorePolicy),
+        1 => (which, -1..=1).prop_map(|(policy, priority)| Event::Prioritise(policy, priority)),
+        2 => (0..NODES.len(), 0_u8..2).prop_map(|(n, pool)| Event::Pool(n, pool)),
+    ]
+}
+
+/// These, and now and then an episode is lost. How soon its node has another one is also a matter of what else was recorded of it.
+pub fn with_losses(events: impl Strategy<Value = Event>) -> impl Strategy<Value = Event> {
+    prop_oneof![90 => events, 1 => (0..NODES.len()).prop_map(Event::LoseEpisode)]
+}
+
+/// A node falls ill with a fault that one thing ends, or nothing.
+pub fn falls_ill() -> impl Strategy<Value = Event> {
+    let kind = prop::sample::select(vec![
+        FaultType::HungContainer,
+        FaultType::NetworkPluginHung,
+        FaultType::LeakedShim,
+        FaultType::OrphanContainer,
+        FaultType::RuntimeListHung,
+        FaultType::KubeletDown,
+        FaultType::RuntimeUnreachable,
+    ]);
+    let cure = prop::sample::select(vec![
+        Cure::Cont,
+        Cure::Kill,
+        Cure::Cleanup,
+        Cure::RestartKubelet,
+        Cure::RestartRuntime,
+        Cure::Reboot,
+        Cure::HandOff,
+        Cure::Nothing,
+    ]);
+    (0..NODES.len(), kind, cure).prop_map(|(n, kind, cure)| Event::FallIll(n, kind, cure))
+}
+
+pub fn event() -> impl Strategy<Value = Event> {
+    let node = 0..NODES.len();
+    let which = || 0..POLICIES.len();
+    let wished = prop::sample::select(vec![
+        FaultType::HungContainer,
+        FaultType::OrphanContainer,
+        FaultType::KubeletDown,
+        FaultType::StuckDaemonSetPod,
+        FaultType::NodeCondition,
+    ]);
+    let action = prop::sample::select(vec![
+        ActionType::Cordon,
+        ActionType::Taint,
+        ActionType::ReleaseHungProcess,
+        ActionType::CleanupOrphans,
+        ActionType::RestartKubelet,
+        ActionType::DeletePod,
+        ActionType::Reboot,
+        ActionType::MarkForReboot,
+        ActionType::HandOff,
+        ActionType::Notify,
+    ]);
+    let tri = || prop::sample::select(vec![Tri::True, Tri::True, Tri::False, Tri::Unknown]);
+    let remediator =
+        prop::sample::select(vec![Remediator::Works, Remediator::Fails, Remediator::Silent, Remediator::Taken]);
+    let state = prop::sample::select(vec![FaultState::Suspected, FaultState::Confirmed, FaultState::Clearing]);
+    prop_oneof![
+        8 => Just(Event::Nothing),
+        8 => falls_ill(),
+        2 => node.clone().prop_map(Event::Recover),
+        1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
+        3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
+        2 => node.clone().prop_map(Event::HealPods),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
+        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Look(n, s)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Jobs(n, b)),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
+        1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Veto(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
+        1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::SuspendPolicy(p, on)),
+        1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::PausePolicy(p, on)),
+        1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::BreakPolicy(p, on)),
+        4 => (0..NODES.len(), prop::bool::weighted(0.8)).prop_map(|(n, now)| Event::Approve(n, now)),
+        1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::DryRun(p, on)),
+        1 => (which(), 0_u8..4).prop_map(|(p, how)| Event::Windows(p, how)),
+        1 => Just(Event::LoseLedger),
+        1 => node.clone().prop_map(Event::Cordon),
+        2 => node.clone().prop_map(Event::Uncordon),
+        2 => (node.clone(), 0_u8..5).prop_map(|(n, how)| Event::Taint(n, how)),
+        1 => node.clone().prop_map(Event::Replace),
+        2 => node.clone().prop_map(Event::Leave),
+        3 => node.clone().prop_map(Event::Come),
+        1 => node.prop_map(Event::DeleteEpisode),
+        1 => Just(Event::NewLeader),
+        2 => any::<bool>().prop_map(Event::Refuse),
+        2 => (which(), 0_usize..5, any::<bool>()).prop_map(|(p, rung, on)| Event::Shadow(p, rung, on)),
+        3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
+        3 => (0_usize..3, 0_u8..6).prop_map(|(key, how)| Event::Label(key, how)),
+        2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::Remediator(n, how)),
+        4 => (0..NODES.len(), wished, action).prop_map(|(n, kind, action)| Event::Wish(n, kind, action)),
+        2 => (0..NODES.len()).prop_map(Event::Cancel),
+        1 => (0..NODES.len()).prop_map(Event::DeleteWish),
+        1 => tri().prop_map(Event::MayEvict),
+        4 => (0..NODES.len(), 0_u8..6).prop_map(|(n, how)| Event::Pods(n, how)),
+    ]
+}
+
+/// Three pods, one of which may not go at once, or none.
+fn workloads(how: u8) -> Vec<Workload> {
+    let mut pods: Vec<_> = (0..3).map(|i| workload(&format!("x{i}"))).collect();
+    match how {
+        0 => pods[1].budget = Some("web".into()),
+        1 => pods[2].pod.has_empty_dir = true,
+        2 => pods[0].takes = secs(600),
+        3 => pods[2].pod.owner = Owner::DaemonSet,
+        4 => pods.clear(),
+        _ => {}
+    }
+    pods
+}
+
+/// Somebody takes taints with our key off, or puts one there, beside ours or in its place; those of people have a value here.
+fn taint_by_others(taints: &mut BTreeSet<KeyedTaint>, how: u8) {
+    let mine = |effect: &str| KeyedTaint { effect: effect.into(), value: "mine".into() };
+    match how {
+        0 => taints.clear(),
+        1 => taints.retain(|taint| !taint.value.is_empty()),
+        2 => drop(taints.insert(mine("PreferNoSchedule"))),
+        3 => drop(taints.insert(mine("NoExecute"))),
+        _ => *taints = taints.iter().map(|one| mine(&one.effect)).collect(),
+    }
+}
+
+/// The node that it happens to.
+pub const fn node_of(event: &Event) -> Option<usize> {
+    match event {
+        Event::FallIll(n, ..)
+        | Event::Recover(n)
+        | Event::Fade(n, _)
+        | Event::StickPod(n, _)
+        | Event::HealPods(n)
+        | Event::EndPod(n, _)
+        | Event::Probe(n, _)
+        | Event::Look(n, _)
+        | Event::Jobs(n, _)
+        | Event::Ready(n, _)
+        | Event::Kubelet(n, _)
+        | Event::MayAct(n, _)
+        | Event::Veto(n, _)
+        | Event::Suspend(n, _)
+        | Event::Cordon(n)
+        | Event::Uncordon(n)
+        | Event::Taint(n, _)
+        | Event::Replace(n)
+        | Event::Remediator(n, _)
+        | Event::Wish(n, ..)
+        | Event::Condition(n, _)
+        | Event::Pool(n, _)
+        | Event::Pods(n, _) => Some(*n),
+        _ => None,
+    }
+}
+
+/// A machine of that name, well and empty.
+pub fn come(world: &mut World, place: usize, uid: String) {
+    let mut node = WorldNode::new(NODES[place]);
+    node.view.labels.insert(ZONE.into(), (place / 2).to_string());
+    node.view.labels.insert(POOL.into(), (place % 2).to_string());
+    node.report.node_uid = Some(uid.clone());
+    node.view.uid = uid;
+    world.nodes.insert(NODES[place].into(), node);
+}
+
+pub fn happen(world: &mut World, event: &Event, turn: usize) {
+    let name = |index: &usize| NODES[*index];
+    let now = world.now;
+    if node_of(event).is_some_and(|n| !world.nodes.contains_key(NODES[n])) {
+        return;
+    }
+    match event {
+        Event::Nothing => {}
+        Event::FallIll(n, kind, cure) => {
+            let mut ill = fault(*kind, &format!("x{}", turn % 3));
+            ill.first_seen = now;
+            ill.severity = if turn.is_multiple_of(2) { Severity::High } else { Severity::Medium };
+            if world.node(name(n)).sick.iter().all(|sick| sick.fault.id != ill.id) {
+                world.infect(name(n), ill, *cure);
+            }
+        }
+        Event::Recover(n) => drop(world.node(name(n)).sick.pop()),
+        Event::Fade(n, state) => world.node(name(n)).sick.iter_mut().for_each(|sick| sick.fault.state = *state),
+        Event::StickPod(n, pattern) => {
+            let key = format!("agent-{turn}");
+            let stuck = match pattern {
+                0 => backing_off(name(n), &key),
+                1 => creating(name(n), &key),
+                2 => failed(name(n), &key),
+                _ => overdue(name(n), &key),
+            };
+            world.node(name(n)).pods = vec![stuck];
+        }
+        Event::HealPods(n) => world.node(name(n)).pods.clear(),
+        Event::EndPod(n, ends) => {
+            let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
+            let _ = n;
+            for pod in pods {
+                let _ = if *ends { world.terminating.insert(pod) } else { world.terminating.remove(&pod) };
+            }
+        }
+        Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,
+        Event::Look(n, age) => world.node(name(n)).looked = secs(*age),
+        Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
+        Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
+        Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
+        Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().can_act = *may,
+        Event::Veto(n, on) => {
+            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
+        }
+        Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
+        Event::Approve(n, now) => approve(world, name(n), *now),
+        Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
+        Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
+        Event::Taint(n, how) => taint_by_others(&mut world.node(name(n)).view.taints, *how),
+        Event::Replace(n) => {
+            let node = world.node(name(n));
+            node.view.uid = format!("uid-{}-{turn}", name(n));
+            // Its annotations may come back with it, and somebody may cordon it as the one before was.
+            if turn.is_multiple_of(2) {
+                (node.view.unschedulable, node.view.cordoned_by) = (false, None);
+            }
+            node.view.taints.clear();
+            node.report.node_uid = Some(node.view.uid.clone());
+            node.claimed.clear();
+        }
+        Event::Leave(n) => drop(world.nodes.remove(name(n))),
+        Event::Come(n) => {
+            if !world.nodes.contains_key(name(n)) {
+                come(world, *n, format!("uid-{}-{turn}", name(n)));
+            }
+        }
+        Event::DeleteEpisode(n) => {
+            let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
+            open.for_each(|episode| episode.deleting = true);
+        }
+        Event::LoseEpisode(n) => lose(world, name(n)),
+        Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
+        Event::Wish(n, kind, action) => {
+            let wish = Wish { timeout: secs(300), ..wish(*kind, *action) };
+            let known = world.policies.iter().filter(|policy| POLICIES.contains(&policy.name.as_str())).count();
+            let policy = POLICIES[turn % known.max(1)];
+            world.ask(&format!("by-hand-{turn}"), name(n), policy, wish);
+        }
+        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { by: "ann".into(), reason: None })),
+        Event::DeleteWish(n) => world.wishes.retain(|_, wish| wish.node != name(n)),
+        Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
+        Event::Pool(n, pool) => drop(world.node(name(n)).view.labels.insert(POOL.into(), pool.to_string())),
+        Event::Condition(n, how) => {
+            let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
+            let condition = match how {
+                0 => written("True", "Asked"),
+                1 => written("True", "Other"),
+                2 => written("False", "Asked"),
+                _ => None,
+            };
+            world.node(name(n)).set_condition(CONDITION, condition);
+        }
+        _ => happen_to_all(world, event),
+    }
+}
+
+/// What happens to policies, to the controller or to all nodes.
+fn happen_to_all(world: &mut World, event: &Event) {
+    match event {
+        Event::SuspendPolicy(which, on) => change(world, *which, |policy| policy.suspend = *on),
+        Event::PausePolicy(which, on) => change(world, *which, |policy| {
+            policy.pause_requests = on.then(|| "release".to_owned()).into_iter().collect();
+        }),
+        Event::BreakPolicy(which, on) => change(world, *which, |policy| policy.is_broken = *on),
+        Event::DryRun(which, on) => {
+            change(world, *which, |policy| policy.mode = if *on { Mode::DryRun } else { Mode::Enforce });
+        }
+        Event::Windows(which, how) => change(world, *which, |policy| {
+            policy.windows = match how {
+                0 => vec![today(WindowType::Deny)],
+                1 => vec![tomorrow(WindowType::Allow)],
+                2 => vec![today(WindowType::Allow), tomorrow(WindowType::Deny)],
+                _ => Vec::new(),
+            };
+        }),
+        Event::Shadow(which, rung, on) => change(world, *which, |policy| {
+            if let Some(step) = policy.rules[0].steps.get_mut(*rung) {
+                step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
+            }
+        }),
+        Event::Prioritise(which, priority) => change(world, *which, |policy| policy.priority = *priority),
+        Event::RemovePolicy(which) => {
+            let place = world.policies.iter().position(|policy| policy.name == POLICIES[*which]);
+            let gone = place.map(|place| world.policies.remove(place));
+            world.removed.extend(gone);
+        }
+        Event::RestorePolicy => {
+            let back = world.removed.pop();
+            world.policies.extend(back);
+        }
+        Event::NewLeader => world.epoch += 1,
+        Event::LoseLedger => world.ledger = None,
+        Event::MayEvict(may) => world.may_evict = *may,
+        Event::Label(key, how) => label(world, *key, *how),
+        Event::Refuse(on) => world.refuses = *on,
+        other => unreachable!("{other:?} happens to a node"),
+    }
+}
+
+/// Somebody edits one of the policies, if there is any.
+fn change(world: &mut World, which: usize, edit: impl FnOnce(&mut Policy)) {
+    let mut all: Vec<&mut Policy> = world.policies.iter_mut().filter(|p| POLICIES.contains(&p.name.as_str())).collect();
+    let place = which.checked_rem(all.len());
+    if let Some(policy) = place.and_then(|place| all.get_mut(place)) {
+        edit(policy);
+    }
+}
+
+/// The open episode of a node is no more, and with it goes what it owns.
+fn lose(world: &mut World, node: &str) {
+    let Some(name) = world.episodes.values().find(|e| e.is_open() && e.node == node).map(|e| e.name.clone()) else {
+        return;
+    };
+    world.episodes.remove(&name);
+    world.remediators.objects.retain(|object| episode_of(&object.handed.operation_id) != name);
+    world.remediators.made.retain(|operation, _| episode_of(operation) != name);
+}
+
+/// A person agrees to what the node's episode waits for, or to the first that it ever asked for.
+fn approve(world: &mut World, node: &str, now: bool) {
+    let Some(episode) = world.episodes.values_mut().find(|e| e.is_open() && e.node == node) else { return };
+    let steps = if now { episode.steps.last() } else { episode.steps.first() };
+    let Some(operation_id) = steps.map(|step| step.operation_id.clone()) else { return };
+    episode.approval = Some(Approval { by: "ann".into(), operation_id });
+}
+
+/// What is known of a pod that faults of these worlds name.
+fn label(world: &mut World, key: usize, how: u8) {
+    let pod = pod(&format!("x{key}"));
+    let there = |value: &str| {
+        let labels = BTreeMap::from([(LABEL.to_owned(), value.to_owned())]);
+        PodLike::There { labels, owner: None }
+    };
+    match how {
+        0 | 1 => drop(world.pods.insert(pod, there("web"))),
+        2 => drop(world.pods.insert(pod, there("db"))),
+        3 => drop(world.pods.insert(pod, PodLike::There { labels: BTreeMap::new(), owner: None })),
+        4 => drop(world.pods.insert(pod, PodLike::Gone)),
+        _ => drop(world.pods.remove(&pod)),
+    }
+}

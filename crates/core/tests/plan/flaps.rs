@@ -1,0 +1,323 @@
+//! Nodes that flap: one fault and one episode, whatever the number of changes, and a cordon that goes after a quiet time.
+
+use std::time::Duration;
+
+use nrh_core::episode::{Episode, HealState, Phase, since};
+use nrh_core::fault::FaultType;
+use nrh_core::plan::HoldReason;
+use nrh_core::policy::{Action, Keep, Policy, Step};
+use nrh_core::snapshot::Tri;
+use nrh_core::taint::TaintEffect;
+use nrh_testbed_matrix::{Seen, Way};
+use proptest::prelude::*;
+
+use crate::random_worlds::try_few;
+use crate::samples::{cont, hung, notify, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn keeps(healthy_delay: Duration) -> Step {
+    step(Action::Cordon(Some(Keep { keep_for: Duration::from_hours(12), healthy_delay })))
+}
+
+fn asks(steps: &[Step]) -> Policy {
+    policy("p", &[rule("flaps", &[FaultType::NodeFlapping], steps)])
+}
+
+/// `Ready` changes so many times, so far apart; the node is Ready in the end where the number is even.
+fn flap(world: &mut World, times: usize, every: u64) {
+    for _ in 0..times {
+        let view = &mut world.node("n1").view;
+        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+        wait(world, every);
+    }
+}
+
+fn wait(world: &mut World, seconds: u64) {
+    let mut left = seconds;
+    while left > 0 {
+        let now = left.min(10);
+        world.pass();
+        world.tick(secs(now));
+        left -= now;
+    }
+    world.pass();
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+fn flapping(world: &World) -> Vec<FaultType> {
+    world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
+}
+
+/// Told in kubernetes/kubernetes #97362.
+#[test]
+fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
+    let mut world = World::new(&[asks(&[notify()])], &["n1"]);
+    assert_eq!(world.plan().nodes["n1"].stable, Tri::Unknown, "nobody has watched it yet");
+    wait(&mut world, 600);
+    assert_eq!(world.plan().nodes["n1"].stable, Tri::True);
+    flap(&mut world, 5, 30);
+    assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], Tri::True));
+    flap(&mut world, 55, 30);
+    let outlook = &world.plan().nodes["n1"];
+    let fault = &outlook.cluster_faults[0];
+    assert_eq!((fault.kind, outlook.cluster_faults.len(), outlook.stable), (FaultType::NodeFlapping, 1, Tri::False));
+    assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
+    assert_eq!(world.only_episode().phase, Phase::Failed, "people were told, once");
+    assert_eq!(world.did(), ["notify"]);
+    Seen::of("NodeFlapping", "containerd", Way::MadeUp).record();
+}
+
+#[test]
+fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
+    let delay = Duration::from_mins(30);
+    let mut world = World::new(&[asks(&[keeps(delay), notify()])], &["n1"]);
+    wait(&mut world, 60);
+    flap(&mut world, 20, 60);
+    assert!(is_cordoned(&world), "{:?}", world.episodes);
+    // Quiet, and again a few changes: still the same.
+    wait(&mut world, 900);
+    flap(&mut world, 4, 60);
+    wait(&mut world, 900);
+    assert!(is_cordoned(&world) && flapping(&world) == [FaultType::NodeFlapping]);
+    assert_eq!(world.episodes.len(), 1, "one episode, not many");
+    let mut waited = 0;
+    while !flapping(&world).is_empty() {
+        wait(&mut world, 60);
+        waited += 1;
+        assert!(waited < 90);
+        assert!(is_cordoned(&world));
+    }
+    wait(&mut world, delay.as_secs() - 60);
+    assert!(is_cordoned(&world), "the healthy delay counts from when it is stable");
+    wait(&mut world, 120);
+    assert!(!is_cordoned(&world));
+    let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
+    assert_eq!((uncordons, world.did().last()), (1, Some(&"uncordon")), "{:?}", world.did());
+}
+
+#[test]
+fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
+    let kept = policy("p", &[rule("hung", &[FaultType::HungContainer], &[keeps(Duration::from_mins(5)), notify()])]);
+    let mut world = World::new(&[kept], &["n1"]);
+    world.infect("n1", hung("log"), Cure::Nothing);
+    wait(&mut world, 60);
+    assert!(is_cordoned(&world));
+    flap(&mut world, 8, 20);
+    world.node("n1").sick.clear();
+    wait(&mut world, 1_800);
+    assert!(is_cordoned(&world), "its fault is gone, and it flaps");
+    wait(&mut world, 5_400);
+    assert!(!is_cordoned(&world));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+}
+
+/// A node that flaps, with an episode that has just healed its only fault under a cordon.
+fn healed_while_it_flaps() -> World {
+    healed_while_it_flaps_under(step(Action::Cordon(None)))
+}
+
+/// The same under what this step does.
+fn healed_while_it_flaps_under(first: Step) -> World {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[first, cont(), notify()]);
+    // The rule waits for so long, so that it flaps by then.
+    let rule = &mut world.policies[0].rules[0];
+    (rule.hold_for, rule.faults) = (secs(200), [FaultType::HungContainer].into());
+    for sick in &mut world.node("n1").sick {
+        sick.fault.for_seconds = 0;
+    }
+    let at = world.now;
+    while world.episodes.is_empty() || world.only_episode().has_work() {
+        for sick in &mut world.node("n1").sick {
+            sick.fault.for_seconds += 20;
+        }
+        assert!(since(world.now, at) < Duration::from_mins(20), "{:?}", world.episodes);
+        flap(&mut world, 2, 10);
+    }
+    assert!(!flapping(&world).is_empty());
+    world
+}
+
+#[test]
+fn an_episode_is_not_at_its_end_before_its_node_was_quiet() {
+    let mut world = healed_while_it_flaps();
+    let plan = world.pass();
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, is_cordoned(&world)), (Phase::Verifying, true), "{episode:?}");
+    assert_eq!(reasons(&plan).iter().filter(|why| **why == HoldReason::NodeFlaps).count(), 1, "{:?}", plan.held);
+    assert!(plan.next.is_some_and(|next| next <= Duration::from_mins(10)));
+    assert!(plan.nodes["n1"].doing.contains("watched until nothing has changed for 10 min"), "{:?}", plan.nodes);
+    let written = episode.message.clone();
+    wait(&mut world, 560);
+    assert_eq!((world.only_episode().phase, &world.only_episode().message), (Phase::Verifying, &written));
+    wait(&mut world, 60);
+    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
+    // It does not flap for as long as its penalty stands: it has been quiet for long enough.
+    assert!(!flapping(&world).is_empty() && !world.only_episode().message.contains("flaps still"));
+}
+
+#[test]
+fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
+    let mut world = healed_while_it_flaps();
+    let healed = world.now;
+    while world.only_episode().phase == Phase::Verifying {
+        flap(&mut world, 2, 30);
+        assert!(since(world.now, healed) <= Duration::from_mins(32));
+    }
+    assert!(since(world.now, healed) >= Duration::from_mins(28));
+    wait(&mut world, 30);
+    let episode = world.episodes.values().min_by_key(|episode| episode.opened_at).unwrap();
+    assert_eq!(episode.phase, Phase::Succeeded, "{episode:?}");
+    assert!(episode.message.ends_with("the node flaps still (condition NodeStable)"), "{}", episode.message);
+    assert!(!is_cordoned(&world) && world.did().contains(&"uncordon"));
+}
+
+#[test]
+fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_episode() {
+    let mut world = healed_while_it_flaps();
+    wait(&mut world, 60);
+    world.infect("n1", hung("log"), Cure::Cont);
+    wait(&mut world, 60);
+    // The step did not help for long: the next one follows, and no other episode begins.
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Failed, HealState::GivenUp), "{episode:?}");
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+}
+
+#[test]
+fn whoever_stops_the_episode_or_opens_the_node_ends_the_wait() {
+    let mut world = healed_while_it_flaps();
+    world.policies[0].suspend = true;
+    wait(&mut world, 30);
+    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    let mut world = healed_while_it_flaps();
+    world.node("n1").view.unschedulable = false;
+    wait(&mut world, 30);
+    assert_eq!(
+        (world.only_episode().phase, is_cordoned(&world)),
+        (Phase::Cancelled, false),
+        "{:?}",
+        world.only_episode()
+    );
+}
+
+/// While the episode is only watched nothing that it owes has been begun to be put back: what is off the node, a person has taken
+/// off, and that is heard before the fault that comes back is dealt with.
+#[test]
+fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
+    let opened: fn(&mut World) = |world| world.node("n1").view.unschedulable = false;
+    let cleaned: fn(&mut World) = |world| {
+        let view = &mut world.node("n1").view;
+        (view.unschedulable, view.cordoned_by) = (false, None);
+    };
+    for (change, is_back) in [(opened, false), (opened, true), (cleaned, false), (cleaned, true)] {
+        let mut world = healed_while_it_flaps();
+        // The cache is not behind any more.
+        wait(&mut world, 120);
+        let before = world.did().len();
+        change(&mut world);
+        if is_back {
+            world.infect("n1", hung("log"), Cure::Cont);
+        }
+        wait(&mut world, 120);
+        let episode = world.only_episode();
+        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
+        assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+        let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| *did != "uncordon").collect();
+        assert!(acts.is_empty() && !is_cordoned(&world), "{acts:?}");
+    }
+}
+
+#[test]
+fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_episode_before_anything_else_is_done() {
+    for is_mark_left in [true, false] {
+        let mut world = healed_while_it_flaps_under(step(Action::Taint(TaintEffect::PreferNoSchedule)));
+        wait(&mut world, 120);
+        assert_eq!((world.only_episode().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
+        let view = &mut world.node("n1").view;
+        view.taints.clear();
+        if !is_mark_left {
+            view.tainted_by = None;
+        }
+        world.infect("n1", hung("log"), Cure::Cont);
+        wait(&mut world, 60);
+        let episode = world.only_episode();
+        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
+        let acts: Vec<&str> = world.did()[2..].iter().copied().filter(|did| *did != "untaint").collect();
+        assert!(acts.is_empty(), "{acts:?}");
+    }
+}
+
+#[test]
+fn steps_that_do_nothing_about_it_are_left_out() {
+    for action in [Action::DeletePod, Action::CleanupOrphans] {
+        let mut world = World::new(&[asks(&[step(action), notify()])], &["n1"]);
+        flap(&mut world, 10, 30);
+        wait(&mut world, 60);
+        assert_eq!(world.did(), ["notify"]);
+    }
+}
+
+#[test]
+fn without_a_probe_that_reports_the_node_is_not_touched() {
+    let mut world = World::new(&[asks(&[step(Action::Cordon(None)), notify()])], &["n1"]);
+    world.pass();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(120));
+    flap(&mut world, 10, 10);
+    let plan = world.plan();
+    assert!(!acts(&plan).iter().any(|(_, what)| what == "cordon") && !is_cordoned(&world), "{:?}", acts(&plan));
+    assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
+}
+
+/// A rule that asks for ten minutes, about a fault that never stays for longer than three at once.
+#[test]
+fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_fault_is_there() {
+    let told_after = |there: u64, away: u64, turns: usize| {
+        let mut patient = rule("hung", &[FaultType::HungContainer], &[notify()]);
+        patient.hold_for = Duration::from_mins(10);
+        let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
+        for turn in 0..turns {
+            world.infect("n1", hung("log"), Cure::Nothing);
+            wait(&mut world, there);
+            if !world.did().is_empty() {
+                return Some(turn);
+            }
+            world.node("n1").sick.clear();
+            wait(&mut world, away);
+            assert!(world.did().is_empty(), "it is away");
+        }
+        None
+    };
+    // It flaps with the ninth.
+    assert_eq!(told_after(180, 60, 7), None, "not yet a node that flaps");
+    assert!(told_after(180, 60, 20).is_some_and(|turn| turn >= 7));
+    assert_eq!(told_after(100, 140, 20), None, "away for most of the time");
+    assert_eq!(told_after(150, 320, 30), None, "away for too long at once");
+}
+
+/// Whatever the rhythm: no more acts than the ladder has steps for each time that it is tried, which is once an hour.
+#[test]
+fn a_flapping_node_gets_no_more_acts_than_its_limits() {
+    try_few(file!(), 24, &prop::collection::vec(1_u64..400, 1..60), |gaps| {
+        let mut world = World::new(&[asks(&[keeps(Duration::from_mins(10)), notify()])], &["n1"]);
+        for gap in &gaps {
+            flap(&mut world, 1, *gap);
+            let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+            prop_assert!(open <= 1);
+        }
+        let hours = usize::try_from(gaps.iter().sum::<u64>() / 3_600).unwrap() + 1;
+        let count = |what: &str| world.did().iter().filter(|did| **did == what).count();
+        prop_assert!(count("cordon") <= hours && count("notify") <= hours, "{:?}", world.did());
+        prop_assert!(count("uncordon") <= count("cordon"));
+        // And after a quiet time nothing is held any more.
+        wait(&mut world, 3 * 3_600);
+        prop_assert!(!is_cordoned(&world), "{:?}", world.episodes);
+        prop_assert!(world.episodes.values().all(|episode: &Episode| !episode.is_open() && !episode.is_contained()));
+        prop_assert!(flapping(&world).iter().all(|kind| *kind != FaultType::NodeFlapping));
+        Ok(())
+    });
+}

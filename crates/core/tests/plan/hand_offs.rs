@@ -1,0 +1,361 @@
+//! Hand-offs to a remediator: one at a time, answered or timed out, and always taken back.
+
+use std::collections::BTreeSet;
+
+use nrh_core::episode::{HealState, Lane, Phase, StepState};
+use nrh_core::fault::FaultType;
+use nrh_core::order::OutcomeReason;
+use nrh_core::plan::{Effect, HoldReason, Plan, plan};
+use nrh_core::policy::{Action, ApprovalMode, Keep, NodeLimit, Step};
+use nrh_core::snapshot::Tri;
+use nrh_simulate::remediator::Remediator;
+
+use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
+use crate::world::{Chaos, Cure, World, acts, reasons};
+
+fn sick(ladder: &[Step]) -> World {
+    World::sick(hung("x"), Cure::HandOff, ladder)
+}
+
+/// The node is handed off, and its step is recorded as started.
+fn handed(ladder: &[Step], how: Remediator) -> World {
+    let mut world = sick(ladder);
+    world.node("n1").remediator = how;
+    for _ in 0..3 {
+        world.pass();
+    }
+    world
+}
+
+fn states(world: &World) -> Vec<StepState> {
+    world.only_episode().steps.iter().map(|step| step.state).collect()
+}
+
+#[test]
+fn a_node_that_is_rebooted_is_healed_and_its_object_is_deleted() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Works);
+    let step = world.only_episode().current_step().unwrap().clone();
+    assert_eq!((step.state, step.lane), (StepState::Started, Lane::Api));
+    assert_eq!(world.remediators.objects[0].handed.to_string(), "Fix remediators/n1");
+    world.run(secs(600));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+    assert!(episode.undo.handed_off[0].deleted_at.is_some() && world.remediators.objects.is_empty());
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+}
+
+#[test]
+fn a_silent_probe_is_no_verdict_while_the_node_reboots() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.node("n1").probe_runs = false;
+    world.run(secs(1500));
+    assert_eq!(states(&world), [StepState::Started], "{:?}", world.only_episode());
+    let node = world.node("n1");
+    (node.probe_runs, node.sick) = (true, Vec::new());
+    world.run(secs(60));
+    assert_eq!((world.only_episode().phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+}
+
+#[test]
+fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+    world.run(secs(60));
+    assert_eq!(states(&world), [StepState::Failed, StepState::Succeeded]);
+    let message = &world.only_episode().steps[0].message;
+    assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
+    assert_eq!(world.did(), ["hand off by Fix", "take back", "notify"]);
+}
+
+#[test]
+fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
+    let mut world = handed(&[hand_off("Fix"), hand_off("Other"), notify()], Remediator::Silent);
+    world.run(secs(1790));
+    assert_eq!(world.did(), ["hand off by Fix"]);
+    world.run(secs(4000));
+    let expected = ["hand off by Fix", "time out", "take back", "hand off by Other", "time out", "take back", "notify"];
+    assert_eq!(world.did(), expected);
+    assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
+    assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet"));
+    assert!(world.remediators.objects.is_empty());
+}
+
+#[test]
+fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
+    let mut world = World::sick(hung("x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+    world.run(secs(1700));
+    assert_eq!(states(&world), [StepState::Verifying]);
+    world.run(secs(200));
+    assert_eq!(states(&world), [StepState::TimedOut, StepState::Succeeded]);
+    let message = &world.only_episode().steps[0].message;
+    assert!(message.contains("its remediator is done: rebooted") && message.contains("still there"), "{message}");
+}
+
+#[test]
+fn what_somebody_else_has_handed_off_is_left_to_them() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Taken);
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(states(&world), [StepState::Refused, StepState::Succeeded]);
+    assert_eq!(episode.steps[0].reason, Some(OutcomeReason::Protected));
+    assert_eq!(world.did(), ["hand off by Fix", "notify"], "nothing is ours to take back");
+}
+
+#[test]
+fn an_object_that_somebody_deletes_ends_the_attempt() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.remediators.objects.clear();
+    world.pass();
+    assert_eq!(states(&world)[0], StepState::Failed);
+    assert!(world.only_episode().steps[0].message.contains("somebody has deleted it"));
+}
+
+#[test]
+fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.pass();
+    let node = world.node("n1");
+    node.view.uid = "another".into();
+    (node.report.node_uid, node.sick) = (Some("another".into()), Vec::new());
+    world.run(secs(60));
+    let episode = world.only_episode();
+    assert_eq!(episode.phase, Phase::Cancelled);
+    let expected = "node n1 was replaced by another one of the same name, while it was handed to Fix remediators/n1";
+    assert_eq!(episode.message, expected);
+    assert!(world.remediators.objects.is_empty());
+}
+
+/// Told in kubernetes-sigs/cluster-api #7353: a machine that is made anew and sick again is made anew, and again.
+#[test]
+fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.policies[0].limits.per_node = NodeLimit { acts: 4, within: secs(24 * 3600) };
+    let mut handed_at = Vec::new();
+    for minute in 0..23 * 60 {
+        if !world.remediators.objects.is_empty() {
+            handed_at.push(minute);
+            let node = world.node("n1");
+            let uid = format!("made-anew-{minute}");
+            node.view.uid.clone_from(&uid);
+            (node.report.node_uid, node.sick) = (Some(uid), Vec::new());
+            world.infect("n1", hung("x"), Cure::HandOff);
+        }
+        for _ in 0..3 {
+            world.pass();
+            world.tick(secs(20));
+        }
+    }
+    assert!(handed_at.windows(2).all(|two| two[1] - two[0] >= 60), "{handed_at:?}");
+    // As often as the policy lets it be on one node, and no more that day.
+    assert_eq!(handed_at.len(), 4, "{handed_at:?}");
+    assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
+}
+
+#[test]
+fn a_node_that_goes_as_announced_is_said_to() {
+    let world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    let mut snapshot = world.snapshot();
+    snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
+    snapshot.nodes.clear();
+    let plan = nrh_core::plan::plan(&snapshot, &world.settings);
+    let said = "node n1 is gone, as Fix remediators/n1 had announced (PermanentNodeDeletionExpected)";
+    assert!(format!("{:?}", plan.effects).contains(said), "{:?}", plan.effects);
+}
+
+#[test]
+fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
+    let decided = |steps: &[Step], is_known: bool| {
+        let world = sick(steps);
+        let mut snapshot = world.snapshot();
+        let Action::HandOff(with) = hand_off("Fix").action else { panic!() };
+        snapshot.lacking.extend(is_known.then(|| with.remediation_template.clone()));
+        snapshot.unproven.insert(with.remediation_template);
+        plan(&snapshot, &world.settings)
+    };
+    let held = decided(&[hand_off("Fix"), notify()], false);
+    assert!(acts(&held).is_empty(), "{:?}", held.effects);
+    assert_eq!(held.held[0].reason, HoldReason::CannotAct);
+    assert!(held.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", held.held);
+    let alone = decided(&[hand_off("Fix")], true);
+    assert!(acts(&alone).is_empty(), "{:?}", alone.effects);
+    assert_eq!(alone.held[0].reason, HoldReason::NoRule);
+    assert!(alone.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", alone.held);
+    // What is known to be lacking keeps nobody from being told.
+    let told = decided(&[hand_off("Fix"), notify()], true);
+    assert_eq!(acts(&told), [("n1".to_owned(), "notify".to_owned())], "{:?}", told.effects);
+}
+
+#[test]
+fn what_does_not_merit_a_reboot_is_not_handed_off() {
+    for kind in FaultType::ALL {
+        let is_left_out = [
+            FaultType::ExitedContainerPileUp,
+            FaultType::ClientCertificateExpiring,
+            FaultType::ClockUnsynchronised,
+            FaultType::GhostSandbox,
+            FaultType::ProbeBlind,
+            FaultType::UnknownKubepodsProcess,
+        ]
+        .contains(&kind);
+        if kind.is_cluster_fault() {
+            continue;
+        }
+        let mut world = World::sick(fault(kind, "x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+        world.pass();
+        let expected = if is_left_out { "notify" } else { "hand off by Fix" };
+        assert_eq!(world.did(), [expected], "{kind}");
+    }
+}
+
+#[test]
+fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
+    let mut world = sick(&[hand_off("Fix"), notify()]);
+    world.node("n1").remediator = Remediator::Silent;
+    for calls in 1..5 {
+        world.disturbed_pass(&Chaos { crash_after: Some(calls), ..Chaos::default() });
+    }
+    // The node reboots before anybody has noted that it was handed off.
+    world.node("n1").probe_runs = false;
+    world.run(secs(900));
+    assert_eq!(world.remediators.made.values().collect::<Vec<_>>(), [&1]);
+    assert_eq!(states(&world), [StepState::Started]);
+}
+
+#[test]
+fn another_fault_is_not_handed_to_the_same_remediator_again() {
+    let mut world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails);
+    world.infect("n1", hung("y"), Cure::Nothing);
+    world.run(secs(3000));
+    let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
+    assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
+    assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::GivenUp));
+}
+
+#[test]
+fn a_remediator_that_uncordons_the_node_is_no_person() {
+    let mut world = handed(&[step(Action::Cordon(None)), hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.pass();
+    assert!(world.nodes["n1"].view.unschedulable);
+    world.node("n1").view.unschedulable = false;
+    world.tick(secs(120));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Running, "{:?}", world.only_episode());
+}
+
+#[test]
+fn a_person_who_stops_the_episode_has_the_object_deleted() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.tick(secs(5));
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+    assert!(world.remediators.objects.is_empty() && world.episodes.is_empty());
+}
+
+#[test]
+fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
+    let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
+    let mut world = handed(&[asks, notify()], Remediator::Works);
+    assert!(world.remediators.made.is_empty() && !world.only_episode().undo.is_owed());
+    let yes = |episode: &mut nrh_core::episode::Episode| {
+        let operation_id = episode.awaiting().unwrap().to_owned();
+        episode.approval = Some(nrh_core::episode::Approval { by: "ann".into(), operation_id });
+    };
+    world.episodes.values_mut().for_each(yes);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+    world.tick(secs(20));
+    let at_work = |world: &World, processing| {
+        let mut snapshot = world.snapshot();
+        snapshot.hand_offs.values_mut().for_each(|view| view.processing = processing);
+        plan(&snapshot, &world.settings)
+    };
+    let written = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_)));
+    assert!(!written(&at_work(&world, Tri::True)), "a node that shuts down looks clean, too");
+    assert!(written(&at_work(&world, Tri::Unknown)), "others do not say");
+}
+
+#[test]
+fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_again_at_once() {
+    let stops: [fn(&mut World); 2] = [
+        |world| world.policies[0].suspend = true,
+        |world| world.node("n1").report.suspended = Some("hands off".into()),
+    ];
+    for stop in stops {
+        let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
+        stop(&mut world);
+        world.run(secs(30));
+        assert_eq!(world.only_episode().phase, Phase::Cancelled, "{}", world.only_episode().message);
+        assert!(world.remediators.objects.is_empty(), "taken back");
+        world.policies[0].suspend = false;
+        world.node("n1").report.suspended = None;
+        let held = world.pass();
+        assert_eq!(reasons(&held), [HoldReason::RecentlyFailed], "no second reboot");
+    }
+}
+
+#[test]
+fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
+    let kept = Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) }));
+    let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
+    let mut world = World::sick(hung("log"), Cure::Nothing, &steps);
+    world.run(secs(2_400));
+    let node = &world.nodes["n1"];
+    assert!(world.only_episode().is_contained() && node.view.unschedulable, "{:?}", world.log);
+    assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "take back", "cordon", "notify"]);
+}
+
+#[test]
+fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
+    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+    let mut said = BTreeSet::new();
+    for _ in 0..90 {
+        let is_back = |(_, effect): &(usize, &Effect)| matches!(effect, Effect::TakeBackHandOff { .. });
+        let plan = world.plan();
+        let failing: BTreeSet<usize> =
+            plan.effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
+        said.extend(plan.held.iter().filter(|_| !failing.is_empty()).map(|held| held.message.clone()));
+        world.disturbed_pass(&Chaos { failing, ..Chaos::default() });
+        world.tick(secs(10));
+    }
+    // One sentence for as long as it takes.
+    let [said] = Vec::from_iter(said).try_into().unwrap();
+    let expected = "Fix remediators/n1 is to be deleted before anything else is done to node n1, and the API server has not \
+                    accepted that yet: tried again until ";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());
+    assert_eq!(world.remediators.objects.len(), 1, "it goes with the episode, which owns it");
+}
+
+/// Ten minutes of trying are no ten minutes of being away.
+#[test]
+fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
+    for (watched, owed) in [(secs(5), true), (secs(600), false)] {
+        let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
+        for _ in 0..200 {
+            if states(&world) == [StepState::Failed] {
+                break;
+            }
+            world.tick(secs(5));
+            world.pass();
+        }
+        assert_eq!(states(&world), [StepState::Failed]);
+        let mut snapshot = world.snapshot();
+        // As it stood before that was recorded.
+        snapshot.episodes.values_mut().for_each(|episode| episode.undo.handed_off[0].deleted_at = None);
+        (snapshot.now, snapshot.watched) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
+        let plan = plan(&snapshot, &world.settings);
+        let tries = plan.effects.iter().any(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));
+        assert_eq!(tries, owed, "after {watched:?}: {:?}", plan.effects);
+    }
+}

@@ -1,0 +1,311 @@
+//! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
+//! is held, and what is taken for empty too early.
+
+use nrh_core::drain::Drain;
+use nrh_core::episode::{ActResult, HealState, Phase, StepRecord, StepState, acted};
+use nrh_core::fault::{Fault, FaultState, FaultType};
+use nrh_core::order::Restart;
+use nrh_core::plan::HoldReason;
+use nrh_core::policy::{Action, Daemon, Keep, Mode, OnFailure, Step};
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs, step, workload};
+use crate::world::{Cure, World, acts, reasons};
+
+fn cordon() -> Step {
+    step(Action::Cordon(None))
+}
+
+/// A cordon that is wanted for its own sake.
+fn kept() -> Step {
+    step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })))
+}
+
+fn restart(even_if_unsafe: bool) -> Step {
+    let with = Restart { even_if_unsafe, ..Restart::default() };
+    step(Action::Restart { daemon: Daemon::Runtime, with })
+}
+
+fn all_the_same() -> Step {
+    Step { timeout: secs(120), ..step(Action::Drain(Drain { even_if_runtime_hangs: true, ..Drain::default() })) }
+}
+
+fn with_pods(mut world: World, pods: usize) -> World {
+    world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
+    world
+}
+
+fn sick(fault: Fault, cure: Cure, ladder: &[Step], pods: usize) -> World {
+    with_pods(World::sick(fault, cure, ladder), pods)
+}
+
+/// All records of drains.
+fn drains(world: &World) -> Vec<StepRecord> {
+    world.episodes.values().flat_map(|episode| &episode.steps).filter(|step| step.drain.is_some()).cloned().collect()
+}
+
+fn untouched(world: &World) -> bool {
+    world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_none())
+}
+
+#[test]
+fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record_says_why() {
+    let stuck = [
+        FaultType::RuntimeUnreachable,
+        FaultType::RuntimeListHung,
+        FaultType::RuntimeUpdateBlocked,
+        FaultType::KubeletDown,
+        FaultType::KubeletCrashLoop,
+        FaultType::SyncLoopStalled,
+    ];
+    for kind in stuck {
+        let mut world = sick(fault(kind, "x"), Cure::Nothing, &[kept(), drain(), notify()], 3);
+        world.run(secs(60));
+        assert_eq!(world.did(), ["cordon", "notify"], "{kind}");
+        assert!(untouched(&world), "{kind}");
+        let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+        assert_eq!(record.state, StepState::Refused);
+        let said = &record.message;
+        assert!(
+            said.starts_with("left out: ") && said.contains(kind.as_str()) && said.contains("drain.evenIfRuntimeHangs"),
+            "{said}"
+        );
+        // Who says so has them evicted; they stay there, and nobody waits for them.
+        let mut world = sick(fault(kind, "x"), Cure::Nothing, &[kept(), all_the_same(), notify()], 3);
+        world.run(secs(300));
+        assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
+        let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+        assert_eq!((record.state, record.quiet_rounds), (StepState::Succeeded, 2));
+        assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
+    }
+    // What heals it does not wait for that.
+    let ladder = [cordon(), drain(), restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "order RestartRuntime", "uncordon"]);
+    // Nor does anything harsher follow, where the policy says so.
+    let stop = Step { on_failure: OnFailure::Stop, ..drain() };
+    let ladder = [cordon(), stop, restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    world.run(secs(120));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+}
+
+/// What makes it doubtful that a node ends pods.
+type Doubt = Box<dyn Fn(&mut World)>;
+
+#[test]
+fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
+    let suspected = |state| Fault { state, ..fault(FaultType::RuntimeListHung, "x") };
+    let doubts: [Doubt; 5] = [
+        Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), Cure::Nothing)),
+        Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), Cure::Nothing)),
+        Box::new(|world| world.node("n1").view.ready = Tri::Unknown),
+        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::False),
+        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::Unknown),
+    ];
+    for (number, doubt) in doubts.iter().enumerate() {
+        let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+        doubt(&mut world);
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
+        assert_eq!(reasons(&plan), [HoldReason::CannotAct], "{number}");
+        assert!(plan.held[0].message.contains("would not end there"), "{number}: {:?}", plan.held);
+        // Nor does one go on.
+        let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+        world.pass();
+        world.pass();
+        assert_eq!(world.did(), ["cordon", "drain"]);
+        doubt(&mut world);
+        world.tick(secs(10));
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
+        assert!(reasons(&plan).contains(&HoldReason::CannotAct), "{number}: {:?}", plan.held);
+    }
+}
+
+#[test]
+fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
+    let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+    world.pass();
+    world.pass();
+    world.infect("n1", fault(FaultType::RuntimeListHung, "x"), Cure::Nothing);
+    world.tick(secs(10));
+    world.pass();
+    let record = drains(&world)[0].clone();
+    assert_eq!(record.state, StepState::Failed);
+    assert!(
+        record.message.starts_with("no further pod is evicted, since evicted pods do not end there: RuntimeListHung"),
+        "{}",
+        record.message
+    );
+    assert!(record.message.contains("40 pod(s) left"), "{}", record.message);
+    world.run(secs(60));
+    assert_eq!(world.nodes["n1"].workloads.iter().filter(|one| one.evicted_at.is_some()).count(), 20);
+    assert!(world.did().contains(&"notify"));
+}
+
+/// Told in NVIDIA/NVSentinel #1857.
+#[test]
+fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
+    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);
+    world.pass();
+    world.pass();
+    let first = drains(&world)[0].clone();
+    assert_eq!((first.state, first.quiet_rounds), (StepState::Started, 1), "{}", first.message);
+    // The scheduler had bound it right before the cordon.
+    world.node("n1").workloads.push(workload("late"));
+    world.tick(secs(10));
+    world.pass();
+    let second = drains(&world)[0].clone();
+    assert_eq!((second.state, second.quiet_rounds), (StepState::Started, 0), "{}", second.message);
+    assert!(world.nodes["n1"].workloads[0].evicted_at.is_some());
+    world.run(secs(120));
+    assert_eq!(drains(&world)[0].state, StepState::Succeeded);
+    assert!(world.nodes["n1"].workloads.is_empty());
+}
+
+#[test]
+fn two_looks_at_one_moment_are_one() {
+    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);
+    world.pass();
+    world.pass();
+    let episode = world.only_episode().clone();
+    let id = drains(&world)[0].operation_id.clone();
+    let quiet = || ActResult::Quiet { message: "no pod is left".into() };
+    let of = |episode: &nrh_core::episode::Episode| {
+        episode.steps.iter().find(|step| step.operation_id == id).map(|step| (step.state, step.quiet_rounds)).unwrap()
+    };
+    let at = |after: u64| world.now.checked_add(secs(after)).unwrap();
+    // Another leader, or the same again whose first answer was not written.
+    let again = acted(&episode, &id, quiet(), at(2));
+    assert_eq!(of(&again), (StepState::Started, 1));
+    assert_eq!(of(&acted(&again, &id, quiet(), at(10))), (StepState::Succeeded, 2));
+    let busy = acted(&episode, &id, ActResult::UnderWay { message: "1 pod(s) left".into() }, at(10));
+    assert_eq!(of(&acted(&busy, &id, quiet(), at(20))), (StepState::Started, 1), "in a row");
+}
+
+/// Two rules: what drains, and what releases.
+fn two_rules(release: &[Step]) -> World {
+    let disk = rule("disk", &[FaultType::DiskFull], &[kept(), drain(), notify()]);
+    let hangs = rule("hangs", &[FaultType::HungContainer], release);
+    let mut world = World::new(&[policy("p", &[disk, hangs])], &["n1"]);
+    world.infect("n1", fault(FaultType::DiskFull, "d"), Cure::Nothing);
+    with_pods(world, 3)
+}
+
+#[test]
+fn a_release_does_not_wait_for_a_drain() {
+    let mut world = two_rules(&[cont(), notify()]);
+    world.infect("n1", hung("x"), Cure::Cont);
+    let plan = world.pass();
+    assert!(reasons(&plan).contains(&HoldReason::ReleaseFirst), "{:?}", plan.held);
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    world.run(secs(300));
+    assert_eq!(world.did(), ["job ReleaseCont", "cordon", "drain", "drain", "drain", "notify"]);
+    // One that comes up in the middle of it.
+    let mut world = two_rules(&[cont(), notify()]);
+    world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(100));
+    world.pass();
+    world.pass();
+    world.infect("n1", hung("x"), Cure::Cont);
+    world.tick(secs(10));
+    world.run(secs(30));
+    let [first] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+    assert_eq!(first.state, StepState::Cancelled);
+    assert!(first.message.starts_with("it gives way to the release for HungContainer"), "{}", first.message);
+    world.run(secs(400));
+    assert_eq!(drains(&world).last().unwrap().state, StepState::Succeeded, "{:?}", drains(&world));
+    assert!(world.only_episode().faults.iter().any(|fault| fault.state == HealState::Healed));
+    assert_eq!(world.only_episode().phase, Phase::Contained);
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_release_that_will_not_come() {
+    // Its pod is not being deleted, so it is held; one that asks a person; and one that has been tried.
+    let asks = Step { approval: nrh_core::policy::ApprovalMode::Manual, ..cont() };
+    for (release, cure) in [(kill(false), Cure::Kill), (asks, Cure::Cont), (cont(), Cure::Nothing)] {
+        let mut world = two_rules(&[release.clone(), notify()]);
+        world.infect("n1", hung("x"), cure);
+        world.run(secs(900));
+        assert!(world.did().contains(&"drain"), "{:?}: {:?}", release.action, world.did());
+    }
+}
+
+#[test]
+fn a_hang_that_comes_and_goes_does_not_break_off_a_drain_for_ever() {
+    let mut world = two_rules(&[cont(), notify()]);
+    world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(3_000));
+    for _ in 0..20 {
+        world.run(secs(60));
+        if world.nodes["n1"].sick.len() < 2 {
+            world.infect("n1", hung("x"), Cure::Cont);
+        }
+        world.tick(secs(10));
+    }
+    let gave_way = drains(&world).iter().filter(|record| record.state == StepState::Cancelled).count();
+    assert!(gave_way <= 3, "{:?}", drains(&world));
+}
+
+#[test]
+fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
+    // A runtime whose lists hang is not safe to restart, and was not for long enough that the restart is left out.
+    let mut old = fault(FaultType::RuntimeListHung, "x");
+    old.for_seconds = 700;
+    let mut world = sick(old, Cure::RestartRuntime, &[cordon(), all_the_same(), restart(false), notify()], 3);
+    // What keeps it from being safe.
+    world.node("n1").sick[0].fault.state = FaultState::Confirmed;
+    let mut leaked = hung("y");
+    leaked.for_seconds = 700;
+    world.infect("n1", leaked, Cure::Nothing);
+    world.policies[0].rules[0].faults = [FaultType::RuntimeListHung].into();
+    world.run(secs(300));
+    assert!(untouched(&world), "{:?}", world.did());
+    assert_eq!(world.did(), ["notify"]);
+}
+
+#[test]
+fn no_node_is_emptied_in_an_episode_for_a_cure_that_is_held_by_then() {
+    // The first step heals nothing, and the last one has to wait until its pod is being deleted.
+    let mut world = sick(hung("x"), Cure::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
+    world.run(secs(1_200));
+    assert!(!world.did().contains(&"drain"), "{:?}", world.did());
+    assert!(untouched(&world) && world.did().contains(&"notify"), "{:?}", world.did());
+    // When it may be, so is the drain.
+    let mut world = sick(hung("x"), Cure::Kill, &[cont(), cordon(), drain(), kill(true), notify()], 3);
+    world.run(secs(1_200));
+    assert!(world.did().contains(&"drain"), "{:?}", world.did());
+}
+
+#[test]
+fn a_dry_run_says_that_it_would_be_left_out() {
+    let shadow = Step { mode: Mode::DryRun, ..drain() };
+    let ladder = [cordon(), shadow, restart(true), notify()];
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    world.run(secs(120));
+    let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
+    assert_eq!(record.state, StepState::Simulated);
+    assert!(record.message.contains("would be held: node n1 is not drained"), "{}", record.message);
+}
+
+#[test]
+fn the_cordon_of_another_episode_is_not_the_one_that_a_drain_needs() {
+    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 40);
+    world.pass();
+    world.pass();
+    let mut other = world.only_episode().clone();
+    other.name = "other".into();
+    other.identity = Some(("u".into(), "1".into()));
+    other.opened_at = world.now;
+    world.episodes.insert("other".into(), other);
+    world.node("n1").view.cordoned_by = Some("other".into());
+    world.tick(secs(10));
+    let drains = |plan: &nrh_core::plan::Plan| acts(plan).into_iter().filter(|(_, what)| what == "drain").count();
+    let of_first = |plan: &nrh_core::plan::Plan| {
+        plan.effects
+            .iter()
+            .any(|effect| matches!(effect, nrh_core::plan::Effect::Act { episode, .. } if episode != "other"))
+    };
+    let plan = world.plan();
+    assert!(!of_first(&plan), "{} {:?}", drains(&plan), plan.effects);
+}

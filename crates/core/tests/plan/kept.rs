@@ -1,0 +1,327 @@
+//! Nodes that stay cordoned after the ladder is at its end: for how long, and what ends it sooner.
+
+use std::time::Duration;
+
+use nrh_core::episode::{Episode, HealState, Phase};
+use nrh_core::fault::FaultType;
+use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::policy::{Action, ActionType, Keep, Policy, Step};
+
+use crate::samples::{cont, hung, notify, plugin, step};
+use crate::world::{Cure, Sickness, World, reasons, secs};
+
+const HOURS_4: Duration = Duration::from_hours(4);
+
+fn kept(keep_for: Duration) -> Step {
+    step(Action::Cordon(Some(Keep { keep_for, healthy_delay: Duration::from_mins(5) })))
+}
+
+/// One node with a hung container that nothing heals, until its ladder is at its end.
+fn contained(steps: &[Step]) -> World {
+    let mut world = World::sick(hung("log"), Cure::Nothing, steps);
+    for _ in 0..400 {
+        if world.episodes.values().any(Episode::is_contained) {
+            return world;
+        }
+        world.pass();
+        world.tick(secs(5));
+    }
+    panic!("{:?}", world.episodes);
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+/// Its fault goes, as if somebody had mended the node.
+fn mend(world: &mut World) {
+    world.node("n1").sick.clear();
+    world.node("n1").send();
+}
+
+/// All of this time, however quiet it is.
+fn pass_time(world: &mut World, time: Duration) {
+    for _ in 0..time.as_secs() / 5 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    world.pass();
+}
+
+fn uncordons(world: &World) -> usize {
+    world.did().iter().filter(|did| **did == "uncordon").count()
+}
+
+#[test]
+fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify"]);
+    let plan = world.pass();
+    assert!(is_cordoned(&world));
+    let episode = world.only_episode();
+    assert!(episode.message.contains("the node stays cordoned until"), "{}", episode.message);
+    assert!(episode.undo.is_owed() && episode.finished_at.is_some());
+    assert!(world.ledger.as_ref().unwrap().slots.is_empty(), "the slot is for others: {:?}", world.ledger);
+    assert_eq!(reasons(&plan), [HoldReason::RecentlyFailed]);
+    let doing = &plan.nodes["n1"].doing;
+    assert!(doing.starts_with("kept cordoned, episode "), "{doing}");
+    assert_eq!(world.plan().effects, [], "at rest nothing is written");
+}
+
+#[test]
+fn cordon_alone_keeps_pods_away() {
+    let world = contained(&[kept(HOURS_4)]);
+    assert_eq!((world.did(), is_cordoned(&world)), (vec!["cordon"], true));
+}
+
+#[test]
+fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    mend(&mut world);
+    pass_time(&mut world, secs(200));
+    assert!(is_cordoned(&world), "200 of 300 s");
+    // It comes back, so the time begins anew.
+    world.node("n1").sick.push(Sickness { fault: hung("log"), cures: [Cure::Nothing].into() });
+    world.node("n1").send();
+    pass_time(&mut world, secs(15));
+    mend(&mut world);
+    pass_time(&mut world, secs(290));
+    assert!(is_cordoned(&world), "290 of 300 s: {:?}", world.only_episode());
+    pass_time(&mut world, secs(60));
+    let episode = world.only_episode();
+    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Succeeded, HealState::Healed), "{}", episode.message);
+    assert!(!is_cordoned(&world) && !episode.is_live() && episode.undo.uncordoned_at.is_some());
+    assert_eq!(uncordons(&world), 1);
+}
+
+#[test]
+fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
+    let mut world = contained(&[kept(Duration::from_mins(40)), notify()]);
+    let first = world.only_episode().name.clone();
+    world.node("n1").sick.clear();
+    world.node("n1").probe_runs = false;
+    pass_time(&mut world, secs(1_800));
+    assert!(is_cordoned(&world), "{:?}", world.episodes[&first]);
+    pass_time(&mut world, secs(900));
+    assert!(!is_cordoned(&world));
+    let episode = &world.episodes[&first];
+    assert_eq!(episode.phase, Phase::Failed);
+    assert!(episode.message.contains("kept cordoned until"), "{}", episode.message);
+}
+
+/// Told in kubernetes-sigs/cluster-api #9398.
+#[test]
+fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
+    let mut world = contained(&[kept(Duration::from_mins(90)), notify()]);
+    let first = world.only_episode().name.clone();
+    pass_time(&mut world, secs(3_700));
+    let second = world.episodes.values().find(|episode| episode.name != first).unwrap().clone();
+    assert_eq!(second.phase, Phase::Contained, "tried again after an hour: {}", second.message);
+    assert_eq!(world.episodes[&first].phase, Phase::Failed, "{}", world.episodes[&first].message);
+    assert!(world.episodes[&first].message.contains("taken over"), "{}", world.episodes[&first].message);
+    assert!(is_cordoned(&world) && uncordons(&world) == 0, "not for a moment can pods come: {:?}", world.log);
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(second.name.as_str()));
+    // As long as something holds the next try, it ends by itself.
+    world.policies[0].pause_requests.push("change freeze".into());
+    pass_time(&mut world, secs(5_500));
+    assert!(!is_cordoned(&world), "{:?}", world.episodes);
+    assert!(world.episodes.values().all(|episode| !episode.is_live()));
+}
+
+/// The same node, with another fault for which another policy has this ladder.
+fn with_another(keep_first: Duration, steps: &[Step], cure: Cure) -> World {
+    let mut world = contained(&[kept(keep_first), notify()]);
+    let mut other: Policy = world.policies[0].clone();
+    other.name = "other".into();
+    other.rules[0].faults = [plugin().kind].into();
+    other.rules[0].steps = steps.to_vec();
+    world.policies[0].rules[0].faults = [hung("log").kind].into();
+    world.policies.push(other);
+    world.node("n1").sick.push(Sickness { fault: plugin(), cures: [cure].into() });
+    world.node("n1").send();
+    world
+}
+
+fn of<'w>(world: &'w World, policy: &str) -> &'w Episode {
+    world.episodes.values().find(|episode| episode.policy == policy).unwrap()
+}
+
+#[test]
+fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
+    let mut world = with_another(HOURS_4, &[step(Action::Cordon(None)), crate::samples::kill(false)], Cure::Kill);
+    let first = of(&world, "p").name.clone();
+    world.pass();
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
+    pass_time(&mut world, secs(120));
+    let healed = of(&world, "other");
+    assert_eq!((healed.phase, healed.is_live()), (Phase::Succeeded, false), "{}", healed.message);
+    assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
+    assert!(world.episodes[&first].is_contained() && is_cordoned(&world) && uncordons(&world) == 0);
+    mend(&mut world);
+    pass_time(&mut world, secs(400));
+    assert!(!is_cordoned(&world) && world.episodes.values().all(|episode| !episode.is_live()));
+}
+
+#[test]
+fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
+    let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
+    // While the other's ladder is still under way, and when that keeps its node cordoned as well.
+    for steps in [vec![step(Action::Cordon(None)), long], vec![kept(HOURS_4), notify()]] {
+        let mut world = with_another(Duration::from_mins(20), &steps, Cure::Nothing);
+        pass_time(&mut world, secs(1_500));
+        assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
+        assert!(of(&world, "other").is_live() && is_cordoned(&world) && uncordons(&world) == 0, "{:?}", world.log);
+    }
+}
+
+#[test]
+fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
+    let leave: [fn(&mut World); 2] = [
+        |world| world.node("n1").report.suspended = Some("under my hands".into()),
+        |world| world.node("n1").view.vetoes.push("drain in progress".into()),
+    ];
+    for leave in leave {
+        let mut world = contained(&[kept(Duration::from_mins(30)), notify()]);
+        leave(&mut world);
+        pass_time(&mut world, secs(3_000));
+        assert!(is_cordoned(&world), "{:?}", world.log);
+        let node = world.node("n1");
+        node.report.suspended = None;
+        node.view.vetoes.clear();
+        pass_time(&mut world, secs(60));
+        assert!(!is_cordoned(&world), "its time is over: {:?}", world.log);
+    }
+}
+
+#[test]
+fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_left_alone() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    // Another policy has handed the node off.
+    let mut other = world.only_episode().clone();
+    (other.name, other.undo) = ("other-1".into(), nrh_core::episode::Undo::default());
+    (other.phase, other.policy) = (Phase::Succeeded, "other".into());
+    for step in &mut other.steps {
+        (step.action, step.started_at, step.finished_at) = (ActionType::HandOff, Some(world.now), Some(world.now));
+    }
+    world.episodes.insert(other.name.clone(), other);
+    let node = world.node("n1");
+    (node.view.unschedulable, node.report.suspended) = (false, Some("under my hands".into()));
+    pass_time(&mut world, secs(30));
+    let episode = of(&world, "p");
+    assert_eq!((episode.phase, episode.is_live()), (Phase::Failed, false), "{}", episode.message);
+}
+
+#[test]
+fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    world.policies[0].suspend = true;
+    pass_time(&mut world, secs(60));
+    world.policies[0].suspend = false;
+    pass_time(&mut world, secs(600));
+    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+}
+
+#[test]
+fn nodes_that_are_kept_are_unhealthy() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    mend(&mut world);
+    let plan = world.pass();
+    assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (1, 0));
+}
+
+#[test]
+fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
+    let expiring = crate::samples::fault(FaultType::ClientCertificateExpiring, "kubelet");
+    let mut world = World::sick(hung("log"), Cure::Cont, &[kept(HOURS_4), cont(), notify()]);
+    world.infect("n1", expiring, Cure::Nothing);
+    pass_time(&mut world, secs(600));
+    assert!(!is_cordoned(&world), "{:?}", world.only_episode());
+    assert_eq!(world.only_episode().phase, Phase::Failed);
+}
+
+/// What ends it at once, and whether the node is put back.
+#[test]
+fn it_ends_with_the_policy_the_node_or_a_persons_word() {
+    type End = (&'static str, fn(&mut World), bool, Phase);
+    let ends: [End; 7] = [
+        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
+        ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
+        ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
+        ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
+        ("keepFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
+        ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
+        ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
+    ];
+    for (name, end, is_put_back, phase) in ends {
+        let mut world = contained(&[kept(HOURS_4), notify()]);
+        let first = world.only_episode().name.clone();
+        end(&mut world);
+        for _ in 0..4 {
+            world.pass();
+            world.tick(secs(5));
+        }
+        let did = world.log.iter().any(|(_, did)| did == "uncordon");
+        assert_eq!(did, is_put_back, "{name}: {:?}", world.log);
+        let Some(episode) = world.episodes.get(&first) else {
+            assert_eq!(name, "deleted");
+            continue;
+        };
+        assert_eq!((episode.phase, episode.is_live()), (phase, false), "{name}: {}", episode.message);
+    }
+}
+
+#[test]
+fn a_person_who_uncordons_it_is_heard_for_an_hour() {
+    let mut world = contained(&[kept(Duration::from_hours(9)), notify()]);
+    world.policies[0].pause_requests.push("nothing new".into());
+    pass_time(&mut world, secs(4_000));
+    world.policies[0].pause_requests.clear();
+    world.node("n1").view.unschedulable = false;
+    pass_time(&mut world, secs(3_000));
+    assert!(!is_cordoned(&world), "{:?}", world.episodes);
+    pass_time(&mut world, secs(900));
+    assert!(is_cordoned(&world), "after that it is tried anew");
+}
+
+#[test]
+fn its_episode_is_not_swept_away_before_its_time() {
+    let mut world = contained(&[kept(Duration::from_hours(24)), notify()]);
+    world.policies[0].pause_requests.push("nothing new".into());
+    (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
+    mend(&mut world);
+    world.pass();
+    let mut snapshot = world.snapshot();
+    snapshot.now += Duration::from_hours(8);
+    let decided = plan(&snapshot, &world.settings);
+    let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteEpisode { .. }));
+    assert!(!swept && is_cordoned(&world), "{:?}", decided.effects);
+}
+
+#[test]
+fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
+    let mut world = contained(&[kept(HOURS_4), notify()]);
+    world.node("n1").report.suspended = Some("under my hands".into());
+    world.policies.clear();
+    pass_time(&mut world, Duration::from_mins(10));
+    assert!(is_cordoned(&world), "{:?}", world.did());
+    world.node("n1").report.suspended = None;
+    pass_time(&mut world, Duration::from_mins(1));
+    assert!(!is_cordoned(&world), "nobody wants it cordoned any more: {:?}", world.did());
+}
+
+#[test]
+fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
+    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    // More often than a fault may come back that was healed.
+    for times in 1..=4 {
+        mend(&mut world);
+        pass_time(&mut world, Duration::from_mins(10));
+        assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded), "{:?}", world.episodes);
+        assert!(world.episodes.values().all(|episode| episode.faults[0].outlasted_its_ladder()));
+        world.infect("n1", hung("log"), Cure::Nothing);
+        pass_time(&mut world, Duration::from_mins(5));
+        let tries = world.did().iter().filter(|did| **did == "job ReleaseCont").count();
+        assert_eq!(tries, times + 1, "{:?}", world.did());
+    }
+}

@@ -1,0 +1,114 @@
+//! A kubelet whose start is blocked: named, waited for, and no Job is sent to it.
+
+use jiff::Timestamp;
+use nrh_core::fault::FaultType;
+use nrh_core::kubelet::Complaint;
+use nrh_core::plan::Health;
+use nrh_core::policy::Action;
+use nrh_core::snapshot::{KubeletView, Tri};
+use nrh_testbed_matrix::{Seen, Way};
+
+use crate::samples::{cont, hung, policy, rule, secs, step};
+use crate::world::{Cure, World, acts};
+
+const BEGAN: i64 = 1_767_225_600;
+
+fn at(second: i64) -> Option<Timestamp> {
+    Timestamp::from_second(second).ok()
+}
+
+/// A kubelet of this age in a node that is Ready, whose status was written before it began.
+pub fn block(world: &mut World, age: u64) {
+    let node = world.node("n1");
+    (node.view.status_at, node.view.ready) = (at(BEGAN - 100), Tri::True);
+    let unfinished = Some(secs(age));
+    node.report.kubelet = KubeletView { began: at(BEGAN), age: secs(age), unfinished, ..KubeletView::default() };
+}
+
+fn world() -> World {
+    let notify = step(Action::Notify { message: None });
+    let rules = [
+        rule("blocked", &[FaultType::KubeletStartBlocked, FaultType::PlegStalled], std::slice::from_ref(&notify)),
+        rule("hung", &[FaultType::HungContainer], &[cont(), notify]),
+    ];
+    World::new(&[policy("p", &rules)], &["n1"])
+}
+
+#[test]
+fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
+    let mut world = world();
+    block(&mut world, 89);
+    let plan = world.plan();
+    assert_eq!((plan.nodes["n1"].health, plan.nodes["n1"].cluster_faults.len()), (Health::Healthy, 0));
+    assert!(plan.next.is_some_and(|next| next <= secs(1)), "it looks again when it would be blocked: {:?}", plan.next);
+    block(&mut world, 90);
+    world.infect("n1", hung("c"), Cure::Cont);
+    let plan = world.plan();
+    let outlook = &plan.nodes["n1"];
+    assert_eq!(outlook.cluster_faults[0].kind, FaultType::KubeletStartBlocked);
+    assert!(outlook.cluster_faults[0].message.contains("likely cause: HungContainer"), "{outlook:?}");
+    assert_eq!((outlook.health, outlook.pods_progressing), (Health::Unhealthy, Tri::False));
+    assert!(!outlook.restart_safe_known);
+}
+
+#[test]
+fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
+    for (age, lane) in [(Some(5), "order ReleaseCont"), (Some(600), "order ReleaseCont"), (None, "job ReleaseCont")] {
+        let mut world = world();
+        if let Some(age) = age {
+            block(&mut world, age);
+        }
+        world.infect("n1", hung("c"), Cure::Cont);
+        let mut found = Vec::new();
+        for _ in 0..8 {
+            found.extend(acts(&world.pass()).into_iter().map(|(_, what)| what));
+            world.tick(secs(1));
+        }
+        assert!(found.iter().any(|what| what == lane), "{age:?}: {found:?}");
+    }
+}
+
+#[test]
+fn it_is_healed_when_the_kubelet_has_written_its_status_and_not_before() {
+    let mut world = world();
+    block(&mut world, 120);
+    world.infect("n1", hung("c"), Cure::Cont);
+    let plans = world.run(secs(60));
+    assert!(world.did().contains(&"notify"), "{:?}", world.did());
+    assert!(plans.last().is_some_and(|plan| plan.nodes["n1"].health == Health::Unhealthy), "it is blocked still");
+    world.node("n1").view.status_at = at(BEGAN + 130);
+    world.node("n1").report.kubelet.unfinished = None;
+    world.run(secs(120));
+    let plan = world.plan();
+    assert_eq!((plan.nodes["n1"].health, plan.nodes["n1"].pods_progressing), (Health::Healthy, Tri::True));
+}
+
+#[test]
+fn a_probe_that_has_fallen_silent_blames_no_kubelet() {
+    let mut world = world();
+    block(&mut world, 600);
+    world.node("n1").probe_runs = false;
+    let kinds = |world: &World| -> Vec<FaultType> {
+        world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.kind).collect()
+    };
+    world.tick(secs(30));
+    assert_eq!(kinds(&world), [FaultType::KubeletStartBlocked], "one missed heartbeat");
+    world.tick(secs(30));
+    assert_eq!(kinds(&world), [FaultType::ProbeSilent]);
+    Seen::of("ProbeSilent", "containerd", Way::MadeUp).record();
+}
+
+#[test]
+fn a_stalled_pleg_is_told_and_gone_with_the_condition() {
+    let mut world = world();
+    let view = &mut world.node("n1").view;
+    (view.ready, view.complaint, view.ready_since) = (Tri::False, Some(Complaint::PlegStalled), at(BEGAN));
+    world.run(secs(30));
+    assert_eq!(world.did(), ["notify"]);
+    assert_eq!(world.plan().nodes["n1"].cluster_faults[0].kind, FaultType::PlegStalled);
+    Seen::of("PlegStalled", "containerd", Way::MadeUp).record();
+    let view = &mut world.node("n1").view;
+    (view.ready, view.complaint) = (Tri::True, None);
+    world.run(secs(60));
+    assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
+}

@@ -1,0 +1,486 @@
+//! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
+
+use nrh_core::episode::{Approval, HealState, Phase, StepRecord, StepState};
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::plan::{Effect, HoldReason, Operation};
+use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
+use nrh_core::reboot::MarkForReboot;
+use nrh_core::snapshot::{SHUTTING_DOWN, Tri};
+use nrh_core::window::{Window, WindowType};
+use nrh_simulate::world::Kured;
+
+use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, silent, step};
+use crate::world::{Chaos, Cure, World, acts, reasons};
+
+fn sick(ladder: &[Step]) -> World {
+    World::sick(silent(), Cure::Reboot, ladder)
+}
+
+fn record(world: &World) -> StepRecord {
+    let steps = &world.only_episode().steps;
+    let is_it = |step: &&StepRecord| step.action == ActionType::MarkForReboot;
+    steps.iter().find(is_it).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
+}
+
+fn is_marked(world: &World) -> bool {
+    world.nodes["n1"].boots.marked.is_some()
+}
+
+/// A node that carries the mark, and a kured that waits.
+fn marked(ladder: &[Step]) -> World {
+    let mut world = sick(ladder);
+    world.node("n1").boots.kured = Kured::Waits;
+    world.pass();
+    if record(&world).state == StepState::AwaitingApproval {
+        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
+        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        world.pass();
+    }
+    world.tick(secs(5));
+    world.pass();
+    assert!(is_marked(&world) && record(&world).reason == Some(OutcomeReason::Acted), "{:?}", record(&world));
+    world
+}
+
+#[test]
+fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["order MarkForReboot"], "no cordon, no drain and no reboot of ours");
+    let done = record(&world);
+    assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
+    assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    let node = &world.nodes["n1"];
+    assert!(node.boots.count == 1 && !node.view.unschedulable && node.report.order.is_none() && !is_marked(&world));
+}
+
+#[test]
+fn the_order_names_the_file_the_boot_and_for_how_long() {
+    let path = "/run/kured-reboot".to_owned();
+    let mark = Step { action: Action::MarkForReboot(MarkForReboot { path: path.clone() }), ..mark_for_reboot() };
+    let world = sick(&[mark]);
+    let order = world.plan().effects.into_iter().find_map(|effect| match effect {
+        Effect::Act { operation: Operation::GiveOrder(order), .. } => Some(order),
+        _ => None,
+    });
+    let order: Order = order.unwrap();
+    assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::MarkForReboot, Some("boot-0")));
+    let mark = order.mark.unwrap();
+    assert_eq!((mark.path, mark.stands_for_seconds), (path, 3600));
+}
+
+#[test]
+fn the_order_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    for _ in 0..(50 * 12) {
+        world.tick(secs(5));
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{plan:#?}");
+        assert!(is_marked(&world) && world.nodes["n1"].report.order.is_some());
+        assert_eq!(plan.policies["p"].unhealthy, 1);
+    }
+    // A controller that dies, and the next one, change nothing.
+    world.epoch += 1;
+    world.disturbed_pass(&Chaos { crash_after: Some(0), ..Chaos::default() });
+    world.node("n1").boots.kured = Kured::Works;
+    world.run(secs(400));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Succeeded, 1));
+}
+
+#[test]
+fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
+    type No = (&'static str, fn(&mut World), &'static str);
+    let cases: [No; 8] = [
+        ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
+        ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()], "asks to be left alone"),
+        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|e| e.approval = None), "approval was taken back"),
+        ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "does not name this step"),
+        (
+            "another file",
+            |w| {
+                let path = "/run/other-reboot".to_owned();
+                w.policies[0].rules[0].steps[0].action = Action::MarkForReboot(MarkForReboot { path });
+            },
+            "does not name this step",
+        ),
+        ("the policy is gone", |w| w.policies.clear(), "policy p is gone"),
+        ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node was booted anew"),
+    ];
+    for (name, no, said) in cases {
+        let mut world = marked(&[Step { approval: ApprovalMode::Manual, ..mark_for_reboot() }, notify()]);
+        no(&mut world);
+        for _ in 0..3 {
+            world.tick(secs(5));
+            world.pass();
+        }
+        world.tick(secs(5));
+        assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none(), "{name}");
+        let record = record(&world);
+        assert_eq!(record.state, StepState::Cancelled, "{name}");
+        assert!(record.message.contains(said), "{name}: {}", record.message);
+        world.node("n1").boots.kured = Kured::Works;
+        world.run(secs(600));
+        assert_eq!(world.nodes["n1"].boots.count, 0, "{name}");
+    }
+}
+
+#[test]
+fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.run(secs(3600));
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+    world.run(secs(60));
+    assert!(!is_marked(&world));
+    assert_eq!(world.did(), ["order MarkForReboot", "notify"]);
+    assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+}
+
+#[test]
+fn without_a_controller_the_node_takes_it_away_by_itself() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    for _ in 0..61 {
+        world.tick(secs(60));
+    }
+    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_some());
+    // The agent has its answer already: what still stands in the API starts nothing.
+    world.run(secs(120));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::TimedOut, 0));
+}
+
+#[test]
+fn an_order_that_nobody_has_heard_is_taken_back_and_not_awaited() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.pass();
+    world.node("n1").probe_runs = false;
+    world.tick(secs(5));
+    for _ in 0..26 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(world.nodes["n1"].report.order.is_none(), "it would be carried out much later");
+    for _ in 0..14 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(record(&world).state, StepState::TimedOut);
+    assert!(record(&world).message.contains("did not say in time"), "{}", record(&world).message);
+    world.node("n1").probe_runs = true;
+    world.run(secs(300));
+    assert!(!is_marked(&world));
+}
+
+#[test]
+fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
+    let mut world = sick(&[mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    world.pass();
+    let order = world.nodes["n1"].report.order.clone().unwrap();
+    let said = |reason, state| Outcome {
+        operation_id: order.operation_id.clone(),
+        state,
+        reason,
+        message: format!("{reason:?} is said"),
+        at: world.now,
+    };
+    let (theirs, lost) = (
+        said(OutcomeReason::AlreadyMarked, OutcomeState::Done),
+        said(OutcomeReason::AlreadyClaimed, OutcomeState::Refused),
+    );
+    for answer in [theirs, lost] {
+        let reason = answer.reason;
+        world.node("n1").report.agent = Some(answer);
+        world.tick(secs(5));
+        world.pass();
+        let record = record(&world);
+        // The second says nothing that is not known, and is kept for what it says all the same.
+        assert_eq!((record.state, record.reason), (StepState::Started, Some(reason)));
+        assert_eq!(record.message, format!("{reason:?} is said"));
+    }
+    // It was rebooted for the other's file.
+    world.node("n1").boots.away = Some(3);
+    world.run(secs(120));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+#[test]
+fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
+    type Change = fn(&mut World);
+    let cases: [Change; 4] = [
+        |w| w.node("n1").view.boot_id = None,
+        |w| w.node("n1").view.boot_id = Some("other".into()),
+        |w| w.node("n1").report.heartbeat.as_mut().unwrap().boot_id = String::new(),
+        |w| w.node("n1").view.ready = Tri::Unknown,
+    ];
+    for change in cases {
+        let mut world = sick(&[mark_for_reboot(), notify()]);
+        change(&mut world);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]));
+    }
+    for kind in FaultType::ALL {
+        let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[mark_for_reboot()]);
+        world.run(secs(60));
+        let marked = world.did().contains(&"order MarkForReboot");
+        assert!(!marked || nrh_core::reboot::marking_helps(kind).is_ok(), "{kind}");
+    }
+}
+
+#[test]
+fn one_reboot_in_an_episode_by_whatever_hand() {
+    for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
+        let ladder = [step(Action::Cordon(None)), first, second, notify()];
+        let mut world = World::sick(silent(), Cure::Nothing, &ladder);
+        world.run(secs(7200));
+        let asked = world.did().iter().filter(|what| what.starts_with("order ")).count();
+        assert_eq!((asked, world.nodes["n1"].boots.count), (1, 1), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn the_hour_until_the_next_one_runs_from_the_boot_on() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.run(secs(3000));
+    world.node("n1").boots.kured = Kured::Works;
+    world.run(secs(300));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+    world.tick(secs(1800));
+    let again =
+        Fault { id: Fault::identity(FaultType::RuntimeListHung, "x"), ..fault(FaultType::RuntimeListHung, "x") };
+    world.infect("n1", again, Cure::Reboot);
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+}
+
+#[test]
+fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
+    let cordon = step(Action::Cordon(None));
+    let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
+    world.pass();
+    world.node("n1").view.ready = Tri::Unknown;
+    world.run(secs(1000));
+    assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
+    let message = record(&world).message;
+    assert!(message.contains("held for too long: node n1 is not marked for a reboot"), "{message}");
+}
+
+#[test]
+fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited() {
+    let mut world = World::sick(silent(), Cure::Nothing, &[mark_for_reboot(), notify()]);
+    world.run(secs(1800));
+    assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Failed, 1));
+}
+
+#[test]
+fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "order MarkForReboot", "uncordon"]);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    // Where it opens the node all the same, that is somebody's word, and the mark goes with the episode.
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(is_marked(&world));
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(120));
+    assert!(!is_marked(&world));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+}
+
+#[test]
+fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
+    let mut down = marked(&[mark_for_reboot(), notify()]);
+    let kubelet = fault(FaultType::KubeletDown, "kubelet");
+    down.infect("n1", Fault { for_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
+    let mut unknown = marked(&[mark_for_reboot(), notify()]);
+    unknown.node("n1").view.ready = Tri::Unknown;
+    unknown.node("n1").view.ready_since = Some(unknown.now);
+    for world in [&mut down, &mut unknown] {
+        pass_for(world, 60);
+        assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
+    }
+    down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
+    down.infect("n1", Fault { for_seconds: 300, ..kubelet }, Cure::Nothing);
+    for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
+        pass_for(&mut world, 300);
+        let ended = record(&world);
+        assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{said}: {ended:?}");
+        assert!(ended.message.contains(said), "{}", ended.message);
+    }
+}
+
+#[test]
+fn a_mark_does_not_outlast_the_window_in_which_it_was_made() {
+    // These worlds begin at one o'clock.
+    let actions = [ActionType::MarkForReboot].into_iter().collect();
+    let deny = Window::new(WindowType::Deny, "0 2 * * *", secs(3600), "UTC", actions).unwrap();
+    let mut world = marked(&[Step { timeout: secs(14_400), ..mark_for_reboot() }, notify()]);
+    world.policies[0].windows = vec![deny];
+    pass_for(&mut world, 3000);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started);
+    let mut begun = world.clone();
+    begun.node("n1").view.vetoes = vec![SHUTTING_DOWN[0].to_owned()];
+    pass_for(&mut world, 700);
+    let ended = record(&world);
+    assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{ended:?}");
+    assert!(ended.message.starts_with("the mark was taken back, since nobody"), "{}", ended.message);
+    pass_for(&mut begun, 700);
+    assert_eq!(
+        record(&begun).state,
+        StepState::Started,
+        "its drain has begun, and its boot is to be known for what it is"
+    );
+}
+
+#[test]
+fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").probe_runs = false;
+    pass_for(&mut world, 1800);
+    world.policies[0].suspend = true;
+    pass_for(&mut world, 10);
+    let ended = record(&world);
+    assert_eq!(ended.state, StepState::Cancelled);
+    assert!(ended.message.contains("remove /run/reboot-required by hand"), "{}", ended.message);
+}
+
+#[test]
+fn the_mark_of_an_episode_that_is_deleted_goes() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    pass_for(&mut world, 30);
+    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none());
+}
+
+/// The same as `marked` with a cordon of ours before it.
+fn cordoned_and_marked() -> World {
+    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    world.node("n1").boots.kured = Kured::Waits;
+    for _ in 0..4 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert!(is_marked(&world) && world.nodes["n1"].view.unschedulable);
+    world
+}
+
+/// Passes for so many seconds, also when nothing is left to do.
+fn pass_for(world: &mut World, seconds: u64) {
+    for _ in 0..seconds / 5 {
+        world.pass();
+        world.tick(secs(5));
+    }
+}
+
+/// It goes down and comes back, by whatever hand.
+fn boot(world: &mut World) {
+    let before = world.nodes["n1"].boots.count;
+    world.node("n1").boots.away = Some(3);
+    for _ in 0..6 {
+        world.tick(secs(5));
+    }
+    assert_eq!(world.nodes["n1"].boots.count, before + 1);
+}
+
+#[test]
+fn a_mark_whose_order_is_gone_is_not_awaited() {
+    // Gone with the node's object, which was made anew.
+    let mut vanished = marked(&[mark_for_reboot(), notify()]);
+    vanished.node("n1").report.order = None;
+    // Taken back while the answer was on its way.
+    let mut late = sick(&[mark_for_reboot(), notify()]);
+    late.pass();
+    let order = late.node("n1").report.order.take().unwrap();
+    late.node("n1").report.agent = Some(Outcome {
+        operation_id: order.operation_id,
+        state: OutcomeState::Done,
+        reason: OutcomeReason::Acted,
+        message: "it was there".into(),
+        at: late.now,
+    });
+    for mut world in [vanished, late] {
+        world.tick(secs(5));
+        world.pass();
+        assert_eq!((record(&world).state, is_marked(&world)), (StepState::Started, false), "a cache may be behind");
+        let lag = world.settings.cache_lag.as_secs();
+        pass_for(&mut world, lag + 20);
+        let ended = record(&world);
+        assert_eq!(ended.state, StepState::Cancelled);
+        assert!(ended.message.starts_with("its order does not stand any more"), "{}", ended.message);
+        assert!(world.did().contains(&"notify"), "{:?}", world.did());
+    }
+}
+
+#[test]
+fn a_timeout_that_was_raised_since_does_not_outlast_the_mark() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.policies[0].rules[0].steps[0].timeout = secs(86_400);
+    world.run(secs(3660));
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
+}
+
+#[test]
+fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").sick.clear();
+    world.run(secs(60));
+    assert_eq!((record(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    let mut unbooted = world.clone();
+    boot(&mut world);
+    for world in [&mut world, &mut unbooted] {
+        world.tick(secs(7200));
+        world.infect("n1", silent(), Cure::Nothing);
+    }
+    assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert!(plan.held[0].message.contains("which did not help"), "{}", plan.held[0].message);
+    world.tick(secs(86_400));
+    assert_eq!(acts(&world.plan()).len(), 1);
+}
+
+#[test]
+fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
+    let vetoes: Vec<String> = SHUTTING_DOWN.iter().map(|&veto| veto.to_owned()).collect();
+    let mut world = marked(&[mark_for_reboot(), notify()]);
+    world.node("n1").view.vetoes.clone_from(&vetoes);
+    pass_for(&mut world, 300);
+    assert!(is_marked(&world) && record(&world).state == StepState::Started, "{:?}", record(&world));
+    let mut other = world.clone();
+    other.node("n1").view.vetoes.push("label".into());
+    pass_for(&mut other, 20);
+    assert_eq!((record(&other).state, is_marked(&other)), (StepState::Cancelled, false));
+    boot(&mut world);
+    world.node("n1").view.vetoes.clear();
+    world.run(secs(120));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+#[test]
+fn a_node_is_not_opened_under_the_drain_of_who_has_found_the_mark() {
+    type End = fn(&mut World);
+    let ends: [End; 2] = [|w| w.node("n1").sick.clear(), |w| w.policies.clear()];
+    for end in ends {
+        let mut world = cordoned_and_marked();
+        end(&mut world);
+        pass_for(&mut world, 2300);
+        assert!(world.nodes["n1"].view.unschedulable && !is_marked(&world));
+        assert_eq!(record(&world).state, StepState::Cancelled);
+        let mut booted = world.clone();
+        boot(&mut booted);
+        pass_for(&mut booted, 60);
+        assert!(!booted.nodes["n1"].view.unschedulable);
+        pass_for(&mut world, 300);
+        assert!(!world.nodes["n1"].view.unschedulable, "the wait has an end");
+    }
+}

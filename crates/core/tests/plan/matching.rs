@@ -1,0 +1,415 @@
+//! Rules that ask for pods and nodes of some kind: what is not known is held, whatever the order of rules and policies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nrh_core::episode::Approval;
+use nrh_core::episode::{Phase, StepState};
+use nrh_core::fault::{FaultType, PodRef};
+use nrh_core::narrow::{Narrow, Runtime};
+use nrh_core::plan::HoldReason;
+use nrh_core::policy::{Action, Amount, ApprovalMode, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
+use nrh_core::version::Range;
+use nrh_simulate::world::PodLike;
+
+use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
+    let narrow = Narrow { pods: Some(Selector(vec![requirement])), ..Narrow::default() };
+    Rule { narrow, ..rule(name, &FaultType::ALL, steps) }
+}
+
+fn is(value: &str) -> Requirement {
+    Requirement::In("app".into(), BTreeSet::from([value.to_owned()]))
+}
+
+fn is_not(value: &str) -> Requirement {
+    Requirement::NotIn("app".into(), BTreeSet::from([value.to_owned()]))
+}
+
+fn all_rules(name: &str, steps: &[Step]) -> Rule {
+    rule(name, &FaultType::ALL, steps)
+}
+
+fn labelled(world: &mut World, pod: PodRef, value: &str) {
+    let labels = BTreeMap::from([("app".to_owned(), value.to_owned())]);
+    world.pods.insert(pod, PodLike::There { labels, owner: Some("ReplicaSet".into()) });
+}
+
+/// A hung container of pod `log` on one node.
+fn ill(policies: &[Policy]) -> World {
+    let mut world = World::new(policies, &["n1"]);
+    world.infect("n1", hung("log"), Cure::Kill);
+    world
+}
+
+#[test]
+fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
+    let rules = [narrowed("databases", is("db"), &[notify()]), all_rules("others", &[cont()])];
+    for (value, expected, name) in [("db", "notify", "databases"), ("web", "job ReleaseCont", "others")] {
+        let mut world = ill(&[policy("p", &rules)]);
+        labelled(&mut world, pod("log"), value);
+        let plan = world.plan();
+        assert_eq!(acts(&plan), [("n1".to_owned(), expected.to_owned())], "{value}");
+        let remedy = plan.nodes["n1"].remedies.values().next().unwrap();
+        assert_eq!(remedy.rule.as_deref(), Some(name));
+    }
+}
+
+#[test]
+fn what_nobody_has_read_is_held_and_goes_to_no_later_rule_and_no_other_policy() {
+    for requirement in
+        [is("db"), is_not("db"), Requirement::Exists("app".into()), Requirement::DoesNotExist("x".into())]
+    {
+        let first = narrowed("first", requirement, &[kill(true)]);
+        let together = [policy("p", &[first.clone(), all_rules("later", &[cont()])])];
+        let apart = [policy("a", &[first]), policy("b", &[all_rules("later", &[cont()])])];
+        for policies in [&together[..], &apart[..]] {
+            let world = ill(policies);
+            let plan = world.plan();
+            assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::PodUnknown]));
+            let said = &plan.held[0].message;
+            assert!(said.contains("rule first") && said.contains("kube-system/log are not known yet"), "{said}");
+            assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::Unknown, "nothing heals it now");
+            assert_eq!(plan.nodes["n1"].remedies.values().next().unwrap().rule, None);
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
+    let mut world = ill(&[policy("p", &[narrowed("r", is_not("db"), &[cont()])])]);
+    world.pods.insert(pod("log"), PodLike::Gone);
+    let plan = world.plan();
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::RuleInDoubt]));
+    let said = &plan.held[0].message;
+    for part in ["rule r of policy p", "match.podSelector", "has no pod kube-system/log", "heal it by hand"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::False);
+}
+
+#[test]
+fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
+    let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[step(Action::CleanupOrphans)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", fault(FaultType::LeakedShim, "s"), Cure::Cleanup);
+    assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
+}
+
+#[test]
+fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
+    let mut trial = policy("a", &[narrowed("r", is("db"), &[kill(true)])]);
+    (trial.mode, trial.priority) = (Mode::DryRun, 10);
+    let mut world = ill(&[trial, policy("b", &[all_rules("r", &[cont()])])]);
+    world.node("n1").sick[0].cures = [Cure::Cont].into();
+    world.run(secs(60));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.episodes.len(), 1, "nothing is recorded that would perhaps be done");
+}
+
+#[test]
+fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
+    let narrow = Narrow {
+        runtimes: vec![Runtime { name: "containerd".into(), versions: Range::parse(">=1.7.0 <1.7.24").ok() }],
+        kubelets: vec![Range::parse(">=1.29 <1.31").unwrap()],
+        ..Narrow::default()
+    };
+    let policy = policy("p", &[Rule { narrow, ..all_rules("r", &[cont()]) }]);
+    for (runtime, kubelet, held) in [
+        (Some("containerd://1.7.23"), Some("v1.30.2-eks-1"), None),
+        (Some("containerd://1.7.24"), Some("v1.30.2"), Some("has no rule")),
+        (Some("containerd://1.7.23"), Some("v1.31.0"), Some("has no rule")),
+        (Some("containerd://Unknown"), Some("v1.30.2"), Some("the node's container runtime cannot be read")),
+        (Some("containerd://1.7.23"), None, Some("the node's kubelet cannot be read")),
+        // What is surely another kubelet is no matter of the runtime.
+        (None, Some("v1.31.0"), Some("has no rule")),
+    ] {
+        let mut world = ill(std::slice::from_ref(&policy));
+        let view = &mut world.node("n1").view;
+        view.runtime_version = runtime.map(str::to_owned);
+        view.kubelet_version = kubelet.map(str::to_owned);
+        let plan = world.plan();
+        match held {
+            None => assert_eq!(acts(&plan).len(), 1, "{runtime:?} {kubelet:?} {:?}", plan.held),
+            Some(words) => {
+                let is_doubt = words.contains("cannot be read");
+                let reason = if is_doubt { HoldReason::RuleInDoubt } else { HoldReason::NoRule };
+                assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![reason]));
+                assert!(plan.held[0].message.contains(words), "{}", plan.held[0].message);
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
+    let ladder = [cont(), kill(true), notify()];
+    let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
+    let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
+    high.priority = 10;
+    let begun = || {
+        let mut world = ill(&[low.clone(), high.clone()]);
+        labelled(&mut world, pod("log"), "web");
+        world.pass();
+        assert_eq!(world.did(), ["job ReleaseCont"]);
+        world
+    };
+    // The pod's labels are not known for a while, as after a start of the controller: nothing is done, nothing is lost.
+    let mut world = begun();
+    let known = std::mem::take(&mut world.pods);
+    let mut plans = world.run(secs(170));
+    plans.extend(world.run(secs(60)));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert!(plans.iter().any(|plan| reasons(plan) == [HoldReason::PodUnknown]));
+    assert_eq!(world.only_episode().phase, Phase::Running, "{}", world.only_episode().message);
+    world.pods = known;
+    world.run(secs(60));
+    assert_eq!(
+        (world.did(), world.only_episode().phase),
+        (vec!["job ReleaseCont", "job ReleaseKill"], Phase::Succeeded)
+    );
+
+    // With other labels it is for the other policy.
+    let mut world = begun();
+    labelled(&mut world, pod("log"), "db");
+    world.run(secs(400));
+    let did = world.did();
+    assert!(!did.contains(&"job ReleaseKill") && did.contains(&"notify"), "{did:?}");
+    assert!(world.episodes.values().any(|episode| episode.message.contains("policy high has taken over")));
+
+    // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
+    let mut world = begun();
+    labelled(&mut world, pod("log"), "cache");
+    world.run(secs(1_200));
+    assert!(!world.did().contains(&"job ReleaseKill"), "{:?}", world.did());
+
+    // Never known again: people are told all the same.
+    let mut world = begun();
+    world.pods.insert(pod("log"), PodLike::Gone);
+    world.run(secs(1_200));
+    assert_eq!(world.did(), ["job ReleaseCont", "notify"]);
+    let refused = |step: &nrh_core::episode::StepRecord| step.state == StepState::Refused;
+    let steps = world.episodes.values().flat_map(|episode| &episode.steps);
+    assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("cannot be told")));
+}
+
+#[test]
+fn a_dry_run_takes_nothing_over_that_has_begun() {
+    let acts = policy("p", &[narrowed("r", is("web"), &[cont(), kill(true), notify()])]);
+    let mut trial = policy("a-trial", &[all_rules("r", &[kill(true)])]);
+    trial.mode = Mode::DryRun;
+    let did = |policies: &[Policy]| {
+        let mut world = ill(policies);
+        labelled(&mut world, pod("log"), "web");
+        world.pass();
+        labelled(&mut world, pod("log"), "db");
+        world.run(secs(60));
+        assert!(world.episodes.values().any(|episode| episode.is_open() && episode.policy == "p"));
+        world.run(secs(1_200));
+        world.did().iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(did(std::slice::from_ref(&acts)), did(&[acts.clone(), trial]));
+}
+
+#[test]
+fn a_node_with_a_fault_that_may_be_for_a_rule_counts_as_unhealthy() {
+    let mut p = policy("p", &[narrowed("r", is("db"), &[cont()])]);
+    p.limits.max_unhealthy = Amount::Count(0);
+    let mut world = ill(std::slice::from_ref(&p));
+    assert_eq!(world.plan().policies["p"].unhealthy, 1);
+    labelled(&mut world, pod("log"), "web");
+    assert_eq!(world.plan().policies["p"].unhealthy, 0);
+}
+
+/// The states of the steps of all episodes, and what each was.
+fn steps(world: &World) -> Vec<(String, StepState)> {
+    let steps = world.episodes.values().flat_map(|episode| &episode.steps);
+    steps.map(|step| (step.phrase(), step.state)).collect()
+}
+
+#[test]
+fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_healed_by_no_later_one() {
+    // Databases are for people: neither a label that was put on meanwhile, nor a rule that was, may be passed by.
+    let others = all_rules("others", &[cont(), kill(true)]);
+    let rules = [narrowed("databases", is("db"), &[notify()]), others.clone()];
+    let by_label = {
+        let mut world = ill(&[policy("p", &rules)]);
+        labelled(&mut world, pod("log"), "web");
+        world.pass();
+        labelled(&mut world, pod("log"), "db");
+        world
+    };
+    let by_policy = {
+        let mut world = ill(&[policy("p", std::slice::from_ref(&others))]);
+        labelled(&mut world, pod("log"), "db");
+        world.pass();
+        world.policies[0].rules = rules.to_vec();
+        world
+    };
+    for mut world in [by_label, by_policy] {
+        assert_eq!(world.did(), ["job ReleaseCont"]);
+        world.run(secs(900));
+        assert_eq!(world.did(), ["job ReleaseCont", "notify"], "{:?}", steps(&world));
+        let ended = world.episodes.values().find(|episode| episode.phase == Phase::Cancelled).unwrap();
+        assert!(ended.message.contains("is for rule databases of policy p by now"), "{}", ended.message);
+    }
+}
+
+#[test]
+fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun() {
+    let low = all_rules("old", &[cont(), kill(true)]);
+    let mut world = ill(&[policy("p", std::slice::from_ref(&low))]);
+    world.pass();
+    world.policies[0].rules = vec![all_rules("new", &[notify()]), low];
+    world.run(secs(900));
+    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+}
+
+#[test]
+fn doubt_never_makes_the_ladder_pass_over_its_gentle_steps() {
+    let ladder = [cont(), cont(), kill(true), notify()];
+    let mut world = ill(&[policy("p", &[narrowed("r", is("web"), &ladder)])]);
+    labelled(&mut world, pod("log"), "web");
+    world.pass();
+    let known = std::mem::take(&mut world.pods);
+    let mut passes = 0;
+    while !steps(&world).iter().any(|(_, state)| *state == StepState::Refused) {
+        passes += 1;
+        assert!(passes < 1_000, "every wait has an end: {:?}", steps(&world));
+        world.tick(secs(5));
+        world.pass();
+    }
+    world.pods = known;
+    world.run(secs(900));
+    assert_eq!(world.did(), ["job ReleaseCont", "notify"], "people are told instead: {:?}", steps(&world));
+}
+
+#[test]
+fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
+    let asked = Step { approval: ApprovalMode::Manual, ..cont() };
+    let rule = narrowed("r", is("web"), &[asked.clone(), kill(true), notify()]);
+    let mut world = ill(&[policy("p", std::slice::from_ref(&rule))]);
+    labelled(&mut world, pod("log"), "web");
+    world.pass();
+    let approve = |world: &mut World| {
+        let episode = world.episodes.values_mut().find(|episode| episode.phase == Phase::AwaitingApproval).unwrap();
+        let operation_id = episode.current_step().unwrap().operation_id.clone();
+        episode.approval = Some(Approval { by: "ann".to_owned(), operation_id });
+    };
+    let known = std::mem::take(&mut world.pods);
+    approve(&mut world);
+    let mut waited = secs(0);
+    while steps(&world).iter().all(|(_, state)| *state == StepState::AwaitingApproval) {
+        assert!(waited <= asked.approval_timeout + secs(60), "{:?}", steps(&world));
+        waited += secs(5);
+        world.tick(secs(5));
+        world.pass();
+    }
+    assert_eq!(steps(&world)[0].1, StepState::Cancelled);
+    assert!(world.did().is_empty());
+    // It is known again: a person is asked again, and nothing harsher is done.
+    world.pods = known;
+    let mut passes = 0;
+    while world.only_episode().phase != Phase::AwaitingApproval {
+        passes += 1;
+        assert!(passes < 100, "{:?}", steps(&world));
+        world.tick(secs(5));
+        world.pass();
+    }
+    approve(&mut world);
+    world.node("n1").sick[0].cures = [Cure::Cont].into();
+    world.run(secs(120));
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+}
+
+#[test]
+fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
+    // A plugin that hangs works for some pod, and its environment could not be read.
+    let unnamed = || {
+        let fault = plugin();
+        assert_eq!((&fault.subject.pod, &fault.target.pod), (&None, &None));
+        fault
+    };
+    let only = Namespaces { only: vec!["shop".into()], except: Vec::new() };
+    let except = Namespaces { only: Vec::new(), except: vec!["shop".into()] };
+    let owners = Narrow { owner_kinds: ["Job".to_owned()].into(), ..Narrow::default() };
+    let all = || all_rules("first", &[notify()]);
+    for (first, field) in [
+        (Rule { namespaces: only, ..all() }, "match.namespaces"),
+        (Rule { namespaces: except, ..all() }, "match.exceptNamespaces"),
+        (Rule { narrow: owners, ..all() }, "match.ownerKinds"),
+        (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
+    ] {
+        let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
+        world.infect("n1", unnamed(), Cure::Kill);
+        let plan = world.plan();
+        assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::RuleInDoubt]), "{field}");
+        let said = &plan.held[0].message;
+        assert!(said.contains(field) && said.contains("could not tell which"), "{said}");
+    }
+    // That it is about some pod is known.
+    let any = Narrow { pods: Some(Selector::default()), ..Narrow::default() };
+    let rules = [Rule { narrow: any, ..all() }, all_rules("later", &[kill(true)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", unnamed(), Cure::Kill);
+    assert_eq!(acts(&world.plan()), [("n1".to_owned(), "notify".to_owned())]);
+}
+
+#[test]
+fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_not() {
+    let narrow = Narrow {
+        owner_kinds: ["DaemonSet".to_owned()].into(),
+        runtimes: vec![Runtime { name: "containerd".into(), versions: Range::parse(">=1.7.0 <1.7.24").ok() }],
+        kubelets: vec![Range::parse(">=1.29").unwrap()],
+        ..Narrow::default()
+    };
+    let rules = [
+        Rule { faults: [FaultType::DiskFull].into(), ..all_rules("disks", &[notify()]) },
+        Rule {
+            namespaces: Namespaces { only: vec!["shop".into()], except: Vec::new() },
+            ..all_rules("shops", &[cont()])
+        },
+        Rule { narrow, ..all_rules("near", &[cont()]) },
+    ];
+    for (runtime, kubelet, expected) in [
+        (
+            "containerd://1.7.23",
+            "v1.30.2",
+            "rule near is not for it: match.ownerKinds asks for DaemonSet, and the owner of pod kube-system/log is ReplicaSet, \
+             as it was read",
+        ),
+        (
+            "containerd://1.7.23",
+            "v1.28.1",
+            "rule near is not for it: match.kubeletVersions asks for >=1.29, and the node's is v1.28.1",
+        ),
+        (
+            "cri-o://1.30.0",
+            "v1.30.2",
+            "rule near is not for it: match.runtimes asks for containerd >=1.7.0 <1.7.24, and the node's is cri-o://1.30.0",
+        ),
+    ] {
+        let mut world = ill(&[policy("p", &rules)]);
+        labelled(&mut world, pod("log"), "web");
+        let view = &mut world.node("n1").view;
+        (view.runtime_version, view.kubelet_version) = (Some(runtime.to_owned()), Some(kubelet.to_owned()));
+        let plan = world.plan();
+        assert_eq!(reasons(&plan), [HoldReason::NoRule]);
+        assert!(plan.held[0].message.ends_with(expected), "{}", plan.held[0].message);
+    }
+    let mut world = ill(&[policy("p", &[rules[1].clone(), narrowed("dbs", is("db"), &[cont()])])]);
+    labelled(&mut world, pod("log"), "web");
+    let said = world.plan().held[0].message.clone();
+    assert!(
+        said.contains("rule dbs is not for it: match.podSelector asks for app=db, and pod kube-system/log has app=web"),
+        "{said}"
+    );
+    let mut world = ill(&[policy("p", &rules[..2])]);
+    labelled(&mut world, pod("log"), "web");
+    let said = world.plan().held[0].message.clone();
+    assert!(
+        said.contains("rule shops is not for it: match.namespaces is shop, and its pod is kube-system/log"),
+        "{said}"
+    );
+}

@@ -1,0 +1,211 @@
+//! DaemonSet pods that make no progress.
+
+use nrh_core::episode::Phase;
+use nrh_core::fault::{FaultState, FaultType};
+use nrh_core::plan::{HoldReason, plan};
+use nrh_core::policy::Action;
+use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
+
+use crate::samples::{backing_off, cont, creating, failed, fault, hung, kill, overdue, plugin, policy, rule, step};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+#[test]
+fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let plan = world.pass();
+    assert_eq!(acts(&plan), [("n1".to_owned(), "delete agent-1".to_owned())]);
+    assert_eq!(plan.nodes["n1"].pods_progressing, Tri::False);
+    let mut successor = backing_off("n1", "agent-2");
+    successor.waiting.clear();
+    successor.age = secs(3);
+    world.node("n1").pods.push(successor);
+    world.tick(secs(10));
+    world.pass();
+    world.tick(secs(10));
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::Verifying, "the successor is not Ready yet");
+    world.node("n1").pods[0].ready = true;
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_pod_that_nobody_looked_at_is_not_well() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.pass();
+    world.tick(secs(30));
+    let mut snapshot = world.snapshot();
+    snapshot.pods_read.clear();
+    let plan = plan(&snapshot, &world.settings);
+    assert!(plan.effects.is_empty(), "{:?}", plan.effects);
+}
+
+/// A pod with a failed container, with one thing of it changed.
+fn failed_with(change: impl FnOnce(&mut FailedContainer)) -> SuspectPod {
+    let mut pod = failed("n1", "x");
+    change(&mut pod.failed[0]);
+    pod
+}
+
+#[test]
+fn only_daemon_set_pods_that_are_stuck_count() {
+    let cases = [
+        ("back-off", true, backing_off("n1", "x")),
+        ("creating", true, creating("n1", "x")),
+        ("terminating", true, overdue("n1", "x")),
+        ("no DaemonSet's", false, {
+            let mut pod = backing_off("n1", "x");
+            pod.daemon_set = None;
+            pod
+        }),
+        ("short back-off", false, {
+            let mut pod = backing_off("n1", "x");
+            pod.waiting[0].back_off = Some(secs(160));
+            pod
+        }),
+        ("ended just now", false, {
+            let mut pod = backing_off("n1", "x");
+            pod.waiting[0].ended = Some(secs(59));
+            pod
+        }),
+        ("failed, its back-off not named", true, failed("n1", "x")),
+        ("failed just now", false, failed_with(|container| container.ended = secs(59))),
+        ("failed, and should run again", false, failed_with(|container| container.ended = secs(300))),
+        ("failed for the fifth time", false, failed_with(|container| container.restarts = 5)),
+        ("failed often, but over months", false, failed_with(|container| container.waited = Some(secs(81)))),
+        ("failed, nobody knows after which wait", false, failed_with(|container| container.waited = None)),
+        ("failed after a long run", false, failed_with(|container| container.ran = Some(secs(600)))),
+        ("failed, nobody knows how long it ran", false, failed_with(|container| container.ran = None)),
+        ("failed, another container runs and the pod is ready", false, {
+            let mut pod = failed("n1", "x");
+            pod.ready = true;
+            pod
+        }),
+        ("young", false, {
+            let mut pod = creating("n1", "x");
+            pod.without_sandbox = Some(secs(119));
+            pod
+        }),
+        ("pulling an image", false, {
+            let mut pod = creating("n1", "x");
+            (pod.age, pod.without_sandbox) = (secs(3_000), None);
+            pod
+        }),
+        ("within grace", false, {
+            let mut pod = overdue("n1", "x");
+            pod.overdue = Some(secs(119));
+            pod
+        }),
+    ];
+    for (name, is_stuck, pod) in cases {
+        let mut world = World::new(&[policy("p", &[])], &["n1"]);
+        world.node("n1").pods.push(pod);
+        let faults = &world.plan().nodes["n1"].cluster_faults;
+        assert_eq!(faults.len(), usize::from(is_stuck), "{name}: {faults:?}");
+    }
+}
+
+#[test]
+fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
+    let ladder = [step(Action::DeletePod)];
+    let mut own = hung("agent-1");
+    own.state = FaultState::Suspected;
+    let mut suspected_plugin = plugin();
+    suspected_plugin.state = FaultState::Suspected;
+    let cases = [
+        ("own hung container", backing_off("n1", "agent-1"), Some(own.clone()), true),
+        ("another pod's", backing_off("n1", "agent-1"), Some(hung("other")), false),
+        ("plugin, but the pod has its network", backing_off("n1", "agent-1"), Some(plugin()), false),
+        ("plugin, and the pod waits for it", creating("n1", "agent-1"), Some(suspected_plugin), true),
+        ("the runtime", creating("n1", "agent-1"), Some(fault(FaultType::RuntimeListHung, "r")), true),
+        ("nothing", creating("n1", "agent-1"), None, false),
+    ];
+    for (name, suspect, cause, is_first) in cases {
+        let rules = [rule("r", &[FaultType::StuckDaemonSetPod], &ladder)];
+        let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+        world.node("n1").pods.push(suspect);
+        if let Some(cause) = cause {
+            world.infect("n1", cause, Cure::Cont);
+        }
+        let plan = world.plan();
+        assert_eq!(acts(&plan).is_empty(), is_first, "{name}");
+        assert_eq!(reasons(&plan).contains(&HoldReason::ReleaseFirst), is_first, "{name}: {:?}", plan.held);
+        let message = &plan.nodes["n1"].cluster_faults[0].message;
+        assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
+    }
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::DeletePod)])])], &["n1"]);
+    world.node("n1").pods.push(overdue("n1", "agent-1"));
+    world.infect("n1", hung("agent-1"), Cure::Cont);
+    let plan = world.plan();
+    assert_eq!(acts(&plan)[0].1, "job ReleaseCont", "the hung process is released, the pod is left");
+}
+
+#[test]
+fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    let mut snapshot = world.snapshot();
+    snapshot.pods[0].read = secs(46);
+    let held = plan(&snapshot, &world.settings);
+    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::StaleEvidence]));
+    world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(23);
+    let held = world.plan();
+    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::ProbeSilent]));
+}
+
+#[test]
+fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
+    let rules = [
+        rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.infect("n1", plugin(), Cure::Kill);
+    world.node("n1").pods.push(creating("n1", "agent-1"));
+    for _ in 0..6 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(world.did(), ["job ReleaseKill"]);
+    world.node("n1").pods[0].ready = true;
+    world.run(secs(60));
+    assert_eq!(world.did(), ["job ReleaseKill"], "the pod came up by itself");
+}
+
+#[test]
+fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    for turn in 0..12 {
+        let node = world.node("n1");
+        node.pods = vec![backing_off("n1", &format!("agent-{turn}"))];
+        world.run(secs(240));
+    }
+    assert_eq!(world.did(), ["delete agent-0"]);
+    let plan = world.plan();
+    assert!(reasons(&plan).contains(&HoldReason::RecentlyFailed), "{:?}", plan.held);
+    assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
+}
+
+#[test]
+fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
+    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.pass();
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.node("n1").pods.clear();
+    for _ in 0..5 {
+        world.tick(secs(5));
+        world.pass();
+        assert!(world.only_episode().is_open(), "the DaemonSet's controller may be late");
+    }
+    let mut successor = backing_off("n1", "agent-2");
+    (successor.ready, successor.waiting) = (true, Vec::new());
+    world.node("n1").pods.push(successor);
+    world.run(secs(60));
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+}

@@ -1,0 +1,564 @@
+//! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
+
+use nrh_core::drain::Drain;
+use nrh_core::episode::{ActResult, Approval, HealState, Phase, StepRecord, StepState, acted};
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::order::{NodeAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::plan::{Effect, HoldReason, Operation};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
+use nrh_core::reboot::Reboot;
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
+use crate::world::{Chaos, Cure, World, acts, reasons};
+
+fn cordon() -> Step {
+    step(Action::Cordon(None))
+}
+
+fn drained_first() -> Step {
+    Step { action: Action::Reboot(Reboot::default()), ..reboot() }
+}
+
+fn sick(ladder: &[Step]) -> World {
+    World::sick(silent(), Cure::Reboot, ladder)
+}
+
+fn record(world: &World) -> StepRecord {
+    let steps = &world.only_episode().steps;
+    steps.iter().find(|step| step.action == ActionType::Reboot).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
+}
+
+/// Passes until the order stands.
+fn ordered(world: &mut World) {
+    for _ in 0..20 {
+        world.pass();
+        if world.did().contains(&"order Reboot") {
+            return;
+        }
+        world.tick(secs(5));
+    }
+    panic!("no order: {:?}", world.did());
+}
+
+#[test]
+fn a_node_is_cordoned_rebooted_and_opened_again_once_its_new_boot_is_well() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"]);
+    let done = record(&world);
+    assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
+    assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
+    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+}
+
+#[test]
+fn the_order_is_for_one_boot_and_for_the_nodes_own_agent() {
+    let mut world = sick(&[cordon(), reboot()]);
+    world.pass();
+    world.tick(secs(5));
+    let plan = world.pass();
+    let order = plan.effects.into_iter().find_map(|effect| match effect {
+        Effect::Act { operation: Operation::GiveOrder(order), .. } => Some(order),
+        _ => None,
+    });
+    let order = order.unwrap();
+    assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::Reboot, Some("boot-0")));
+}
+
+#[test]
+fn the_agent_that_comes_back_to_the_same_order_does_nothing() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    // The controller is away; the order stands in the API all the while.
+    for _ in 0..60 {
+        world.tick(secs(5));
+    }
+    assert_eq!(world.nodes["n1"].boots.count, 1, "it would boot again and again");
+    assert!(world.nodes["n1"].report.order.is_some());
+    world.run(secs(60));
+    assert_eq!((world.only_episode().phase, world.nodes["n1"].boots.count), (Phase::Succeeded, 1));
+    assert!(world.nodes["n1"].report.order.is_none());
+}
+
+#[test]
+fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_again() {
+    for may_see in [true, false] {
+        let mut world = sick(&[cordon(), reboot(), notify()]);
+        world.pass();
+        world.tick(secs(5));
+        // The reservation and the order, and no record of the order.
+        world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
+        assert_eq!(record(&world).state, StepState::Reserved);
+        assert_eq!(world.did(), ["cordon", "order Reboot"]);
+        world.tick(secs(5));
+        if may_see {
+            // The next leader sees the order that stands.
+            world.pass();
+            assert_eq!(record(&world).state, StepState::Started);
+        }
+        for _ in 0..30 {
+            world.tick(secs(5));
+        }
+        world.run(secs(120));
+        assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"]);
+        assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Succeeded, 1));
+    }
+}
+
+#[test]
+fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.pass();
+    world.tick(secs(5));
+    // Reserved and not ordered; then somebody else reboots it.
+    world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
+    assert_eq!(record(&world).state, StepState::Reserved);
+    let node = world.node("n1");
+    node.view.boot_id = Some("theirs".into());
+    node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
+    world.run(secs(900));
+    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    assert_eq!(record(&world).state, StepState::Failed, "it has booted, and the fault is still there");
+}
+
+/// Told in medik8s/node-healthcheck-operator #274.
+#[test]
+fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_counts_for_nothing() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    for _ in 0..11 {
+        world.tick(secs(5));
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{plan:#?}");
+        assert_eq!(plan.policies["p"].unhealthy, 1, "it is one of those that limits count");
+        assert_eq!(record(&world).state, StepState::Started);
+    }
+    let faults = world.only_episode().faults.len();
+    assert_eq!(faults, 1, "what shows while it is away is no new fault");
+    // The Node shows the new boot before its probe does: that is no clean look.
+    world.node("n1").view.boot_id = Some("boot-1".into());
+    world.node("n1").sick.clear();
+    world.node("n1").boots.away = None;
+    for _ in 0..4 {
+        world.tick(secs(5));
+        world.pass();
+        assert_eq!(record(&world).state, StepState::Verifying);
+    }
+    world.node("n1").report.heartbeat.as_mut().unwrap().boot_id = "boot-1".into();
+    world.run(secs(60));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}
+
+/// Told in NVIDIA/NVSentinel #1808.
+#[test]
+fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
+    let mut world = sick(&[cordon(), reboot(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    world.run(secs(3600));
+    assert_eq!(world.did(), ["cordon", "order Reboot", "notify", "uncordon"]);
+    let failed = record(&world);
+    assert_eq!(failed.state, StepState::TimedOut);
+    assert!(failed.message.starts_with("node n1 has not booted anew within 600s: "), "{}", failed.message);
+    assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+}
+
+/// Passes until the step is at its end, and the time that took.
+fn timed_out(world: &mut World) -> u64 {
+    for passed in 0..1_000 {
+        world.pass();
+        if record(world).state == StepState::TimedOut {
+            return passed * 5;
+        }
+        world.tick(secs(5));
+    }
+    panic!("{:?}", record(world));
+}
+
+fn is_cordoned(world: &World) -> bool {
+    world.nodes["n1"].view.unschedulable
+}
+
+/// Passes for so many seconds; whether the node was cordoned all the while.
+fn stays_cordoned(world: &mut World, seconds: u64) -> bool {
+    for _ in 0..seconds / 5 {
+        world.pass();
+        if !is_cordoned(world) {
+            return false;
+        }
+        world.tick(secs(5));
+    }
+    true
+}
+
+#[test]
+fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_it_may_do_so() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    let gone = timed_out(&mut world);
+    assert!(stays_cordoned(&mut world.clone(), 2_350 - gone), "told, and still up in the same boot");
+    world.pass();
+    world.tick(secs(5));
+    let plan = world.pass();
+    assert!(plan.nodes["n1"].doing.contains("may still go down: the cordon of episode "), "{:?}", plan.held);
+    assert!(reasons(&plan).contains(&HoldReason::StepUnderWay), "{:?}", plan.held);
+    // Down it goes, much later: nobody had opened it, and the new boot opens it.
+    let mut late = world.clone();
+    late.node("n1").boots.fails = false;
+    late.node("n1").boots.away = Some(12);
+    late.run(secs(120));
+    assert!(!is_cordoned(&late) && late.nodes["n1"].boots.count == 1);
+    world.run(secs(2_450 - gone));
+    assert!(!is_cordoned(&world), "the wait has an end: {:?}", world.only_episode());
+    assert_eq!(
+        (world.did(), world.only_episode().phase),
+        (vec!["cordon", "order Reboot", "notify", "uncordon"], Phase::Failed)
+    );
+}
+
+#[test]
+fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_look_shows_the_same_boot() {
+    let mut world = unheard(&[cordon(), reboot(), notify()]);
+    // Nobody can look: it may be on its way.
+    let gone = timed_out(&mut world);
+    assert!(stays_cordoned(&mut world.clone(), 2_300 - gone));
+    world.clone().run(secs(2_500 - gone));
+    // The node of a runtime that does not answer is not Ready as a rule, and proves nothing then.
+    world.node("n1").probe_runs = true;
+    world.node("n1").view.ready = Tri::False;
+    assert!(stays_cordoned(&mut world.clone(), 600));
+    world.node("n1").view.ready = Tri::True;
+    world.run(secs(60));
+    assert_eq!((is_cordoned(&world), world.only_episode().phase), (false, Phase::Failed));
+}
+
+#[test]
+fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    world.node("n1").boots.away = Some(100);
+    world.policies.clear();
+    assert!(stays_cordoned(&mut world, 480));
+    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    world.run(secs(120));
+    assert_eq!((is_cordoned(&world), world.nodes["n1"].boots.count), (false, 1), "its new boot is known");
+    // One that never comes back is opened all the same in the end.
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    ordered(&mut world);
+    world.node("n1").boots.away = Some(10_000);
+    world.policies.clear();
+    assert!(stays_cordoned(&mut world, 2_300));
+    world.run(secs(200));
+    assert!(!is_cordoned(&world) && !world.only_episode().is_open());
+}
+
+#[test]
+fn a_reboot_to_which_nobody_has_agreed_keeps_no_node_closed() {
+    let mut world = sick(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
+    for _ in 0..3 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!((record(&world).state, is_cordoned(&world)), (StepState::AwaitingApproval, true));
+    world.policies[0].suspend = true;
+    world.run(secs(20));
+    assert_eq!((record(&world).state, is_cordoned(&world)), (StepState::Cancelled, false));
+}
+
+#[test]
+fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    timed_out(&mut world);
+    world.run(secs(30));
+    assert!(is_cordoned(&world) && world.only_episode().is_open());
+    world.node("n1").view.unschedulable = false;
+    world.run(secs(90));
+    assert!(!is_cordoned(&world) && !world.only_episode().is_open(), "{:?}", world.only_episode());
+}
+
+#[test]
+fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
+    // Without a cordon in the ladder, and under somebody else's.
+    let mut world = sick(&[reboot(), notify()]);
+    world.run(secs(120));
+    assert_eq!(world.did(), ["notify"]);
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(120));
+    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+
+    // A drain that did not come to its end is none; what the node cannot end is not waited for.
+    let all_the_same = Action::Drain(Drain { even_if_runtime_hangs: true, ..Drain::default() });
+    let ladder = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
+    let hanging = |ladder: &[Step]| World::sick(plugin(), Cure::Reboot, ladder);
+    let mut world = sick(&ladder);
+    world.node("n1").workloads = vec![workload("web")];
+    world.node("n1").workloads[0].budget = Some("web".into());
+    world.run(secs(900));
+    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    let mut world = sick(&ladder);
+    world.node("n1").workloads = vec![workload("web")];
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "order Reboot", "uncordon"]);
+    // Nor is one that is left out, since the node cannot end pods.
+    let mut world = sick(&[cordon(), drain(), drained_first(), notify()]);
+    world.run(secs(900));
+    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    // One that can is waited for.
+    let mut world = hanging(&[cordon(), drain(), drained_first(), notify()]);
+    world.node("n1").workloads = vec![workload("web")];
+    world.run(secs(900));
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "order Reboot", "uncordon"]);
+}
+
+#[test]
+fn not_while_the_boot_is_not_known_or_told_of_differently() {
+    type Change = fn(&mut World);
+    let cases: [Change; 3] = [
+        |w| w.node("n1").view.boot_id = None,
+        |w| w.node("n1").view.boot_id = Some("other".into()),
+        |w| w.node("n1").report.heartbeat.as_mut().unwrap().boot_id = String::new(),
+    ];
+    for change in cases {
+        let mut world = sick(&[cordon(), reboot(), notify()]);
+        change(&mut world);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "not even cordoned");
+    }
+}
+
+#[test]
+fn a_person_says_yes_to_the_reboot_of_one_boot() {
+    let manual = Step { approval: ApprovalMode::Manual, ..reboot() };
+    let mut world = sick(&[cordon(), manual, notify()]);
+    for _ in 0..3 {
+        world.pass();
+        world.tick(secs(5));
+    }
+    assert_eq!(record(&world).state, StepState::AwaitingApproval);
+    // It boots by other hands: what was asked for is not asked for any more.
+    let node = world.node("n1");
+    node.view.boot_id = Some("theirs".into());
+    node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
+    let operation = record(&world).operation_id;
+    let name = world.only_episode().name.clone();
+    let yes = Approval { by: "ann".into(), operation_id: operation };
+    world.episodes.get_mut(&name).unwrap().approval = Some(yes);
+    world.pass();
+    assert_eq!(record(&world).state, StepState::Cancelled);
+    assert!(!world.did().contains(&"order Reboot"));
+}
+
+#[test]
+fn not_twice_within_an_hour_whoever_asks() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.run(secs(600));
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+    world.tick(secs(60));
+    let again = Fault { id: Fault::identity(FaultType::KubeletDown, "x"), ..fault(FaultType::KubeletDown, "x") };
+    world.infect("n1", again, Cure::Reboot);
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert!(plan.held[0].message.contains("was rebooted, or told to, at"), "{}", plan.held[0].message);
+}
+
+#[test]
+fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
+    let mut world = World::new(
+        &[crate::samples::policy("p", &[crate::samples::rule("r", &FaultType::ALL, &[cordon(), reboot()])])],
+        &["a", "b"],
+    );
+    let limit = TopologyLimit { key: "zone".into(), max_in_flight: Amount::Count(1) };
+    world.policies[0].limits.per_topology = vec![limit];
+    world.policies[0].limits.max_in_flight = Amount::Count(2);
+    world.policies[0].limits.max_unhealthy = Amount::Count(2);
+    world.policies[0].limits.storm.nodes = Amount::Count(50);
+    for name in ["a", "b"] {
+        world.infect(name, silent(), Cure::Reboot);
+    }
+    let mut most = 0;
+    for _ in 0..120 {
+        world.pass();
+        world.tick(secs(5));
+        most = most.max(world.nodes.values().filter(|node| node.boots.away.is_some()).count());
+    }
+    assert_eq!(most, 1, "both at a time");
+    assert!(world.nodes.values().all(|node| node.boots.count == 1 && node.view.ready == Tri::True));
+}
+
+#[test]
+fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
+    for kind in FaultType::ALL {
+        let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[cordon(), reboot()]);
+        world.run(secs(60));
+        let rebooted = world.did().contains(&"order Reboot");
+        assert!(!rebooted || nrh_core::reboot::helps(kind).is_ok(), "{kind}");
+    }
+    // A process that is hung has to be named.
+    let mut unnamed = hung("x");
+    unnamed.target.process = None;
+    let mut world = World::sick(unnamed, Cure::Nothing, &[cordon(), reboot()]);
+    world.run(secs(60));
+    assert!(world.did().is_empty(), "{:?}", world.did());
+}
+
+/// A node whose probe cannot be reached right after the order was written.
+fn unheard(ladder: &[Step]) -> World {
+    let mut world = sick(ladder);
+    world.pass();
+    world.tick(secs(5));
+    world.pass();
+    if record(&world).state == StepState::AwaitingApproval {
+        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
+        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        world.pass();
+    }
+    assert_eq!(world.did(), ["cordon", "order Reboot"]);
+    world.node("n1").probe_runs = false;
+    world.tick(secs(5));
+    world.pass();
+    assert!(world.nodes["n1"].report.order.is_some(), "nobody has said no, and it may still be begun");
+    world
+}
+
+#[test]
+fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_time_is_over() {
+    type No = (&'static str, fn(&mut World));
+    let cases: [No; 6] = [
+        ("policy suspended", |w| w.policies[0].suspend = true),
+        ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into())),
+        ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()]),
+        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|episode| episode.approval = None)),
+        ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
+        ("its time is over", |w| {
+            for _ in 0..25 {
+                w.tick(secs(5));
+                w.pass();
+            }
+        }),
+    ];
+    for (name, no) in cases {
+        let mut world = unheard(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
+        no(&mut world);
+        world.tick(secs(5));
+        world.pass();
+        assert!(world.nodes["n1"].report.order.is_none(), "{name}: it would be carried out much later");
+        assert_eq!(record(&world).state, StepState::Started, "{name}: whether it was, the next boot id tells");
+        world.node("n1").probe_runs = true;
+        world.run(secs(2400));
+        assert_eq!((world.nodes["n1"].boots.count, record(&world).state), (0, StepState::TimedOut), "{name}");
+    }
+}
+
+#[test]
+fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_forgotten_it() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").boots.fails = true;
+    ordered(&mut world);
+    world.tick(secs(5));
+    world.pass();
+    assert_eq!(record(&world).reason, Some(OutcomeReason::Acted));
+    assert!(world.nodes["n1"].report.order.is_none());
+    // The claims are lost in the same boot, and the order is read once more.
+    let operation_id = record(&world).operation_id;
+    for (state, reason) in [
+        (OutcomeState::Refused, OutcomeReason::CannotLook),
+        (OutcomeState::Refused, OutcomeReason::Protected),
+        (OutcomeState::Failed, OutcomeReason::CallFailed),
+    ] {
+        let (operation_id, message, at) = (operation_id.clone(), "another word".to_owned(), world.now);
+        world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
+        world.pass();
+        let step = record(&world);
+        assert_eq!((step.state, step.reason), (StepState::Started, Some(OutcomeReason::Acted)), "{reason:?}");
+    }
+}
+
+#[test]
+fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.run(secs(600));
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+    let node = world.node("n1");
+    node.view.uid = "made anew".into();
+    node.report.node_uid = Some("made anew".into());
+    world.infect("n1", silent(), Cure::Reboot);
+    let plan = world.plan();
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+}
+
+/// Told in NVIDIA/NVSentinel #1543.
+#[test]
+fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_the_history_is() {
+    let mut world = World::sick(silent(), Cure::Nothing, &[cordon(), reboot()]);
+    world.policies[0].history = History { limit: 1, ttl: secs(60) };
+    let mut ordered = Vec::new();
+    for passed in 0..(26 * 60) {
+        world.pass();
+        if world.did().iter().filter(|what| **what == "order Reboot").count() > ordered.len() {
+            ordered.push(passed);
+        }
+        world.tick(secs(60));
+    }
+    assert_eq!(ordered.len(), 2, "{ordered:?}");
+    assert!(ordered[1] - ordered[0] >= 24 * 60, "{ordered:?}");
+}
+
+#[test]
+fn what_can_be_no_boot_id_is_none() {
+    for hostile in [String::new(), "a b".into(), "a\u{7}".into(), "a".repeat(65), "ä".into()] {
+        let mut world = sick(&[cordon(), reboot(), notify()]);
+        let node = world.node("n1");
+        node.view.boot_id = Some(hostile.clone());
+        node.report.heartbeat.as_mut().unwrap().boot_id.clone_from(&hostile);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{hostile:?}");
+    }
+}
+
+#[test]
+fn a_reboot_that_is_left_out_is_recorded_with_its_why() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.node("n1").view.unschedulable = true;
+    world.run(secs(120));
+    let left_out = record(&world);
+    assert_eq!(left_out.state, StepState::Refused);
+    assert_eq!(left_out.message, "left out: node n1 is not cordoned by this episode");
+}
+
+#[test]
+fn a_call_that_the_api_server_refuses_is_no_reboot() {
+    let mut world = sick(&[cordon(), reboot(), notify()]);
+    world.pass();
+    world.tick(secs(5));
+    world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
+    let (name, operation) = (world.only_episode().name.clone(), record(&world).operation_id);
+    let refused = ActResult::Failed { message: "no right".into() };
+    let next = acted(world.only_episode(), &operation, refused, world.now);
+    world.episodes.insert(name, next);
+    world.run(secs(600));
+    assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"], "it costs no attempt");
+    assert_eq!(world.nodes["n1"].boots.count, 1);
+}
+
+#[test]
+fn a_machine_that_boots_is_waited_for_although_the_policy_does_not_name_the_step_any_more() {
+    let mut world = sick(&[cordon(), reboot(), hand_off("Fix"), notify()]);
+    ordered(&mut world);
+    world.tick(secs(5));
+    world.pass();
+    world.policies[0].rules[0].steps[1].mode = Mode::DryRun;
+    world.node("n1").boots.away = Some(1000);
+    for _ in 0..(19 * 12) {
+        world.pass();
+        assert_eq!(record(&world).state, StepState::Started);
+        world.tick(secs(5));
+    }
+    world.node("n1").boots.away = Some(0);
+    world.run(secs(60));
+    assert_eq!(record(&world).state, StepState::Succeeded);
+}

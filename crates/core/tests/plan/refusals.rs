@@ -1,0 +1,213 @@
+//! What holds the engine back.
+
+use std::time::Duration;
+
+use nrh_core::fault::{FaultState, FaultType, Severity};
+use nrh_core::plan::{Health, HoldReason, plan};
+use nrh_core::policy::{Action, Amount, Mode};
+use nrh_core::snapshot::{Snapshot, Tri};
+use nrh_core::window::WindowType;
+
+use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today, tomorrow};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+/// Everything that says no to a fault that is healed otherwise, and the reason it gives.
+/// Told in kubereboot/kured #976.
+#[test]
+fn every_doubt_holds() {
+    type Doubt = (&'static str, HoldReason, fn(&mut Snapshot));
+    let doubts: [Doubt; 24] = [
+        ("no policy", HoldReason::NoPolicy, |s| s.policies.clear()),
+        ("a policy suspended", HoldReason::Suspended, |s| s.policies[0].suspend = true),
+        ("a policy paused", HoldReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
+        ("a Deny window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![today(WindowType::Deny)]),
+        ("no Allow window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![tomorrow(WindowType::Allow)]),
+        ("no rule for the kind", HoldReason::NoRule, |s| {
+            s.policies[0].rules[0].faults = [FaultType::LeakedShim].into();
+        }),
+        ("no rule for the severity", HoldReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
+        ("a rule that waits", HoldReason::TooYoung, |s| s.policies[0].rules[0].hold_for = secs(600)),
+        ("a node deleted", HoldReason::Vetoed, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
+        ("a veto", HoldReason::Vetoed, |s| s.nodes.get_mut("n1").unwrap().vetoes.push("excluded".into())),
+        ("a suspended node", HoldReason::Vetoed, |s| s.reports.get_mut("n1").unwrap().suspended = Some("me".into())),
+        ("an old look", HoldReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
+        ("a missed heartbeat", HoldReason::ProbeSilent, |s| {
+            s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);
+        }),
+        ("nobody may act", HoldReason::CannotAct, |s| {
+            s.nodes.get_mut("n1").unwrap().ready = Tri::False;
+            s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().can_act = false;
+        }),
+        ("kubelet unknown, nobody may act", HoldReason::CannotAct, |s| {
+            let heartbeat = s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap();
+            (heartbeat.kubelet_works, heartbeat.can_act) = (Tri::Unknown, false);
+        }),
+        ("no process named", HoldReason::CannotAct, |s| {
+            s.reports.get_mut("n1").unwrap().faults[0].fault.target.process = None;
+        }),
+        ("running pods", HoldReason::RunningPods, |s| s.policies[0].rules[0].steps = vec![kill(false)]),
+        ("no ledger", HoldReason::NoLedger, |s| s.ledger = None),
+        ("no node may be unhealthy", HoldReason::TooManyUnhealthy, |s| {
+            s.policies[0].limits.max_unhealthy = Amount::Count(0);
+        }),
+        ("0 %", HoldReason::TooManyUnhealthy, |s| s.policies[0].limits.max_unhealthy = Amount::Percent(0)),
+        ("none in flight", HoldReason::InFlightLimit, |s| s.policies[0].limits.max_in_flight = Amount::Count(0)),
+        ("no slot in the cluster", HoldReason::ClusterCeiling, |s| s.ceiling = 0),
+        ("nothing that applies", HoldReason::NoRule, |s| {
+            s.policies[0].rules[0].steps = vec![step(Action::DeletePod), step(Action::CleanupOrphans)];
+        }),
+        ("nothing but a cordon", HoldReason::NoRule, |s| {
+            s.policies[0].rules[0].steps = vec![step(Action::Cordon(None))];
+        }),
+    ];
+    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    for (name, reason, spoil) in doubts {
+        let mut snapshot = world.snapshot();
+        spoil(&mut snapshot);
+        let plan = plan(&snapshot, &world.settings);
+        assert!(plan.effects.is_empty(), "{name}: {:?}", plan.effects);
+        assert_eq!(reasons(&plan), [reason], "{name}: {:?}", plan.held);
+        let held = &plan.held[0];
+        assert!(held.message.len() > 20 && held.fault_id.is_some(), "{name}: {held:?}");
+        let outlook = &plan.nodes["n1"];
+        assert!(outlook.doing.starts_with("held: "), "{name}: {}", outlook.doing);
+        assert_eq!(outlook.look_requested, reason == HoldReason::StaleEvidence, "{name}");
+    }
+}
+
+#[test]
+fn a_report_on_another_node_or_none_is_no_evidence() {
+    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    for uid in [None, Some("uid-old".to_owned())] {
+        let mut snapshot = world.snapshot();
+        snapshot.reports.get_mut("n1").unwrap().node_uid = uid;
+        let plan = plan(&snapshot, &world.settings);
+        assert!(plan.effects.is_empty());
+        assert_eq!(plan.nodes["n1"].health, Health::Unknown);
+        assert_eq!(plan.policies["p"].unknown, 1);
+    }
+    let mut snapshot = world.snapshot();
+    snapshot.nodes.clear();
+    let plan = plan(&snapshot, &world.settings);
+    assert!(plan.effects.is_empty());
+    assert_eq!(plan.policies["p"].selected, 0);
+}
+
+#[test]
+fn suspected_and_clearing_faults_are_not_acted_on() {
+    for state in [FaultState::Suspected, FaultState::Clearing] {
+        let mut sick = hung("log");
+        sick.state = state;
+        let plan = World::sick(sick, Cure::Cont, &[cont()]).plan();
+        assert!(plan.effects.is_empty());
+        assert_eq!(plan.nodes["n1"].health, Health::Degraded);
+    }
+}
+
+#[test]
+fn a_probe_has_no_say_in_what_only_the_controller_knows() {
+    let mut forged = fault(FaultType::StuckDaemonSetPod, "victim");
+    forged.target.pod = Some(pod("victim"));
+    let plan = World::sick(forged, Cure::Delete, &[step(Action::DeletePod), notify()]).plan();
+    assert!(plan.effects.is_empty(), "{:?}", plan.effects);
+    assert!(plan.nodes["n1"].cluster_faults.is_empty());
+}
+
+#[test]
+fn evidence_of_exactly_the_longest_age_still_counts() {
+    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut snapshot = world.snapshot();
+    let report = snapshot.reports.get_mut("n1").unwrap();
+    report.faults[0].looked = secs(45);
+    report.heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_500);
+    assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
+}
+
+/// Told in medik8s/self-node-remediation #110.
+#[test]
+fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
+    let mut world =
+        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), step(Action::DeletePod), notify()]);
+    world.node("n1").probe_runs = false;
+    world.tick(secs(60));
+    let plan = world.plan();
+    assert_eq!(acts(&plan), [("n1".to_owned(), "notify".to_owned())]);
+    assert_eq!(plan.nodes["n1"].probe_reporting, Tri::False);
+    assert_eq!(plan.nodes["n1"].health, Health::Unknown);
+    assert!(plan.nodes["n1"].worst.starts_with("ProbeSilent"), "{}", plan.nodes["n1"].worst);
+    assert_eq!(plan.policies["p"].unhealthy, 1);
+    assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "the hung container is held");
+}
+
+#[test]
+fn a_fault_that_comes_back_again_and_again_is_left_to_a_person() {
+    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    for turn in 0..5 {
+        world.run(secs(120));
+        let mut again = hung("log");
+        again.first_seen = world.now;
+        if turn < 4 {
+            world.infect("n1", again, Cure::Cont);
+        }
+    }
+    assert_eq!(world.did().len(), 3);
+    assert_eq!(world.plan().nodes["n1"].self_healing, Tri::False);
+}
+
+#[test]
+fn texts_do_not_change_with_the_clock_alone() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[kill(false)]);
+    world.node("n1").pods.push(creating("n1", "agent-1"));
+    world.policies[0].mode = Mode::DryRun;
+    world.pass();
+    let before = world.plan();
+    world.now = world.now.checked_add(secs(3)).unwrap();
+    for pod in &mut world.node("n1").pods {
+        pod.age += secs(3);
+        pod.without_sandbox = pod.without_sandbox.map(|without| without + secs(3));
+    }
+    let after = world.plan();
+    assert_eq!(before.nodes, after.nodes);
+    assert_eq!(before.held, after.held);
+}
+
+#[test]
+fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
+    // About a container, so that deleting a pod is no answer to it.
+    let ladder = |steps: &[_]| World::sick(hung("log"), Cure::Nothing, steps).plan();
+    let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), step(Action::DeletePod), notify()])), ["notify"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), notify()])), ["cordon"], "wanted for itself");
+}
+
+#[test]
+fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
+    let steps = [step(Action::Cordon(None)), notify()];
+    for kind in FaultType::ALL.into_iter().filter(|kind| kind.is_lasting() && !kind.is_cluster_fault()) {
+        let plan = World::sick(fault(kind, "key"), Cure::Nothing, &steps).plan();
+        let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
+        let is_told_only = matches!(
+            kind,
+            FaultType::FrozenCgroup
+                | FaultType::ExitedContainerPileUp
+                | FaultType::ClientCertificateExpiring
+                | FaultType::ClockUnsynchronised
+                | FaultType::GhostSandbox
+                | FaultType::UnknownKubepodsProcess
+                | FaultType::ProbeBlind
+        );
+        assert_eq!(did, [if is_told_only { "notify" } else { "cordon" }], "{kind}");
+    }
+}
+
+#[test]
+fn where_the_probe_may_not_act_nobody_does() {
+    for kubelet in [Tri::True, Tri::False] {
+        let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
+        let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
+        (heartbeat.kubelet_works, heartbeat.can_act) = (kubelet, false);
+        let plan = world.plan();
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{kubelet:?}");
+    }
+}

@@ -1,0 +1,308 @@
+//! The same fault on many nodes.
+
+use std::time::Duration;
+
+use nrh_core::episode::Phase;
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::plan::{HoldReason, Plan};
+use nrh_core::policy::{Amount, ApprovalMode, Mode, Step, StormLimit};
+use nrh_core::snapshot::NodeView;
+
+use proptest::prelude::*;
+
+use crate::samples::{cont, fault, hung, notify, plugin, policy, rule};
+use crate::world::{Cure, World, acts, reasons, secs};
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("n{number:02}")).collect()
+}
+
+/// Nodes under one policy without narrow budgets.
+fn fleet(count: usize) -> World {
+    let mut policy = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
+    policy.limits.max_in_flight = Amount::Count(100);
+    let names = names(count);
+    let mut world = World::new(&[policy], &names.iter().map(String::as_str).collect::<Vec<_>>());
+    world.ceiling = 100;
+    world
+}
+
+fn infect(world: &mut World, nodes: std::ops::Range<usize>, cure: Cure, of: fn(&str) -> Fault) {
+    let all = names(world.nodes.len());
+    for node in &all[nodes] {
+        let mut fault = of("log");
+        (fault.first_seen, fault.for_seconds) = (world.now, 60);
+        world.infect(node, fault, cure);
+    }
+}
+
+/// Time passes for the faults, too: they grow older with each report.
+fn pass(world: &mut World, wait: Duration) -> Plan {
+    for node in world.nodes.values_mut() {
+        for sick in &mut node.sick {
+            sick.fault.for_seconds += wait.as_secs();
+        }
+    }
+    world.tick(wait);
+    world.pass()
+}
+
+fn blocked(plan: &Plan) -> (HoldReason, String) {
+    plan.policies["p"].blocked.clone().unwrap()
+}
+
+#[test]
+fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
+    let mut world = fleet(40);
+    infect(&mut world, 0..10, Cure::Cont, hung);
+    let plan = world.pass();
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|reason| *reason == HoldReason::Storm));
+    let (reason, told) = blocked(&plan);
+    assert!(
+        reason == HoldReason::Storm && told.contains("10 of 40 nodes have a new HungContainer within 10 min"),
+        "{told}"
+    );
+    assert!(plan.next.is_some_and(|next| next <= secs(30)), "it clears itself");
+    assert!(world.episodes.is_empty());
+    // Two more, nearly ten minutes later: they alone are no storm, but the others are new still.
+    pass(&mut world, secs(530));
+    infect(&mut world, 10..12, Cure::Cont, hung);
+    assert!(acts(&pass(&mut world, secs(5))).is_empty());
+    assert_eq!(acts(&pass(&mut world, secs(10))).len(), 1, "no more come: one is healed");
+}
+
+#[test]
+fn what_is_healed_as_fast_as_it_comes_is_a_storm_as_well() {
+    let mut world = fleet(40);
+    let mut healed = 0;
+    for node in 0..20 {
+        infect(&mut world, node..node + 1, Cure::Cont, hung);
+        for _ in 0..4 {
+            pass(&mut world, secs(5));
+        }
+        healed = world.episodes.values().filter(|episode| episode.phase == Phase::Succeeded).count();
+    }
+    assert_eq!(healed, 9, "with the tenth of forty within ten minutes it is one");
+    let (reason, told) = blocked(&world.plan());
+    assert!(reason == HoldReason::Storm && told.contains("(9 of them no more)"), "{told}");
+    // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are healed.
+    pass(&mut world, secs(605));
+    assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1);
+}
+
+#[test]
+fn after_a_storm_twice_as_many_follow_as_long_as_it_helps() {
+    let mut world = fleet(40);
+    infect(&mut world, 0..30, Cure::Cont, hung);
+    pass(&mut world, secs(600));
+    let mut most = Vec::new();
+    for _ in 0..200 {
+        pass(&mut world, secs(5));
+        let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+        if open > most.last().copied().unwrap_or(0) {
+            most.push(open);
+        }
+        if world.nodes.values().all(|node| node.sick.is_empty()) {
+            break;
+        }
+    }
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()));
+    assert_eq!(most[..3], [1, 2, 4], "{most:?}");
+}
+
+#[test]
+fn what_does_not_help_begins_it_anew() {
+    let mut world = fleet(40);
+    world.policies[0].rules[0].steps[0].timeout = secs(20);
+    infect(&mut world, 0..7, Cure::Cont, hung);
+    infect(&mut world, 7..8, Cure::Nothing, hung);
+    infect(&mut world, 8..40, Cure::Cont, hung);
+    pass(&mut world, secs(600));
+    let failed = |world: &World| world.episodes.values().any(|episode| episode.phase == Phase::Failed);
+    let mut most = 0;
+    while !failed(&world) {
+        pass(&mut world, secs(5));
+        let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+        most = most.max(open);
+        assert!(world.nodes.values().any(|node| !node.sick.is_empty()));
+    }
+    assert!(most >= 4, "until then it has grown: {most}");
+    let sick = world.nodes.values().filter(|node| !node.sick.is_empty()).count();
+    assert!(sick > 10, "it is no storm any more");
+    // What runs is finished; then one at a time again.
+    let mut after = Vec::new();
+    for _ in 0..20 {
+        after.push(acts(&pass(&mut world, secs(1))).len());
+    }
+    let begun: Vec<usize> = after.into_iter().filter(|begun| *begun > 0).collect();
+    assert_eq!(begun, [1, 2], "what had begun before the failure speaks for nothing");
+}
+
+#[test]
+fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
+    let mut small = fleet(8);
+    infect(&mut small, 0..4, Cure::Cont, hung);
+    assert_eq!(acts(&small.pass()).len(), 4, "half of them, and fewer than five");
+
+    let mut slow = fleet(40);
+    for node in 0..12 {
+        infect(&mut slow, node..node + 1, Cure::Cont, hung);
+        let plan = pass(&mut slow, secs(120));
+        assert!(!reasons(&plan).contains(&HoldReason::Storm), "one every two minutes: {:?}", plan.held);
+    }
+
+    let mut two = fleet(40);
+    two.policies[0].rules.push(rule("net", &[FaultType::NetworkPluginHung], &[cont()]));
+    infect(&mut two, 0..12, Cure::Cont, hung);
+    infect(&mut two, 20..21, Cure::Cont, |key| fault(FaultType::NetworkPluginHung, key));
+    assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseCont".to_owned())]);
+
+    let mut off = fleet(40);
+    off.policies[0].limits.storm = StormLimit { nodes: Amount::Count(100_000), ..StormLimit::default() };
+    infect(&mut off, 0..30, Cure::Cont, hung);
+    assert_eq!(acts(&off.pass()).len(), 30);
+}
+
+#[test]
+fn people_are_told_in_a_storm_and_a_dry_run_shows_the_same() {
+    let mut told = fleet(40);
+    told.policies[0].rules[0].steps = vec![notify()];
+    infect(&mut told, 0..12, Cure::Nothing, hung);
+    assert_eq!(acts(&told.pass()).len(), 12);
+
+    let mut dry = fleet(40);
+    dry.policies[0].mode = Mode::DryRun;
+    infect(&mut dry, 0..12, Cure::Cont, hung);
+    let plan = dry.pass();
+    assert!(dry.episodes.is_empty() && reasons(&plan).iter().all(|reason| *reason == HoldReason::Storm));
+}
+
+#[test]
+fn a_kubelet_version_that_the_sick_have_in_common_is_named() {
+    let mut world = fleet(40);
+    for (place, node) in world.nodes.values_mut().enumerate() {
+        node.view.kubelet_version = Some(if place < 14 { "v1.36.2" } else { "v1.35.0" }.to_owned());
+    }
+    infect(&mut world, 0..12, Cure::Cont, hung);
+    let (_, told) = blocked(&world.pass());
+    assert!(told.ends_with("; 12 of the 12 have kubelet v1.36.2, which 14 of all nodes have"), "{told}");
+    world.nodes.values_mut().for_each(|node| node.view.kubelet_version = Some("v1.36.2".to_owned()));
+    let (_, told) = blocked(&world.pass());
+    assert!(!told.contains("v1.36.2"), "what all have says nothing: {told}");
+}
+
+/// Gives the first nodes something that the others have not.
+fn mark_out(world: &mut World, first: usize, mark: fn(&mut NodeView, bool)) {
+    for (place, node) in world.nodes.values_mut().enumerate() {
+        mark(&mut node.view, place < first);
+    }
+}
+
+/// Few nodes are a storm, too, where they have in common what most have not: that is the likely cause.
+#[test]
+fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
+    type Mark = (&'static str, fn(&mut NodeView, bool));
+    let marks: [Mark; 4] = [
+        ("kubelet new", |view, is| view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned())),
+        ("runtime new", |view, is| view.runtime_version = Some(if is { "new" } else { "old" }.to_owned())),
+        ("image new", |view, is| view.os_image = Some(if is { "new" } else { "old" }.to_owned())),
+        ("pool new", |view, is| {
+            let pool = if is { "new" } else { "old" }.to_owned();
+            view.labels.insert("karpenter.sh/nodepool".to_owned(), pool);
+        }),
+    ];
+    for (what, mark) in marks {
+        let mut world = fleet(40);
+        mark_out(&mut world, 8, mark);
+        infect(&mut world, 0..5, Cure::Cont, hung);
+        let plan = world.pass();
+        assert!(acts(&plan).is_empty(), "{what}: {:?}", acts(&plan));
+        let (reason, told) = blocked(&plan);
+        assert_eq!(reason, HoldReason::Storm);
+        assert!(told.ends_with(&format!("; 5 of the 5 have {what}, which 8 of all nodes have")), "{told}");
+        // Who has it not has nothing to do with it.
+        infect(&mut world, 20..21, Cure::Cont, hung);
+        assert_eq!(acts(&world.pass()).len(), 1, "{what}");
+        world.tick(secs(5));
+        world.run(secs(60));
+        // No more come: it is healed one at a time, as after any storm.
+        pass(&mut world, secs(600));
+        assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1, "{what}");
+    }
+}
+
+#[test]
+fn a_few_sick_nodes_like_all_others_are_no_storm() {
+    // Fewer than five, in common with most, in common with too few of the sick, or nobody wants storms.
+    let few = |sick: usize, marked: usize, nodes: Option<u32>| {
+        let mut world = fleet(40);
+        if let Some(nodes) = nodes {
+            world.policies[0].limits.storm.nodes = Amount::Count(nodes);
+        }
+        mark_out(&mut world, marked, |view, is| {
+            view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned());
+        });
+        infect(&mut world, 0..sick, Cure::Cont, hung);
+        acts(&world.pass()).len()
+    };
+    assert_eq!(few(4, 8, None), 4);
+    assert_eq!(few(5, 21, None), 5);
+    assert_eq!(few(5, 4, None), 5);
+    assert_eq!(few(5, 8, Some(100_000)), 5);
+    assert_eq!(few(5, 8, None), 0);
+}
+
+/// An episode of another kind, however long it waits, is none of those that are healed after a storm.
+#[test]
+fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
+    let mut world = fleet(40);
+    world.policies[0].rules.push(rule(
+        "ask",
+        &[FaultType::NetworkPluginHung],
+        &[Step { approval: ApprovalMode::Manual, ..cont() }],
+    ));
+    world.infect("n39", plugin(), Cure::Nothing);
+    world.pass();
+    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    infect(&mut world, 0..12, Cure::Cont, hung);
+    pass(&mut world, secs(600));
+    let begun = world.episodes.values().filter(|episode| episode.phase != Phase::AwaitingApproval);
+    assert_eq!(begun.count(), 1, "{:?}", world.episodes);
+}
+
+proptest! {
+    /// Whoever fell ill with what, and when: nothing is begun for a storm that rises, one node at a time for one that has
+    /// passed, and all others are healed.
+    #[test]
+    fn nothing_is_begun_for_a_storm(ill in prop::collection::vec((0_usize..12, any::<bool>(), 0_u64..1200), 0..30)) {
+        let kinds = [FaultType::HungContainer, FaultType::NetworkPluginHung];
+        let mut world = fleet(12);
+        world.policies[0].rules = vec![rule("r", &kinds, &[cont()])];
+        world.policies[0].limits.storm.nodes = Amount::Count(6);
+        let all = names(12);
+        for (node, is_net, age) in &ill {
+            let mut one = fault(kinds[usize::from(*is_net)], "x");
+            one.for_seconds = *age;
+            if world.node(&all[*node]).sick.iter().all(|sick| sick.fault.id != one.id) {
+                world.infect(&all[*node], one, Cure::Cont);
+            }
+        }
+        let sick = |kind: FaultType, limit: u64| {
+            let is = |fault: &Fault| fault.kind == kind && fault.for_seconds <= limit;
+            world.nodes.values().filter(|node| node.sick.iter().any(|sick| is(&sick.fault))).count()
+        };
+        let [rises, passes] = [600, u64::MAX].map(|limit| kinds.map(|kind| sick(kind, limit) >= 6));
+        let all_sick = kinds.map(|kind| sick(kind, u64::MAX));
+        world.pass();
+        let begun = |kind: FaultType| {
+            world.episodes.values().filter(|episode| episode.faults.iter().any(|fault| fault.kind == kind)).count()
+        };
+        for (place, kind) in kinds.into_iter().enumerate() {
+            match (rises[place], passes[place]) {
+                (true, _) => prop_assert_eq!(begun(kind), 0),
+                (false, true) => prop_assert!(begun(kind) <= 1, "{} at once", begun(kind)),
+                (false, false) => prop_assert_eq!(begun(kind), all_sick[place]),
+            }
+        }
+    }
+}

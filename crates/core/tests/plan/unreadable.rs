@@ -1,0 +1,134 @@
+//! Episodes that are there and that this version cannot read, and Nodes that no version can.
+
+use nrh_core::plan::{Effect, HoldReason, Plan, plan};
+use nrh_core::policy::Action;
+use nrh_core::snapshot::{Ledger, Slot, Snapshot, UnreadableEpisode};
+
+use crate::samples::{cont, hung, policy, rule, step};
+use crate::world::{Cure, World, acts};
+
+const NAME: &str = "n1-of-later";
+
+/// Two sick nodes, and an episode of the first that cannot be read.
+fn two(is_open: bool) -> (World, Snapshot) {
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &nrh_core::fault::FaultType::ALL, &[cont()])])], &["n1", "n2"]);
+    for node in ["n1", "n2"] {
+        world.infect(node, hung("log"), Cure::Cont);
+    }
+    let mut snapshot = world.snapshot();
+    let (node, policy) = (Some("n1".to_owned()), Some("p".to_owned()));
+    let episode = UnreadableEpisode { node, policy, is_open, made_at: None, why: "unknown variant".to_owned() };
+    snapshot.unreadable.insert(NAME.to_owned(), episode);
+    (world, snapshot)
+}
+
+fn slot(snapshot: &mut Snapshot, node: &str) {
+    let taken_at = snapshot.now.checked_sub(std::time::Duration::from_hours(9)).unwrap();
+    let slot = Slot { node: node.to_owned(), policy: "p".to_owned(), taken_at, kinds: None };
+    snapshot.ledger.get_or_insert_default().slots.insert(NAME.to_owned(), slot);
+}
+
+fn stored(plan: &Plan) -> Option<&Ledger> {
+    plan.effects.iter().find_map(|effect| if let Effect::StoreLedger(ledger) = effect { Some(ledger) } else { None })
+}
+
+fn acted_on(plan: &Plan) -> Vec<String> {
+    acts(plan).into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn one_with_a_slot_keeps_it_and_its_node_and_others_are_healed() {
+    let (world, mut snapshot) = two(false);
+    slot(&mut snapshot, "n1");
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.held);
+    assert!(stored(&plan).is_some_and(|ledger| ledger.slots.len() == 2 && ledger.slots.contains_key(NAME)));
+    let held: Vec<_> = plan.held.iter().filter(|held| held.node == "n1").collect();
+    assert!(held.iter().all(|held| held.reason == HoldReason::CannotAct && held.message.contains(NAME)), "{held:?}");
+    assert!(plan.nodes["n1"].doing.contains(NAME), "{}", plan.nodes["n1"].doing);
+    assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (2, 2));
+}
+
+#[test]
+fn one_without_a_slot_keeps_its_node_as_long_as_it_is_open() {
+    for (is_open, expected) in [(true, vec!["n2"]), (false, vec!["n1", "n2"])] {
+        let (world, snapshot) = two(is_open);
+        let plan = plan(&snapshot, &world.settings);
+        assert_eq!(acted_on(&plan), expected, "{:?}", plan.held);
+        assert!(stored(&plan).is_some_and(|ledger| !ledger.slots.contains_key(NAME)), "no slot is taken for it");
+        assert_eq!(plan.held.iter().any(|held| held.message.contains(NAME)), is_open);
+    }
+}
+
+#[test]
+fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
+    let (world, mut snapshot) = two(true);
+    for report in snapshot.reports.values_mut() {
+        report.faults.clear();
+    }
+    let node = snapshot.nodes.get_mut("n1").unwrap();
+    node.cordoned_by = Some(NAME.to_owned());
+    // Without a slot, too.
+    snapshot.ledger = Some(Ledger::default());
+    let told = plan(&snapshot, &world.settings);
+    assert_eq!(told.effects, []);
+    assert_eq!(told.held.len(), 1, "{:?}", told.held);
+    snapshot.unreadable.clear();
+    let gone = plan(&snapshot, &world.settings);
+    assert!(matches!(gone.effects.as_slice(), [Effect::Uncordon { .. }]), "{:?}", gone.effects);
+}
+
+const WHY: &str = "status.conditions[0].lastHeartbeatTime: out of range";
+
+fn unread(snapshot: &mut Snapshot, node: &str) {
+    snapshot.nodes.get_mut(node).unwrap().unreadable = Some(WHY.to_owned());
+}
+
+fn is_told(plan: &Plan, node: &str) -> bool {
+    let is_reason = |held: &&nrh_core::plan::Held| held.reason == HoldReason::CannotAct;
+    plan.held.iter().filter(is_reason).any(|held| held.node == node && held.message.contains(WHY))
+}
+
+#[test]
+fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    unread(&mut snapshot, "n1");
+    let plan = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.held);
+    assert!(is_told(&plan, "n1"), "{:?}", plan.held);
+    assert_eq!(plan.policies["p"].unhealthy, 2);
+}
+
+#[test]
+fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    for _ in 0..3 {
+        world.pass();
+    }
+    let mut snapshot = world.snapshot();
+    let node = snapshot.nodes.get_mut("n1").unwrap();
+    // A view of before the cordon would be taken for a person's uncordon, and other marks end the episode.
+    (node.unschedulable, node.vetoes) = (false, vec!["drain in progress".to_owned()]);
+    unread(&mut snapshot, "n1");
+    let waits = plan(&snapshot, &world.settings);
+    assert_eq!(waits.effects, []);
+    assert!(is_told(&waits, "n1"), "{:?}", waits.held);
+    snapshot.nodes.get_mut("n1").unwrap().unreadable = None;
+    assert_ne!(plan(&snapshot, &world.settings).effects, []);
+}
+
+#[test]
+fn marks_on_a_node_that_cannot_be_read_are_not_taken_for_left_over() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    snapshot.reports.values_mut().for_each(|report| report.faults.clear());
+    snapshot.ledger = Some(Ledger::default());
+    snapshot.nodes.get_mut("n1").unwrap().cordoned_by = Some(NAME.to_owned());
+    assert!(matches!(plan(&snapshot, &world.settings).effects.as_slice(), [Effect::Uncordon { .. }]));
+    unread(&mut snapshot, "n1");
+    let told = plan(&snapshot, &world.settings);
+    assert_eq!(told.effects, []);
+    assert!(is_told(&told, "n1"), "{:?}", told.held);
+}

@@ -1,0 +1,187 @@
+//! The small world of `nrh_simulate`, and a controller in it that may crash between any two effects.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use nrh_core::episode::Episode;
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::plan::{Effect, Held, HoldReason, Plan, plan};
+use nrh_core::policy::{Policy, Step};
+use nrh_core::snapshot::{Ledger, Snapshot};
+use nrh_simulate::world::{self, describe};
+
+use crate::samples::{policy, rule};
+use crate::told;
+
+pub use crate::samples::secs;
+pub use nrh_simulate::world::{Cure, Sickness, WorldNode};
+
+/// How one pass of the controller is disturbed.
+#[derive(Clone, Debug, Default)]
+pub struct Chaos {
+    /// The controller dies after so many calls.
+    pub crash_after: Option<usize>,
+    /// Which calls fail (by number).
+    pub failing: BTreeSet<usize>,
+}
+
+/// Shown as what it begins with: its policies, its nodes and the limit of them all.
+#[derive(Clone)]
+pub struct World {
+    inner: world::World,
+    /// Policies that somebody has removed, and may bring back.
+    pub removed: Vec<Policy>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies: Vec<String> = self.policies.iter().map(told::policy).collect();
+        let nodes: Vec<&String> = self.nodes.keys().collect();
+        write!(f, "nodes {nodes:?}, maxInFlight of all {}; {}", self.ceiling, policies.join("; "))
+    }
+}
+
+impl Deref for World {
+    type Target = world::World;
+
+    fn deref(&self) -> &world::World {
+        &self.inner
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut world::World {
+        &mut self.inner
+    }
+}
+
+impl World {
+    pub fn new(policies: &[Policy], nodes: &[&str]) -> Self {
+        let mut world = world::World::new("2026-01-01T01:00:00Z".parse().unwrap(), policies);
+        world.nodes = nodes.iter().map(|name| ((*name).to_owned(), WorldNode::new(name))).collect();
+        Self { inner: world, removed: Vec::new() }
+    }
+
+    /// One node, one fault, one rule for all kinds of fault.
+    pub fn sick(fault: Fault, cure: Cure, steps: &[Step]) -> Self {
+        let kinds = FaultType::ALL;
+        let mut world = Self::new(&[policy("p", &[rule("r", &kinds, steps)])], &["n1"]);
+        world.infect("n1", fault, cure);
+        world
+    }
+
+    pub fn node(&mut self, name: &str) -> &mut WorldNode {
+        self.nodes.get_mut(name).unwrap()
+    }
+
+    pub fn infect(&mut self, node: &str, fault: Fault, cure: Cure) {
+        let node = self.node(node);
+        node.sick.push(sickness(fault, cure));
+        node.send();
+    }
+
+    pub fn plan(&self) -> Plan {
+        plan(&self.snapshot(), &self.settings)
+    }
+
+    /// Decides and does it, undisturbed.
+    pub fn pass(&mut self) -> Plan {
+        self.disturbed_pass(&Chaos::default())
+    }
+
+    /// Decides and does it, with failing calls and a crash.
+    pub fn disturbed_pass(&mut self, chaos: &Chaos) -> Plan {
+        let snapshot = self.snapshot();
+        self.carry_out(&snapshot, chaos)
+    }
+
+    /// Decides on what was so at some time, and does it now: what a leader with an old cache would do.
+    pub fn carry_out(&mut self, snapshot: &Snapshot, chaos: &Chaos) -> Plan {
+        let plan = plan(snapshot, &self.settings);
+        let (mut calls, mut broken) = (0_usize, BTreeSet::new());
+        let mut is_ledger_stored = true;
+        for effect in &plan.effects {
+            if chaos.crash_after.is_some_and(|limit| calls >= limit) {
+                break;
+            }
+            let conflicts = match effect {
+                Effect::StoreLedger(next) => snapshot.ledger != self.ledger || self.drops_what_is_there(snapshot, next),
+                _ => false,
+            };
+            let fails = conflicts || chaos.failing.contains(&calls);
+            calls += 1;
+            let node = self.node_of(effect);
+            if broken.contains(&node) {
+                continue;
+            }
+            let opens = matches!(effect, Effect::WriteEpisode(e) if e.identity.is_none());
+            let spends = opens || matches!(effect, Effect::Act { .. } | Effect::BeginWish(_));
+            if fails || (spends && !is_ledger_stored) {
+                is_ledger_stored &= !matches!(effect, Effect::StoreLedger(_));
+                broken.insert(node);
+                continue;
+            }
+            let may_record = chaos.crash_after.is_none_or(|limit| calls < limit) && !chaos.failing.contains(&calls);
+            if !self.apply(effect, may_record) {
+                broken.insert(node);
+            }
+        }
+        self.note_what_people_stopped(&plan);
+        plan
+    }
+
+    /// Whether a slot would be given back whose episode did not show, and is there: right before the ledger is stored the controller
+    /// searches for such episodes, since the version of the ledger does not say that they were made.
+    fn drops_what_is_there(&self, seen: &Snapshot, next: &Ledger) -> bool {
+        let known = seen.ledger.iter().flat_map(|ledger| ledger.slots.keys());
+        let mut unseen = known.filter(|name| !next.slots.contains_key(*name) && !seen.episodes.contains_key(*name));
+        unseen.any(|name| self.episodes.contains_key(name))
+    }
+
+    /// Passes and time, until no episode is open or the time is over.
+    pub fn run(&mut self, most: Duration) -> Vec<Plan> {
+        let (mut plans, mut spent) = (Vec::new(), Duration::ZERO);
+        loop {
+            let plan = self.pass();
+            let is_quiet = plan.effects.is_empty() && !self.episodes.values().any(Episode::is_open);
+            plans.push(plan);
+            if is_quiet || spent >= most {
+                return plans;
+            }
+            self.tick(secs(5));
+            spent += secs(5);
+        }
+    }
+
+    pub fn only_episode(&self) -> &Episode {
+        assert_eq!(self.episodes.len(), 1, "{:?}", self.episodes.keys());
+        self.episodes.values().next().unwrap()
+    }
+
+    pub fn did(&self) -> Vec<&str> {
+        self.log.iter().map(|(_, what)| what.as_str()).collect()
+    }
+}
+
+/// A fault that one thing ends.
+pub fn sickness(fault: Fault, cure: Cure) -> Sickness {
+    Sickness { fault, cures: [cure].into() }
+}
+
+/// Acts of a plan, as `(node, operation)`.
+pub fn acts(plan: &Plan) -> Vec<(String, String)> {
+    plan.effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Act { node, operation, .. } => Some((node.clone(), describe(operation))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Reasons of a plan, for the one fault or node it is about.
+pub fn reasons(plan: &Plan) -> Vec<HoldReason> {
+    plan.held.iter().map(|held: &Held| held.reason).collect()
+}

@@ -1,0 +1,253 @@
+//! The account of a timeline: what happened, what was done, what was held back and why, line by line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::timeline::Offset;
+use super::world::{World, WorldNode};
+use nrh_core::episode::{Lane, Phase, StepRecord, StepState};
+use nrh_core::plan::{Held, HoldReason, Plan};
+use nrh_core::policy::{ActionType, Mode};
+use nrh_core::text::bounded;
+
+/// What a line tells; in JSON `what` is the word, and `detail` the action, the reason, the state or the phase that goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase", tag = "what", content = "detail")]
+pub enum What {
+    /// The timeline itself.
+    Happens,
+    /// A step is taken.
+    Does(ActionType),
+    /// A step would be taken: it, or its policy, is a dry run.
+    Would(ActionType),
+    /// A step has come to an end.
+    Step(StepState),
+    /// Something is held back.
+    Held(HoldReason),
+    /// A policy starts nothing new.
+    Blocked(HoldReason),
+    /// A policy may start something again.
+    Unblocked,
+    /// Our cordon is taken back.
+    Uncordons,
+    /// Our taint is taken off.
+    Untaints,
+    /// An episode has come to an end.
+    Ends(Phase),
+    /// The timeline has come to its end, and an episode has not.
+    Open(Phase),
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Time since the beginning.
+    pub at: Offset,
+    /// The same in seconds.
+    pub seconds: u64,
+    /// The node, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The policy, where one applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What is told.
+    #[serde(flatten)]
+    pub what: What,
+    /// The sentence.
+    pub message: String,
+}
+
+/// What is known of the pass before.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    steps: BTreeMap<String, StepState>,
+    /// By name and beginning: a name comes again once its episode was deleted.
+    ended: BTreeSet<(String, Timestamp)>,
+    cordoned: BTreeSet<String>,
+    tainted: BTreeSet<String>,
+    held: BTreeMap<(String, Option<String>), HoldReason>,
+    blocked: BTreeMap<String, HoldReason>,
+}
+
+/// All lines, in order of time.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// What a reader should know of the input, one sentence each.
+    pub notes: Vec<String>,
+    /// The nodes on which episodes of enforcing policies were open at the same time, each time that changed.
+    pub open: Vec<BTreeSet<String>>,
+    /// When it ended, as time since its beginning.
+    pub ended: Offset,
+    /// How many faults were held back at its end.
+    pub held: usize,
+    known: Known,
+}
+
+impl Account {
+    /// Something that the timeline itself says.
+    pub fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
+        self.line(at, node, None, What::Happens, message);
+    }
+
+    fn line(&mut self, at: Duration, node: Option<&str>, policy: Option<&str>, what: What, message: &str) {
+        self.lines.push(Line {
+            at: Offset(at),
+            seconds: at.as_secs(),
+            node: node.map(ToOwned::to_owned),
+            policy: policy.map(ToOwned::to_owned),
+            what,
+            message: message.to_owned(),
+        });
+    }
+
+    /// Notes what is new after a pass.
+    pub fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
+        self.policies(at, plan);
+        self.episodes(at, world);
+        self.marks(at, world);
+        self.held(at, plan);
+        let open: BTreeSet<String> = world
+            .episodes
+            .values()
+            .filter(|episode| episode.mode == Mode::Enforce && !episode.phase.is_final())
+            .map(|episode| episode.node.clone())
+            .collect();
+        if self.open.last() != Some(&open) {
+            self.open.push(open);
+        }
+    }
+
+    /// Notes what is left when the timeline is over.
+    pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
+        for episode in world.episodes.values().filter(|episode| episode.is_open()) {
+            self.line(at, Some(&episode.node), Some(&episode.policy), What::Open(episode.phase), &episode.message);
+        }
+        self.ended = Offset(at);
+        let is_told = |held: &&Held| held.fault_id.is_some() && held.reason != HoldReason::StepUnderWay;
+        self.held = plan.held.iter().filter(is_told).count();
+    }
+
+    fn policies(&mut self, at: Duration, plan: &Plan) {
+        for (name, outlook) in &plan.policies {
+            // That its slots are taken is told by the nodes that wait for one.
+            let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != HoldReason::InFlightLimit);
+            let now = blocked.map(|(reason, _)| *reason);
+            let before = self.known.blocked.get(name).copied();
+            match (blocked, before) {
+                (Some((reason, message)), before) if before != Some(*reason) => {
+                    self.line(at, None, Some(name), What::Blocked(*reason), message);
+                }
+                (None, Some(_)) => self.line(at, None, Some(name), What::Unblocked, "new episodes may start"),
+                _ => {}
+            }
+            match now {
+                Some(reason) => self.known.blocked.insert(name.clone(), reason),
+                None => self.known.blocked.remove(name),
+            };
+        }
+    }
+
+    fn episodes(&mut self, at: Duration, world: &World) {
+        let mut fresh: Vec<(&str, &str, What, String)> = Vec::new();
+        let (mut steps, mut ended) = (Vec::new(), Vec::new());
+        for episode in world.episodes.values() {
+            for step in &episode.steps {
+                let before = self.known.steps.get(&step.operation_id);
+                if is_taken(before.copied(), step.state) {
+                    let taken = if step.state == StepState::Simulated { What::Would } else { What::Does };
+                    let fault = episode.fault(&step.fault_id);
+                    let about =
+                        fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+                    // That a Job does it needs no reason.
+                    let why = if step.lane == Lane::Agent { &step.lane_reason } else { "" };
+                    let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
+                    let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.lane);
+                    fresh.push((&episode.node, &episode.policy, taken(step.action), sentence));
+                }
+                if before != Some(&step.state) {
+                    steps.push((step.operation_id.clone(), step.state));
+                    if tells(step) {
+                        fresh.push((&episode.node, &episode.policy, What::Step(step.state), sentence(step)));
+                    }
+                }
+            }
+            let this = (episode.name.clone(), episode.opened_at);
+            if episode.finished_at.is_some() && !self.known.ended.contains(&this) {
+                ended.push(this);
+                fresh.push((&episode.node, &episode.policy, What::Ends(episode.phase), episode.message.clone()));
+            }
+        }
+        for (node, policy, what, message) in fresh {
+            self.line(at, Some(node), Some(policy), what, &message);
+        }
+        self.known.steps.extend(steps);
+        self.known.ended.extend(ended);
+    }
+
+    fn marks(&mut self, at: Duration, world: &World) {
+        let cordoned = marked(world, |node| node.view.cordoned_by.is_some());
+        let tainted = marked(world, |node| node.view.tainted_by.is_some());
+        let known = (&self.known.cordoned, &self.known.tainted);
+        let gone = [
+            (lost(known.0, &cordoned, world), What::Uncordons, "our cordon is taken back"),
+            (lost(known.1, &tainted, world), What::Untaints, "our taint is taken off"),
+        ];
+        for (nodes, what, message) in gone {
+            for node in nodes {
+                self.line(at, Some(&node), None, what, message);
+            }
+        }
+        (self.known.cordoned, self.known.tainted) = (cordoned, tainted);
+    }
+
+    fn held(&mut self, at: Duration, plan: &Plan) {
+        let mut now = BTreeMap::new();
+        for held in &plan.held {
+            let key = (held.node.clone(), held.fault_id.clone());
+            // That a step is under way is told by the step.
+            if held.reason != HoldReason::StepUnderWay && self.known.held.get(&key) != Some(&held.reason) {
+                self.line(at, Some(&held.node), held.policy.as_deref(), What::Held(held.reason), &held.message);
+            }
+            now.insert(key, held.reason);
+        }
+        self.known.held = now;
+    }
+}
+
+/// The nodes that carry a mark.
+fn marked(world: &World, is_marked: impl Fn(&WorldNode) -> bool) -> BTreeSet<String> {
+    world.nodes.iter().filter(|(_, node)| is_marked(node)).map(|(name, _)| name.clone()).collect()
+}
+
+/// The nodes that carry it no longer, of those that are there.
+fn lost(known: &BTreeSet<String>, now: &BTreeSet<String>, world: &World) -> Vec<String> {
+    known.difference(now).filter(|node| world.nodes.contains_key(*node)).cloned().collect()
+}
+
+/// Whether the step was taken since the pass before. One that was passed over, since it was held for too long, never was; nor
+/// is one that waits for a person, or has done so in vain.
+const fn is_taken(before: Option<StepState>, now: StepState) -> bool {
+    match before {
+        None => !matches!(now, StepState::Refused | StepState::AwaitingApproval),
+        Some(StepState::AwaitingApproval) => {
+            !matches!(now, StepState::AwaitingApproval | StepState::Cancelled | StepState::TimedOut)
+        }
+        Some(_) => false,
+    }
+}
+
+/// Whether the end of this attempt is worth a line of its own.
+const fn tells(step: &StepRecord) -> bool {
+    step.state.is_final() && !matches!(step.state, StepState::Simulated)
+}
+
+fn sentence(step: &StepRecord) -> String {
+    bounded(&format!("{}: {}", step.phrase(), step.message), nrh_core::fault::MAX_LINE)
+}

@@ -1,0 +1,74 @@
+//! Whether an account is what was expected of it.
+
+use super::account::{Account, Line, What};
+use super::timeline::{Expectation, Offset};
+use nrh_core::text::is_like;
+
+/// What is wrong, one sentence for each expectation that is not met.
+pub fn unmet(expected: &[Expectation], account: &Account) -> Vec<String> {
+    let numbered = expected.iter().enumerate();
+    numbered.filter_map(|(at, one)| Some(format!("expectation {}: {}", at + 1, unmet_one(one, account)?))).collect()
+}
+
+fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
+    let is_its = |name: &str| expected.node.as_deref().is_none_or(|pattern| is_like(pattern, name));
+    let on = expected.node.as_deref().map_or_else(String::new, |node| format!(" on {node}"));
+    if let Some(most) = expected.open_at_most {
+        let peak = account.open.iter().map(|open| open.iter().filter(|name| is_its(name)).count()).max().unwrap_or(0);
+        return (peak > most).then(|| format!("expected at most {most} open episodes at a time{on}, found {peak}"));
+    }
+    let (after, by) = (expected.after.unwrap_or_default(), expected.by);
+    let of_node: Vec<&Line> = account
+        .lines
+        .iter()
+        .filter(|line| is(expected, line.what))
+        // What is told of a policy is told of no node.
+        .filter(|line| line.node.as_deref().map_or(expected.node.is_none(), is_its))
+        .collect();
+    let in_time = |line: &&&Line| line.at >= after && by.is_none_or(|by| line.at <= by);
+    let found = of_node.iter().filter(in_time).count();
+    let least = expected.at_least.unwrap_or(usize::from(expected.at_most.is_none()));
+    let most = expected.at_most.unwrap_or(usize::MAX);
+    // What was not played says nothing of what does not come there.
+    let over = by.unwrap_or(after).max(after) > account.ended;
+    let over = over.then(|| format!("; the timeline was over at {}: write a later `until`", account.ended));
+    if (least..=most).contains(&found) && (over.is_none() || most == usize::MAX) {
+        return None;
+    }
+    let wanted = if found < least { format!("at least {least}") } else { format!("at most {most}") };
+    let at: Vec<String> = of_node.iter().take(5).map(|line| line.at.to_string()).collect();
+    let at = if at.is_empty() { String::new() } else { format!("; at any time: {}", at.join(", ")) };
+    let over = over.unwrap_or_default();
+    Some(format!("expected {}{on}{} {wanted} times, found {found}{at}{over}", name(expected), span(after, by)))
+}
+
+fn is(expected: &Expectation, what: What) -> bool {
+    match what {
+        What::Does(action) => expected.does == Some(action),
+        What::Would(action) => expected.would == Some(action),
+        What::Held(reason) | What::Blocked(reason) => expected.held == Some(reason),
+        What::Ends(phase) => expected.ends == Some(phase),
+        What::Uncordons => expected.uncordons,
+        What::Untaints => expected.untaints,
+        What::Happens | What::Step(_) | What::Unblocked | What::Open(_) => false,
+    }
+}
+
+fn name(expected: &Expectation) -> String {
+    let does = expected.does.map(|action| format!("does {}", action.as_str()));
+    let held = expected.held.map(|reason| format!("held {reason:?}"));
+    let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
+    let would = expected.would.map(|action| format!("would {}", action.as_str()));
+    let uncordons = expected.uncordons.then(|| "uncordons".to_owned());
+    let untaints = expected.untaints.then(|| "untaints".to_owned());
+    does.or(would).or(held).or(ends).or(uncordons).or(untaints).unwrap_or_default()
+}
+
+fn span(after: Offset, by: Option<Offset>) -> String {
+    match (after == Offset::default(), by) {
+        (true, None) => String::new(),
+        (true, Some(by)) => format!(" by {by}"),
+        (false, None) => format!(" after {after}"),
+        (false, Some(by)) => format!(" between {after} and {by}"),
+    }
+}

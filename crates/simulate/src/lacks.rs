@@ -1,0 +1,91 @@
+//! What a timeline does not say of the faults in it and a policy asks for. A controller reads it in the cluster; here there is nothing
+//! to be read, so what comes to such a rule is held to the end, and who tries a policy has to hear why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::sickness::{has_pod, pod_like};
+use super::timeline::{FaultEvent, Timeline};
+use super::world::World;
+use nrh_core::narrow::Narrow;
+use nrh_core::policy::{Policy, Rule};
+use nrh_core::snapshot::NodeView;
+
+/// A fault that comes, as people find it in the file, and the nodes it comes to.
+struct Coming<'a> {
+    place: String,
+    fault: &'a FaultEvent,
+    nodes: BTreeSet<&'a str>,
+}
+
+/// What the policies of a world ask for and the timeline that is about to be played in it lacks, one sentence each.
+pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
+    let coming: Vec<Coming<'_>> = timeline
+        .events
+        .iter()
+        .enumerate()
+        .filter_map(|(number, event)| {
+            let fault = event.fault.as_ref()?;
+            let nodes = event.chosen(world.nodes.keys().map(String::as_str)).into_iter().collect();
+            Some(Coming { place: format!("event {} (at {})", number + 1, event.at), fault, nodes })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for policy in &world.policies {
+        let views = world.nodes.iter().map(|(name, node)| (name.as_str(), &node.view));
+        let selected: BTreeMap<&str, &NodeView> =
+            views.filter(|(_, view)| policy.selector.matches(&view.labels)).collect();
+        if selected.is_empty() {
+            all.push(format!("policy {} selects none of the nodes", policy.name));
+            continue;
+        }
+        for rule in policy.rules.iter().filter(|rule| rule.narrow != Narrow::default()) {
+            let is_its = |one: &&Coming<'_>| one.nodes.iter().any(|node| selected.contains_key(node));
+            let is_for = |one: &&Coming<'_>| rule.faults.contains(&one.fault.kind);
+            let its: Vec<&Coming<'_>> = coming.iter().filter(is_for).filter(is_its).collect();
+            let sick: BTreeSet<&str> = its.iter().flat_map(|one| one.nodes.iter().copied()).collect();
+            let sick: Vec<(&str, &NodeView)> =
+                sick.into_iter().filter_map(|name| Some((name, *selected.get(name)?))).collect();
+            all.extend(of_nodes(policy, rule, &sick));
+            all.extend(of_pods(policy, rule, &its));
+        }
+    }
+    all
+}
+
+/// Of the nodes it comes to.
+fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<String> {
+    let asked = &rule.narrow;
+    let without = |asks: bool, field: &str, key: &str, lacks: fn(&NodeView) -> bool| {
+        let mut lacking = sick.iter().filter(|(_, view)| asks && lacks(view));
+        let (first, more) = (lacking.next()?.0, lacking.count());
+        let all = match more {
+            0 => format!("node {first} has"),
+            more => format!("{} nodes have, such as {first},", more + 1),
+        };
+        Some(held(policy, rule, field, &format!("{all} no {key} in the timeline")))
+    };
+    let runtimes =
+        without(!asked.runtimes.is_empty(), "runtimes", "runtimeVersion", |view| view.runtime_version.is_none());
+    let kubelets =
+        without(!asked.kubelets.is_empty(), "kubeletVersions", "kubeletVersion", |view| view.kubelet_version.is_none());
+    runtimes.into_iter().chain(kubelets).collect()
+}
+
+/// Of the pods that the faults are about.
+fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
+    let is_unknown = |one: &&&Coming<'_>| has_pod(one.fault.kind) && pod_like(one.fault).is_none();
+    let mut unknown = coming.iter().filter(|_| rule.narrow.asks_of_pods()).filter(is_unknown);
+    let (first, more) = (&unknown.next()?.place, unknown.count());
+    let all = match more {
+        0 => format!("the fault of {first} has"),
+        more => format!("{} faults have, such as that of {first},", more + 1),
+    };
+    Some(held(policy, rule, rule.narrow.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
+}
+
+fn held(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
+    format!(
+        "rule {} of policy {} asks for match.{field}, and {lack}: what may be for it is held",
+        rule.name, policy.name
+    )
+}

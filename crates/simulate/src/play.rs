@@ -1,0 +1,532 @@
+//! Plays a timeline: what happens to the world, pass after pass of the very decision that the controller makes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::account::Account;
+use super::lacks;
+use super::remediator::Remediator;
+use super::sickness;
+use super::timeline::{
+    CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
+    WishEvent, own_labels,
+};
+use super::world::{Cure, Kured, World, WorldNode, marks};
+use nrh_core::episode::{Approval, Episode, Phase, since};
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::narrow::Around;
+use nrh_core::policy::{Mode, Policy};
+use nrh_core::snapshot::Tri;
+use nrh_core::stuck::LONGEST_BACK_OFF;
+use nrh_core::wish::choices;
+
+/// Time between two passes while something is under way: probes and Jobs answer within it.
+const STEP: Duration = Duration::from_secs(5);
+/// The same while nothing is.
+const QUIET: Duration = Duration::from_mins(1);
+/// How long the controller of a DaemonSet takes to make a successor of a deleted pod.
+const SUCCESSOR: Duration = Duration::from_secs(5);
+
+/// One thing that happens to one node, or to a policy.
+#[derive(Clone, Debug)]
+struct Due<'t> {
+    at: Duration,
+    node: Option<String>,
+    event: &'t Event,
+}
+
+/// The world beside what only a timeline knows.
+struct Play<'t> {
+    world: World,
+    timeline: &'t Timeline,
+    /// When faults go by themselves, by node and id.
+    leaving: BTreeMap<(String, String), Duration>,
+    /// Stuck pods, by node: the event that brought each, what ends it, and how often it has come back.
+    stuck: BTreeMap<String, Vec<Stuck<'t>>>,
+    account: Account,
+    elapsed: Duration,
+    /// Nodes whose `Ready` goes to and fro: when it changes next, and what is left of it.
+    flapping: BTreeMap<String, (Duration, FlapsEvent)>,
+    /// How often a person has started something by hand.
+    wishes: usize,
+}
+
+struct Stuck<'t> {
+    event: &'t FaultEvent,
+    cures: BTreeSet<Cure>,
+    lives: usize,
+    /// When it is well by itself.
+    leaves_at: Option<Duration>,
+    /// When the deleted pod's successor comes.
+    back_at: Option<Duration>,
+}
+
+/// Plays it with these policies, to its end.
+pub fn play(timeline: &Timeline, policies: &[Policy]) -> Account {
+    Play::new(timeline, policies).run().account
+}
+
+/// The world at the end of it.
+pub fn end_of(timeline: &Timeline, policies: &[Policy]) -> World {
+    Play::new(timeline, policies).run().world
+}
+
+impl<'t> Play<'t> {
+    fn new(timeline: &'t Timeline, policies: &[Policy]) -> Self {
+        let mut world = World::new(timeline.start, policies);
+        world.ceiling = timeline.max_in_flight;
+        for (name, like) in timeline.names() {
+            let node = fresh(&name, like);
+            world.nodes.insert(name, node);
+        }
+        let mut account = Account::default();
+        account.notes = lacks::lacks(timeline, &world);
+        let (leaving, stuck) = (BTreeMap::new(), BTreeMap::new());
+        Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, flapping: BTreeMap::new(), wishes: 0 }
+    }
+
+    fn run(mut self) -> Self {
+        let mut due = due(self.timeline);
+        let (least, latest) = (self.timeline.end(), self.timeline.latest());
+        loop {
+            while due.last().is_some_and(|next| next.at <= self.elapsed) {
+                if let Some(next) = due.pop() {
+                    self.happen(next.node.as_deref(), next.event);
+                }
+            }
+            self.flap();
+            self.leave();
+            self.succeed();
+            let plan = self.world.pass();
+            self.deleted();
+            self.account.note(self.elapsed, &self.world, &plan);
+            let open = || self.world.episodes.values().filter(|episode| episode.is_open());
+            // Played to its end is what has begun by then: what cannot be healed is begun anew for ever.
+            let is_early = |episode: &Episode| since(episode.opened_at, self.timeline.start) <= least;
+            let end = if open().any(is_early) { latest } else { least };
+            if self.elapsed >= end {
+                self.account.end(self.elapsed, &self.world, &plan);
+                return self;
+            }
+            // Past the last event nothing comes in between while all that is open waits for a person.
+            let waits = |episode: &Episode| self.elapsed >= least && episode.phase == Phase::AwaitingApproval;
+            let is_slow = plan.effects.is_empty() && open().all(waits);
+            let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
+            let wait = if is_slow { wake } else { STEP };
+            let stuck = self.stuck.values().flatten().filter_map(|stuck| stuck.leaves_at);
+            let flaps = self.flapping.values().map(|(next, _)| *next);
+            let leaves = self.leaving.values().copied().chain(stuck).chain(flaps).min().unwrap_or(end);
+            let next = due.last().map_or(end, |next| next.at.min(end)).min(leaves);
+            let left = next.saturating_sub(self.elapsed).max(Duration::from_secs(1));
+            self.pass_time(wait.min(left));
+        }
+    }
+
+    fn pass_time(&mut self, wait: Duration) {
+        self.elapsed += wait;
+        for node in self.world.nodes.values_mut() {
+            for sick in &mut node.sick {
+                sick.fault.for_seconds = sick.fault.for_seconds.saturating_add(wait.as_secs());
+            }
+            for pod in &mut node.pods {
+                pod.age += wait;
+                pod.overdue = pod.overdue.map(|overdue| overdue + wait);
+                // The kubelet starts it again at the end of its back-off, and it ends at once.
+                for container in &mut pod.waiting {
+                    container.ended =
+                        container.ended.map(|ended| (ended + wait).min(LONGEST_BACK_OFF.saturating_sub(STEP)));
+                }
+            }
+        }
+        self.world.tick(wait);
+    }
+
+    fn happen(&mut self, node: Option<&str>, event: &'t Event) {
+        let Some(name) = node else {
+            if let Some(change) = &event.policy {
+                let sentence = self.change(change);
+                self.account.happens(self.elapsed, None, &sentence);
+            }
+            return;
+        };
+        let mut told: Vec<String> = Vec::new();
+        if let Some(machine) = event.machine {
+            told.push(self.machine(name, machine));
+        }
+        if event.cancelled {
+            told.push(self.cancel(name));
+        }
+        if let Some(by) = &event.approved {
+            told.push(self.approve(name, by));
+        }
+        if let Some(cancel) = &event.cancel {
+            told.push(self.cancel_by_hand(name, cancel));
+        }
+        if let Some(fault) = &event.fault {
+            told.push(self.fall_ill(name, fault));
+        }
+        if let Some(kind) = event.clears {
+            self.clear(name, kind);
+            told.push(format!("{kind} is gone"));
+        }
+        if let Some(flaps) = event.flaps {
+            self.flapping.insert(name.to_owned(), (self.elapsed, flaps));
+            told.push(format!("Ready begins to change every {}s, {} times", flaps.every.0.as_secs(), flaps.times));
+        }
+        match self.world.nodes.get_mut(name) {
+            Some(node) => {
+                told.extend(change_node(node, event));
+                if node.probe_runs {
+                    node.send();
+                }
+            }
+            None if event.machine.is_none() => told = vec!["nothing happens: the node is gone".to_owned()],
+            None => {}
+        }
+        // Of what happens at one moment a person knows.
+        if let Some(wish) = &event.wish {
+            told.push(self.wish(name, wish));
+        }
+        for sentence in told {
+            self.account.happens(self.elapsed, Some(name), &sentence);
+        }
+    }
+
+    /// What flaps changes when its time has come.
+    fn flap(&mut self) {
+        let (now, at) = (self.elapsed, self.world.now);
+        for (name, (next, left)) in self.flapping.iter_mut().filter(|(_, (next, _))| *next <= now) {
+            if let Some(node) = self.world.nodes.get_mut(name) {
+                node.view.ready = if node.view.ready == Tri::True { Tri::False } else { Tri::True };
+                node.view.ready_since = Some(at);
+            }
+            *next = next.saturating_add(left.every.0);
+            left.times = left.times.saturating_sub(1);
+        }
+        self.flapping.retain(|_, (_, left)| left.times > 0);
+    }
+
+    fn machine(&mut self, name: &str, machine: Machine) -> String {
+        self.stuck.remove(name);
+        self.leaving.retain(|(node, _), _| node != name);
+        self.world.nodes.remove(name);
+        match machine {
+            Machine::Removed => "the node is deleted".to_owned(),
+            Machine::Replaced => {
+                let names = self.timeline.names();
+                let Some((_, like)) = names.iter().find(|(other, _)| other == name) else { return String::new() };
+                let mut node = fresh(name, like);
+                node.view.uid = format!("uid-{name}-{}", self.elapsed.as_secs());
+                node.report.node_uid = Some(node.view.uid.clone());
+                self.world.nodes.insert(name.to_owned(), node);
+                "another machine takes the node's place".to_owned()
+            }
+        }
+    }
+
+    /// A person deletes the episode: the object is there until its finalizer has let it go.
+    fn cancel(&mut self, name: &str) -> String {
+        let open = self.world.episodes.values_mut().find(|episode| episode.node == name && episode.is_live());
+        match open {
+            Some(episode) => {
+                episode.deleting = true;
+                format!("a person deletes episode {}", episode.name)
+            }
+            None => "a person would delete the node's episode, and there is none".to_owned(),
+        }
+    }
+
+    fn approve(&mut self, name: &str, by: &str) -> String {
+        let awaits = |episode: &&mut Episode| episode.node == name && episode.phase == Phase::AwaitingApproval;
+        let step = self.world.episodes.values_mut().find(awaits).and_then(|episode| {
+            let step = episode.current_step()?.clone();
+            episode.approval = Some(Approval { by: by.to_owned(), operation_id: step.operation_id.clone() });
+            Some(step)
+        });
+        match step {
+            Some(step) => format!("{by} approves {}", step.phrase()),
+            None => format!("{by} would approve a step, and none waits for it"),
+        }
+    }
+
+    /// The policy is the one that a person would be offered first.
+    fn wish(&mut self, name: &str, event: &WishEvent) -> String {
+        let Some(node) = self.world.nodes.get(name) else { return String::new() };
+        let is_meant = |seen: &&Fault| seen.kind == event.fault;
+        let reported = node.report.faults.iter().map(|seen| &seen.fault).find(is_meant);
+        let around = Around {
+            pods: None,
+            runtime: node.view.runtime_version.as_deref(),
+            kubelet: node.view.kubelet_version.as_deref(),
+        };
+        let offered = reported.and_then(|fault| {
+            let choices = choices(&self.world.policies, &node.view.labels, &around, fault, Some(event.action));
+            Some(choices.first()?.policy.name.clone())
+        });
+        let has_rule = |policy: &Policy| policy.rules.iter().any(|rule| rule.faults.contains(&event.fault));
+        let is_its = |policy: &&Policy| policy.selector.matches(&node.view.labels) && has_rule(policy);
+        let any = || self.world.policies.iter().find(is_its).map(|policy| policy.name.clone());
+        let Some(policy) = event.policy.clone().or(offered).or_else(any) else {
+            return format!("{} would start a step by hand, and no policy has a rule for it there", event.by);
+        };
+        self.wishes += 1;
+        let looked_at = self.world.policies.iter().find(|one| one.name == policy);
+        let wish = event.wish(looked_at.map(|policy| policy.generation));
+        let sentence =
+            format!("{} starts {} for {} by hand, policy {policy}", wish.by, wish.action.as_str(), wish.fault);
+        self.world.ask(&format!("by-hand-{}", self.wishes), name, &policy, wish);
+        sentence
+    }
+
+    fn cancel_by_hand(&mut self, name: &str, event: &CancelEvent) -> String {
+        let cancel = event.cancel();
+        match self.world.cancel(name, &cancel) {
+            Some(episode) => format!("{episode} is cancelled {}", cancel.told()),
+            None => format!("{} would cancel the node's episode, and there is none", cancel.by),
+        }
+    }
+
+    fn fall_ill(&mut self, name: &str, event: &'t FaultEvent) -> String {
+        let Some(node) = self.world.nodes.get_mut(name) else { return String::new() };
+        if let Some(like) = sickness::pod_like(event) {
+            self.world.pods.insert(sickness::pod(event, name, 0), like);
+        }
+        if event.terminating {
+            self.world.terminating.insert(sickness::pod(event, name, 0));
+        }
+        if event.kind == FaultType::StuckDaemonSetPod {
+            let pod = sickness::stuck_pod(event, name, 0);
+            let sentence = format!("pod {} does not come up", pod.pod);
+            node.pods.push(pod);
+            let leaves_at = event.lasts.map(|lasts| self.elapsed + lasts.0);
+            let stuck = Stuck { event, cures: sickness::cures(event), lives: 0, leaves_at, back_at: None };
+            self.stuck.entry(name.to_owned()).or_default().push(stuck);
+            return sentence;
+        }
+        let sick = sickness::sickness(event, name, self.world.now);
+        // An earlier one of that id is this one now.
+        self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
+        if let Some(lasts) = event.lasts {
+            self.leaving.insert((name.to_owned(), sick.fault.id.clone()), self.elapsed + lasts.0);
+        }
+        let sentence = format!("the probe confirms {} ({})", sick.fault.kind, sick.fault.subject);
+        node.sick.retain(|other| other.fault.id != sick.fault.id);
+        node.sick.push(sick);
+        node.sick.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
+        sentence
+    }
+
+    fn clear(&mut self, name: &str, kind: FaultType) {
+        let Some(node) = self.world.nodes.get_mut(name) else { return };
+        node.sick.retain(|sick| sick.fault.kind != kind);
+        if kind == FaultType::StuckDaemonSetPod {
+            node.pods.clear();
+            self.stuck.remove(name);
+        }
+    }
+
+    /// Faults go that were to last so long.
+    fn leave(&mut self) {
+        let now = self.elapsed;
+        let over: Vec<(String, String)> =
+            self.leaving.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        for (name, id) in over {
+            self.leaving.remove(&(name.clone(), id.clone()));
+            let Some(node) = self.world.nodes.get_mut(&name) else { continue };
+            let before = node.sick.len();
+            node.sick.retain(|sick| sick.fault.id != id);
+            if node.sick.len() != before {
+                node.send();
+                self.account.happens(now, Some(&name), "the fault goes by itself");
+            }
+        }
+    }
+
+    /// Deleted pods whose deletion does not help come back as they were.
+    fn deleted(&mut self) {
+        let at = self.elapsed + SUCCESSOR;
+        for (name, all) in &mut self.stuck {
+            let Some(node) = self.world.nodes.get_mut(name) else { continue };
+            for pod in std::mem::take(&mut node.deleted) {
+                let is_its = |stuck: &&mut Stuck<'_>| sickness::pod(stuck.event, name, stuck.lives) == pod.pod;
+                if let Some(stuck) = all.iter_mut().find(is_its) {
+                    stuck.back_at = (!stuck.cures.contains(&Cure::Delete)).then_some(at);
+                }
+            }
+        }
+    }
+
+    fn succeed(&mut self) {
+        let now = self.elapsed;
+        for (name, all) in &mut self.stuck {
+            let Some(node) = self.world.nodes.get_mut(name) else { continue };
+            for stuck in all.extract_if(.., |stuck| stuck.leaves_at.is_some_and(|at| at <= now)) {
+                let pod = sickness::pod(stuck.event, name, stuck.lives);
+                node.pods.retain(|other| other.pod != pod);
+                self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
+            }
+            // Under such a taint the controller of the DaemonSet makes none; it does once that is off.
+            if node.view.repels_daemon_sets().is_some() {
+                continue;
+            }
+            for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
+                stuck.back_at = None;
+                stuck.lives += 1;
+                if let Some(like) = sickness::pod_like(stuck.event) {
+                    self.world.pods.insert(sickness::pod(stuck.event, name, stuck.lives), like);
+                }
+                node.pods.push(sickness::stuck_pod(stuck.event, name, stuck.lives));
+            }
+        }
+    }
+
+    fn change(&mut self, change: &PolicyEvent) -> String {
+        let name = &change.name;
+        if !self.world.policies.iter().any(|policy| policy.name == *name) {
+            return format!("policy {name} would be changed, and there is none");
+        }
+        if change.deleted {
+            self.world.policies.retain(|policy| policy.name != *name);
+            return format!("policy {name} is deleted");
+        }
+        let mut said = vec![format!("policy {name} is changed")];
+        for policy in self.world.policies.iter_mut().filter(|policy| policy.name == *name) {
+            policy.generation += 1;
+            if let Some(suspend) = change.suspend {
+                policy.suspend = suspend;
+                said.push(format!("suspend: {suspend}"));
+            }
+            if let Some(pauses) = &change.pause_requests {
+                policy.pause_requests.clone_from(pauses);
+                said.push(format!("pauseRequests: {pauses:?}"));
+            }
+        }
+        said.join(", ")
+    }
+}
+
+/// A node that is well, as the timeline describes it.
+fn fresh(name: &str, like: &Nodes) -> WorldNode {
+    let mut node = WorldNode::new(name);
+    node.view.labels.extend(own_labels(name).map(|(key, value)| (key.to_owned(), value.to_owned())));
+    node.view.labels.extend(like.labels.clone());
+    node.view.kubelet_version.clone_from(&like.kubelet_version);
+    node.view.runtime_version.clone_from(&like.runtime_version);
+    node.view.os_image.clone_from(&like.os_image);
+    node
+}
+
+/// Everything that happens, the first last.
+fn due(timeline: &Timeline) -> Vec<Due<'_>> {
+    let names: Vec<String> = timeline.names().into_iter().map(|(name, _)| name).collect();
+    let mut due = Vec::new();
+    for event in &timeline.events {
+        if event.policy.is_some() {
+            due.push(Due { at: event.at.0, node: None, event });
+        }
+        let apart = event.every.unwrap_or_default().0;
+        let mut at = event.at.0;
+        for node in event.chosen(names.iter().map(String::as_str)) {
+            due.push(Due { at, node: Some(node.to_owned()), event });
+            at += apart;
+        }
+    }
+    // Stable: of one moment, as it stands in the file.
+    due.sort_by_key(|due| due.at);
+    due.reverse();
+    due
+}
+
+fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
+    let mut told = Vec::new();
+    if let Some(change) = &event.condition {
+        let cures = change.cured_by.iter().copied().map(sickness::cure).collect();
+        node.set_curable_condition(&change.kind, change.condition(), cures);
+        told.push(match change.status {
+            None => format!("condition {} of the Node is taken away", change.kind),
+            Some(status) => {
+                let why = if change.reason.is_empty() { String::new() } else { format!(" ({})", change.reason) };
+                format!("another tool writes condition {}={}{why} on the Node", change.kind, status.as_str())
+            }
+        });
+    }
+    if let Some(pods) = &event.pods {
+        let name = node.view.labels.get("kubernetes.io/hostname").cloned().unwrap_or_default();
+        told.push(pods.happen(&name, &mut node.workloads));
+    }
+    if let Some(state) = event.probe {
+        node.probe_runs = state != ProbeState::Silent;
+        // One that is silent does not say that it may not act.
+        if let Some(heartbeat) = node.report.heartbeat.as_mut().filter(|_| node.probe_runs) {
+            heartbeat.can_act = state == ProbeState::Acts;
+        }
+        let what = match state {
+            ProbeState::Acts => "the probe reports, and may act",
+            ProbeState::Looks => "the probe reports, and may not act",
+            ProbeState::Silent => "the probe falls silent",
+        };
+        told.push(what.to_owned());
+    }
+    if let Some(remediator) = event.remediator {
+        node.remediator = remediator;
+        let what = match remediator {
+            Remediator::Works => "its remediator works",
+            Remediator::Fails => "its remediator fails",
+            Remediator::Silent => "its remediator does not answer",
+            Remediator::Taken => "somebody else has handed the node to the remediator",
+        };
+        told.push(what.to_owned());
+    }
+    if let Some(kured) = event.kured {
+        node.boots.kured = kured;
+        told.push(match kured {
+            Kured::Works => "kured may reboot the node".to_owned(),
+            Kured::Waits => "kured waits, or there is none".to_owned(),
+        });
+    }
+    if let Some(state) = event.kubelet {
+        let works = state == KubeletState::Works;
+        node.job_starts = works;
+        node.view.ready = if works { Tri::True } else { Tri::False };
+        if let Some(heartbeat) = &mut node.report.heartbeat {
+            heartbeat.kubelet_works = if works { Tri::True } else { Tri::False };
+        }
+        told.push(
+            if works { "the kubelet works, the node is Ready" } else { "the kubelet is down, the node is not Ready" }
+                .to_owned(),
+        );
+    }
+    if let Some(ready) = event.ready {
+        node.view.ready = if ready { Tri::True } else { Tri::False };
+        told.push(format!("the node is {}Ready", if ready { "" } else { "not " }));
+    }
+    if let Some(cordoned) = event.cordoned {
+        node.view.unschedulable = cordoned;
+        told.push(format!("somebody else {} the node", if cordoned { "cordons" } else { "uncordons" }));
+    }
+    if let Some(tainted) = event.tainted {
+        told.push(marks::tainted_by_others(node, tainted));
+    }
+    if let Some(veto) = &event.veto {
+        node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();
+        told.push(if veto.is_empty() {
+            "nobody vetoes any more".to_owned()
+        } else {
+            format!("another tool vetoes: {veto}")
+        });
+    }
+    if let Some(reason) = &event.suspended {
+        node.report.suspended = Some(reason.clone()).filter(|reason| !reason.is_empty());
+        told.push(if reason.is_empty() {
+            "the node is not suspended any more".to_owned()
+        } else {
+            format!("a person suspends the node: {reason}")
+        });
+    }
+    told
+}
+
+/// The policies as they would act if all of them enforced.
+pub fn enforced(policies: Vec<Policy>) -> Vec<Policy> {
+    policies.into_iter().map(|policy| Policy { mode: Mode::Enforce, ..policy }).collect()
+}

@@ -1,0 +1,258 @@
+//! A timeline out of a cluster: what was healed there, and what is wrong there now, so that a policy can be tried on it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::sickness;
+use super::timeline::{
+    ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
+};
+use nrh_core::episode::{Episode, EpisodeFault, HealState, StepState, since};
+use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
+use nrh_core::foreign::Noticed;
+use nrh_core::narrow::{NO_OWNER, PodSeen};
+use nrh_core::order::Signal;
+use nrh_core::policy::ActionType;
+use nrh_core::snapshot::{NodeView, Snapshot, Tri, missed_after};
+use nrh_core::text::bounded;
+use nrh_core::thresholds::Thresholds;
+
+/// How long before the first event it begins.
+const BEFORE: Duration = Duration::from_mins(1);
+
+/// What is known of one fault in the past.
+struct Past<'a> {
+    node: &'a str,
+    at: Timestamp,
+    kind: FaultType,
+    subject: Cow<'a, Subject>,
+    severity: Option<Severity>,
+    cured_by: Option<Vec<CuredBy>>,
+    gone: Option<Timestamp>,
+}
+
+/// The timeline that the episodes of a cluster tell, and the faults that stand there now.
+///
+/// An episode tells since when its faults had been there and what healed them. Of nodes that no policy selected only what
+/// stands there now is known.
+pub fn record(snapshot: &Snapshot) -> Timeline {
+    let mut past: Vec<Past<'_>> =
+        snapshot.episodes.values().flat_map(|episode| of_episode(snapshot, episode)).collect();
+    past.extend(standing(snapshot));
+    past.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.node.cmp(b.node)).then_with(|| a.kind.cmp(&b.kind)));
+    // No timeline is longer: what has stood for longer begins with it.
+    let oldest = snapshot.now.checked_sub(LONGEST.saturating_sub(BEFORE)).unwrap_or(snapshot.now);
+    for one in &mut past {
+        one.at = one.at.max(oldest);
+    }
+    let first = past.first().map_or(snapshot.now, |first| first.at);
+    let start = first.checked_sub(BEFORE).unwrap_or(first);
+    let start = Timestamp::from_second(start.as_second()).unwrap_or(start);
+    let offset = |at: Timestamp| Offset(Duration::from_secs(since(at, start).as_secs()));
+    let mut left_out = 0_usize;
+    let mut events = Vec::new();
+    for one in past.iter().filter(|one| snapshot.nodes.contains_key(one.node)) {
+        match events_of(one, snapshot, &offset) {
+            Some(more) => events.extend(more),
+            None => left_out += 1,
+        }
+    }
+    events.sort_by_key(|event| event.at);
+    let left_out = match left_out {
+        0 => String::new(),
+        count => format!("; {count} fault(s) are left out that the controller itself has found"),
+    };
+    Timeline {
+        description: format!("recorded: {} fault(s) on {} node(s){left_out}", past.len(), snapshot.nodes.len()),
+        start,
+        until: Some(offset(snapshot.now)),
+        policies: Vec::new(),
+        max_in_flight: 10,
+        nodes: nodes(snapshot),
+        events,
+        expect: Vec::new(),
+    }
+}
+
+fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
+    let node = |(name, view): (&String, &NodeView)| {
+        let labels: BTreeMap<String, String> = view
+            .labels
+            .iter()
+            .filter(|(key, value)| own_labels(name).all(|own| own != (key.as_str(), value.as_str())))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        Nodes {
+            name: name.clone(),
+            count: None,
+            labels,
+            kubelet_version: view.kubelet_version.clone(),
+            runtime_version: view.runtime_version.clone(),
+            os_image: view.os_image.clone(),
+        }
+    };
+    snapshot.nodes.iter().map(node).collect()
+}
+
+fn of_episode<'a>(snapshot: &'a Snapshot, episode: &'a Episode) -> impl Iterator<Item = Past<'a>> {
+    episode.faults.iter().map(move |fault| Past {
+        node: &episode.node,
+        at: confirmed(fault.since, fault.kind, episode.opened_at),
+        kind: fault.kind,
+        subject: Cow::Borrowed(&fault.subject),
+        severity: None,
+        cured_by: cured_by(episode, fault),
+        gone: gone(snapshot, episode, fault),
+    })
+}
+
+/// What healed it; `None` where nobody knows.
+fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
+    let mut tried = episode.steps.iter().filter(|step| step.fault_id == fault.id);
+    let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
+    match (fault.state, healed) {
+        (HealState::Healed, Some(step)) => match (step.action, step.signal) {
+            // What is resumed would have been ended just as well.
+            (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![CuredBy::Cont, CuredBy::Kill]),
+            (ActionType::ReleaseHungProcess, _) => Some(vec![CuredBy::Kill]),
+            (ActionType::CleanupOrphans, _) => Some(vec![CuredBy::CleanupOrphans]),
+            (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
+            (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
+            (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
+            (ActionType::Reboot | ActionType::MarkForReboot, _) => Some(vec![CuredBy::Reboot]),
+            (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
+            (ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
+        },
+        (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
+        (HealState::Open, _) => None,
+    }
+}
+
+/// When a fault was confirmed that has been there since then: not when a policy let its healing begin.
+fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Timestamp {
+    let usual = Thresholds::default().usual_time_to_confirm(kind);
+    since.and_then(|since| since.checked_add(usual).ok()).map_or(latest, |at| at.min(latest))
+}
+
+/// When it went without an act, if it did. When one went that was given up, nobody has noted: it was there at the end of
+/// its episode, and does not show now.
+fn gone(snapshot: &Snapshot, episode: &Episode, fault: &EpisodeFault) -> Option<Timestamp> {
+    let acted = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
+    let went = match fault.state {
+        HealState::Healed => !acted,
+        HealState::GivenUp => !shows(snapshot, &episode.node, fault),
+        HealState::Open => false,
+    };
+    episode.finished_at.filter(|_| went)
+}
+
+/// Whether the fault shows now.
+fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
+    let report = snapshot.reports.get(node);
+    match fault.kind {
+        FaultType::ProbeSilent => {
+            let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
+            heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
+        }
+        FaultType::NodeFlapping => snapshot.flaps.get(node).is_some_and(|flap| flap.flapping.is_some()),
+        FaultType::NodeCondition => noticed(snapshot, node).iter().any(|one| one.id(node) == fault.id),
+        // A reader sees no pods: what was given up is taken for standing as long as nobody knows better.
+        FaultType::StuckDaemonSetPod => true,
+        _ => report.is_some_and(|report| report.faults.iter().any(|seen| seen.fault.id == fault.id)),
+    }
+}
+
+/// Confirmed faults that no episode tells of as standing.
+fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
+    let is_told = |node: &str, fault: &Fault| {
+        let of_node = snapshot.episodes.values().filter(|episode| episode.node == node);
+        let mut same = of_node.filter_map(|episode| episode.fault(&fault.id));
+        same.any(|told| told.state != HealState::Healed)
+    };
+    let mut found = Vec::new();
+    for (node, report) in &snapshot.reports {
+        let faults = report.faults.iter().map(|seen| &seen.fault).filter(|f| f.state == FaultState::Confirmed);
+        found.extend(faults.filter(|fault| !is_told(node, fault)).map(|fault| Past {
+            node,
+            at: confirmed(Some(fault.first_seen), fault.kind, snapshot.now),
+            kind: fault.kind,
+            subject: Cow::Borrowed(&fault.subject),
+            severity: Some(fault.severity),
+            cured_by: None,
+            gone: None,
+        }));
+    }
+    for (node, noticed) in &snapshot.noticed {
+        let Some(view) = snapshot.nodes.get(node) else { continue };
+        let faults =
+            noticed.iter().map(|one| one.fault(node, view.ready != Tri::Unknown)).filter(|fault| !is_told(node, fault));
+        found.extend(faults.map(|fault| Past {
+            node,
+            at: fault.first_seen,
+            kind: fault.kind,
+            subject: Cow::Owned(fault.subject),
+            severity: None,
+            cured_by: None,
+            gone: None,
+        }));
+    }
+    found
+}
+
+/// Conditions that stand on the node as some policy asks for them.
+fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [Noticed] {
+    snapshot.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// What a timeline says of it; `None` where it has no words for it.
+fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -> Offset) -> Option<Vec<Event>> {
+    let at = offset(past.at);
+    let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
+    match past.kind {
+        FaultType::KubeletStartBlocked | FaultType::PlegStalled | FaultType::NodeFlapping => return None,
+        FaultType::ProbeSilent => {
+            let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
+            let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });
+            return Some([silent].into_iter().chain(again).collect());
+        }
+        FaultType::NodeCondition => {
+            let (kind, stood) = past.subject.name.clone().zip(past.subject.condition.as_ref())?;
+            let none = ConditionEvent { kind, ..ConditionEvent::default() };
+            let mut there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
+            // No other step is about a condition.
+            there.cured_by = past.cured_by.clone().unwrap_or_default();
+            there.cured_by.retain(|by| matches!(by, CuredBy::Reboot | CuredBy::HandOff));
+            let written = Event { condition: Some(there), ..on(at) };
+            // How it stands when it is well nobody has noted.
+            let over = past.gone.map(|gone| Event { condition: Some(none), ..on(offset(gone)) });
+            return Some([written].into_iter().chain(over).collect());
+        }
+        _ => {}
+    }
+    let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
+    let pod = past.subject.pod.as_ref().filter(|_| sickness::has_pod(past.kind));
+    let traits = pod.and_then(|pod| match snapshot.pods_seen.get(pod)? {
+        PodSeen::Read(traits) => Some(traits),
+        PodSeen::Gone => None,
+    });
+    let label = |(key, value): (&String, &Option<String>)| Some((key.clone(), value.clone()?));
+    let pod_labels = traits.map(|traits| traits.labels.iter().filter_map(label).collect());
+    let pod_owner = traits.map(|traits| traits.owner.clone().unwrap_or_else(|| NO_OWNER.to_owned()));
+    let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let fault = FaultEvent {
+        kind: past.kind,
+        severity: past.severity,
+        pod,
+        // Two leftovers without a name are two.
+        name: past.subject.name.clone().or_else(|| past.subject.id.as_deref().map(|id| bounded(id, 12))),
+        pod_labels,
+        pod_owner,
+        terminating: false,
+        cured_by: past.cured_by.clone(),
+        lasts,
+    };
+    Some(vec![Event { fault: Some(fault), ..on(at) }])
+}

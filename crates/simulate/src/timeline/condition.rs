@@ -1,0 +1,59 @@
+//! Conditions of Nodes in a timeline.
+
+use anyhow::{bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::CuredBy;
+use nrh_core::foreign::{self, Foreign};
+use nrh_core::snapshot::Tri;
+use nrh_core::text::bounded;
+
+/// A condition of a Node that another tool writes or takes away.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConditionEvent {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// How it stands from now on: True, False or Unknown. Without it the Node has no such condition any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Tri>,
+    /// Why, in the tool's word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, in its sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// What ends it, each for itself: Reboot, `HandOff`, or both. It stands as it did before then. By default nothing: what it means
+    /// is for its tool to say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cured_by: Vec<CuredBy>,
+}
+
+impl ConditionEvent {
+    /// The condition as it stands then; `None` where the Node has none.
+    pub fn condition(&self) -> Option<Foreign> {
+        Foreign::new(&self.kind, self.status?.as_str(), &self.reason, &self.message)
+    }
+
+    /// Whether it can be.
+    ///
+    /// # Errors
+    /// Its type is one that no other tool writes, or it says why without saying how it stands.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let kind = bounded(&self.kind, 64);
+        let is_foreign = foreign::can_be_asked_for(&self.kind);
+        ensure!(is_foreign, "condition: expected a type that another tool writes, found {kind:?}");
+        let says = self.status.is_some() || (self.reason.is_empty() && self.message.is_empty());
+        ensure!(says, "condition {kind}: reason and message go with a status");
+        let stands = self.status.is_some() || self.cured_by.is_empty();
+        ensure!(stands, "condition {kind}: curedBy goes with a status");
+        let other = self.cured_by.iter().find(|by| !matches!(by, CuredBy::Reboot | CuredBy::HandOff));
+        if let Some(other) = other {
+            bail!(
+                "condition {kind}: curedBy: expected Reboot or HandOff, found {other:?}: no other step is about a condition"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Pods in a timeline that a drain would evict.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+use super::Offset;
+use crate::sickness;
+use crate::workload::Workload;
+use nrh_core::drain::{Owner, PodState};
+use nrh_core::fault::PodRef;
+use nrh_core::text::bounded;
+
+/// Most pods of one event on one node.
+const MAX_PODS: u32 = 500;
+
+/// Pods that run on the node from now on, in the place of those that it had under that name.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PodsEvent {
+    /// Namespace and name; with `count` what comes before the number.
+    pub name: String,
+    /// How many: `shop/web` and 2 are shop/web-1 and shop/web-2. None = they are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// How long each takes to end; 30s unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes: Option<Offset>,
+    /// The disruption budget that lets none of them go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<String>,
+    /// They have data in an `emptyDir`.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub empty_dir: bool,
+    /// No controller makes them again.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub bare: bool,
+}
+
+impl PodsEvent {
+    fn place(&self) -> (&str, &str) {
+        self.name.split_once('/').unwrap_or(("default", &self.name))
+    }
+
+    /// Whether it can be.
+    ///
+    /// # Errors
+    /// The name is none, or there are too many.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let shown = bounded(&self.name, 64);
+        ensure!(self.name.split('/').count() == 2, "pods: expected namespace/name, found {shown:?}");
+        ensure!(self.count.is_none_or(|count| count <= MAX_PODS), "pods: expected at most {MAX_PODS}");
+        Ok(())
+    }
+
+    /// The pods as they are on this node.
+    pub(crate) fn pods(&self, node: &str) -> Vec<Workload> {
+        let (namespace, name) = self.place();
+        let names = match self.count {
+            None => vec![name.to_owned()],
+            Some(count) => (1..=count).map(|number| format!("{name}-{number}")).collect(),
+        };
+        let takes = self.takes.map_or(Duration::from_secs(30), |takes| takes.0);
+        let pod = |name: &String| {
+            let uid = sickness::uid(node, namespace, name, 0);
+            let pod = PodRef { namespace: namespace.to_owned(), name: name.clone(), uid };
+            let mut workload = Workload::new(pod, takes);
+            workload.pod.has_empty_dir = self.empty_dir;
+            workload.pod.owner = if self.bare { Owner::Nobody } else { Owner::Controller };
+            workload.budget.clone_from(&self.budget);
+            workload
+        };
+        names.iter().map(pod).collect()
+    }
+
+    /// Puts them onto the node, and says so. Those of that name that are on their way out already go on so.
+    pub(crate) fn happen(&self, node: &str, workloads: &mut Vec<Workload>) -> String {
+        let made = self.pods(node);
+        let (namespace, name) = self.place();
+        let is_of = |pod: &PodRef| {
+            let rest = pod.name.strip_prefix(name).filter(|_| pod.namespace == namespace);
+            rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.parse::<u32>().is_ok()))
+        };
+        workloads.retain(|old| !is_of(&old.pod.pod) || old.pod.state == PodState::Terminating);
+        let count = made.len();
+        let new = made.into_iter().filter(|new| workloads.iter().all(|old| old.pod.pod != new.pod.pod));
+        let new: Vec<Workload> = new.collect();
+        workloads.extend(new);
+        let budget = self
+            .budget
+            .as_ref()
+            .map_or_else(String::new, |budget| format!(", and PodDisruptionBudget {budget} lets none go"));
+        format!("{count} pod(s) {} run on the node{budget}", self.name)
+    }
+}

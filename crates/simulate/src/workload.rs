@@ -1,0 +1,75 @@
+//! Pods that run on a node and are there to be evicted: how long each takes to end, and what keeps it there.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use nrh_core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
+use nrh_core::episode::{ActResult, since};
+use nrh_core::fault::{Fault, PodRef};
+use nrh_core::tri::Tri;
+
+/// One pod.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// As the API server shows it.
+    pub pod: NodePod,
+    /// The disruption budget that lets it not go, if one does.
+    pub budget: Option<String>,
+    /// How long it takes to end.
+    pub takes: Duration,
+    /// Since when it is on its way out.
+    pub evicted_at: Option<Timestamp>,
+}
+
+impl Workload {
+    /// A pod that a controller makes again elsewhere, and that ends within that time.
+    pub const fn new(pod: PodRef, takes: Duration) -> Self {
+        let pod = NodePod {
+            pod,
+            owner: Owner::Controller,
+            state: PodState::Live,
+            has_empty_dir: false,
+            is_ours: false,
+            has_no_grace: false,
+            is_back: false,
+        };
+        Self { pod, budget: None, takes, evicted_at: None }
+    }
+
+    /// Whether it has ended by now.
+    pub(super) fn is_gone(&self, now: Timestamp) -> bool {
+        self.evicted_at.is_some_and(|at| since(now, at) >= self.takes)
+    }
+}
+
+/// One round of evictions, of an operation that began so long ago.
+pub(super) fn drain<'f>(
+    workloads: &mut [Workload],
+    with: &Drain,
+    faults: impl Iterator<Item = &'f Fault> + Clone,
+    now: Timestamp,
+    operation: &str,
+    age: Duration,
+) -> ActResult {
+    let pods: Vec<NodePod> = workloads.iter().map(|workload| workload.pod.clone()).collect();
+    let is_endless = matches!(cannot_end(Tri::True, Tri::True, faults.clone()), Some(CannotEnd::Known(_)));
+    let name = format!("{operation}/{}", age.as_secs());
+    let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
+    while let Some(pod) = round.take() {
+        let answer = match workloads.iter_mut().find(|workload| workload.pod.pod == pod.pod) {
+            None => Answer::Gone,
+            Some(Workload { budget: Some(budget), .. }) => {
+                Answer::Refused(format!("PodDisruptionBudget {budget} lets none go"))
+            }
+            Some(workload) => {
+                workload.evicted_at = Some(now);
+                workload.pod.state = PodState::Terminating;
+                Answer::Accepted
+            }
+        };
+        round.answered(pod, answer);
+    }
+    let message = round.sentence();
+    if round.is_quiet() { ActResult::Quiet { message } } else { ActResult::UnderWay { message } }
+}

@@ -1,0 +1,576 @@
+//! A small cluster to decide in: nodes with real causes behind their faults, an API server that keeps resource versions, and
+//! nodes that claim each operation once.
+//!
+//! It models what the decision can see of a cluster, no more: every effect of a plan changes it as the real call would, and
+//! time passes only in [`World::tick`].
+
+mod boot;
+mod by_hand;
+mod conditions;
+pub(super) mod marks;
+mod probe;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::boot::Boots;
+pub use self::boot::Kured;
+use super::remediator::{Remediator, Remediators};
+use super::workload::{self, Workload};
+use nrh_core::drain::cannot_end;
+use nrh_core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
+use nrh_core::fault::{Fault, PodRef};
+use nrh_core::flaps::Flaps;
+use nrh_core::hand_off::HandedOff;
+use nrh_core::narrow::{PodSeen, PodTraits, asked_keys};
+use nrh_core::notices::Notices;
+use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
+use nrh_core::policy::Policy;
+use nrh_core::snapshot::{Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
+use nrh_core::wish::OpenWish;
+
+/// Age of what a probe has seen when its report arrives.
+const LOOKED: Duration = Duration::from_secs(1);
+/// The promise of a probe that has something to say.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// What ends a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cure {
+    /// The hung process is resumed.
+    Cont,
+    /// The hung process is ended.
+    Kill,
+    /// The leftover is removed.
+    Cleanup,
+    /// The pod is deleted.
+    Delete,
+    /// The kubelet is restarted.
+    RestartKubelet,
+    /// The container runtime is restarted.
+    RestartRuntime,
+    /// The node boots anew.
+    Reboot,
+    /// A remediator reboots the node, or replaces it.
+    HandOff,
+    /// Nothing that this engine can do.
+    Nothing,
+}
+
+/// A fault with its true cause.
+#[derive(Clone, Debug)]
+pub struct Sickness {
+    /// As the probe reports it.
+    pub fault: Fault,
+    /// Each of these ends it.
+    pub cures: BTreeSet<Cure>,
+}
+
+/// What a pod is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodLike {
+    /// It is in the API.
+    There {
+        /// All its labels.
+        labels: BTreeMap<String, String>,
+        /// Kind of the owner that controls it.
+        owner: Option<String>,
+    },
+    /// The API has it no more, and nobody has seen it.
+    Gone,
+}
+
+/// One node, and what runs on it of ours.
+#[derive(Clone, Debug)]
+pub struct WorldNode {
+    /// The Node object.
+    pub view: NodeView,
+    /// The last report that arrived.
+    pub report: ReportView,
+    /// Whether its probe reports.
+    pub probe_runs: bool,
+    /// Whether its kubelet starts the pods of Jobs.
+    pub job_starts: bool,
+    /// What is wrong with it.
+    pub sick: Vec<Sickness>,
+    /// Its pods of suspect `DaemonSet`s.
+    pub pods: Vec<SuspectPod>,
+    /// Those that were deleted and have no successor yet.
+    pub deleted: Vec<SuspectPod>,
+    /// Operations that were claimed.
+    pub claimed: BTreeSet<String>,
+    /// Age of each look when its report arrives.
+    pub looked: Duration,
+    /// The tool to which it may be handed.
+    pub remediator: Remediator,
+    /// Its other pods, which a drain evicts.
+    pub workloads: Vec<Workload>,
+    /// How it boots anew.
+    pub boots: Boots,
+    /// Conditions of the Node that an act ends.
+    curable: Vec<conditions::Curable>,
+}
+
+/// Everything there is.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The one clock.
+    pub now: Timestamp,
+    /// Of the decision.
+    pub settings: PlanSettings,
+    /// By name.
+    pub nodes: BTreeMap<String, WorldNode>,
+    /// All of them valid.
+    pub policies: Vec<Policy>,
+    /// By name.
+    pub episodes: BTreeMap<String, Episode>,
+    /// Starts by hand that have not begun, by name.
+    pub wishes: BTreeMap<String, OpenWish>,
+    /// `None` = lost.
+    pub ledger: Option<Ledger>,
+    /// By operation id, each with its order.
+    pub jobs: BTreeMap<String, (Order, JobView)>,
+    /// Pods that are being deleted.
+    pub terminating: BTreeSet<PodRef>,
+    /// What pods are like that faults name; of the others nothing is known.
+    pub pods: BTreeMap<PodRef, PodLike>,
+    /// Most episodes in flight in the whole cluster.
+    pub ceiling: u32,
+    /// The leader's term.
+    pub epoch: u64,
+    /// Whether the controller may evict pods, as far as it knows.
+    pub may_evict: Tri,
+    /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
+    pub refuses: bool,
+    version: u64,
+    began: Timestamp,
+    notices: Notices,
+    flaps: Flaps,
+    /// Operations that were really carried out on objects, with their number of times.
+    pub acts: BTreeMap<String, u32>,
+    /// What was asked for: `(node, what)`.
+    pub log: Vec<(String, String)>,
+    /// What was made for remediators.
+    pub remediators: Remediators,
+}
+
+impl World {
+    /// A world without nodes.
+    pub fn new(now: Timestamp, policies: &[Policy]) -> Self {
+        Self {
+            now,
+            settings: PlanSettings::default(),
+            nodes: BTreeMap::new(),
+            policies: policies.to_vec(),
+            episodes: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            ledger: Some(Ledger::default()),
+            jobs: BTreeMap::new(),
+            terminating: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            ceiling: 10,
+            epoch: 1,
+            may_evict: Tri::True,
+            refuses: false,
+            version: 0,
+            began: now,
+            notices: Notices::default(),
+            flaps: Flaps::default(),
+            acts: BTreeMap::new(),
+            log: Vec::new(),
+            remediators: Remediators::default(),
+        }
+    }
+
+    /// What a decision is made from, with a cache that is not behind.
+    pub fn snapshot(&self) -> Snapshot {
+        let nodes = || self.nodes.iter();
+        let (mut notices, mut flaps) = (self.notices.clone(), self.flaps.clone());
+        self.note_conditions(&mut notices, &mut flaps);
+        Snapshot {
+            now: self.now,
+            nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
+            reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
+            policies: self.policies.clone(),
+            unusable_policies: BTreeSet::new(),
+            episodes: self.episodes.clone(),
+            unreadable: BTreeMap::new(),
+            wishes: self.wishes.clone(),
+            noticed: notices.noticed(self.elapsed(), self.now),
+            flaps: flaps.told(self.elapsed(), self.now),
+            watched: self.elapsed(),
+            ledger: self.ledger.clone(),
+            pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
+            pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
+            terminating: self.terminating.clone(),
+            pods_seen: self.pods_seen(),
+            jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
+            hand_offs: self.remediators.views(self.handed_off(), self.now),
+            unproven: BTreeSet::new(),
+            lacking: BTreeSet::new(),
+            may_evict: self.may_evict,
+            epoch: self.epoch,
+            ceiling: self.ceiling,
+        }
+    }
+
+    /// What policies ask of pods, as the controller reads it: it reads everything at once.
+    fn pods_seen(&self) -> BTreeMap<PodRef, PodSeen> {
+        let asked = asked_keys(&self.policies);
+        let seen = |like: &PodLike| match like {
+            PodLike::There { labels, owner } => PodSeen::Read(PodTraits::of(labels, owner.as_deref(), &asked)),
+            PodLike::Gone => PodSeen::Gone,
+        };
+        self.pods.iter().map(|(pod, like)| (pod.clone(), seen(like))).collect()
+    }
+
+    /// What open episodes have still to take back.
+    fn handed_off(&self) -> impl Iterator<Item = HandedOff> {
+        let owed = self.episodes.values().flat_map(|episode| &episode.undo.handed_off);
+        owed.filter(|handed| handed.deleted_at.is_none()).cloned()
+    }
+
+    fn elapsed(&self) -> Duration {
+        since(self.now, self.began)
+    }
+
+    /// As the controller's watches of Nodes and reports do.
+    fn note_conditions(&self, notices: &mut Notices, flaps: &mut Flaps) {
+        for (name, node) in &self.nodes {
+            // What the world does not date is told apart by its status alone.
+            let view = NodeView { ready_since: node.view.ready_since.or(Some(self.began)), ..node.view.clone() };
+            flaps.note_ready(name, &view, self.elapsed());
+            flaps.note_report(name, &node.report, self.elapsed());
+            notices.note(name, &node.view, &self.policies, self.elapsed());
+        }
+    }
+
+    /// Decides, and does it.
+    pub fn pass(&mut self) -> Plan {
+        let plan = plan(&self.snapshot(), &self.settings);
+        let mut broken = BTreeSet::new();
+        for effect in &plan.effects {
+            let node = self.node_of(effect);
+            if !broken.contains(&node) && !self.apply(effect, true) {
+                broken.insert(node);
+            }
+        }
+        self.note_what_people_stopped(&plan);
+        plan
+    }
+
+    /// The status writer, and the finalizer: an episode that a person has deleted goes once its node has noted that.
+    pub fn note_what_people_stopped(&mut self, plan: &Plan) {
+        for (name, outlook) in &plan.nodes {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.report.stopped.clone_from(&outlook.stopped);
+            }
+        }
+        let nodes = &self.nodes;
+        self.episodes.retain(|_, episode| {
+            let node = nodes.get(&episode.node);
+            let is_noted = node.is_none_or(|node| {
+                node.view.uid != episode.node_uid || episode.stopped().is_none() || node.report.stopped.is_some()
+            });
+            !episode.deleting || episode.is_live() || !is_noted
+        });
+    }
+
+    /// The node that an effect is about. What fails for a node holds the rest for it back.
+    pub fn node_of(&self, effect: &Effect) -> String {
+        match effect {
+            Effect::StoreLedger(_) => "-ledger".into(),
+            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
+            Effect::Act { node, .. }
+            | Effect::Uncordon { node, .. }
+            | Effect::Untaint { node, .. }
+            | Effect::TimeOutHandOff { node, .. }
+            | Effect::TakeBackHandOff { node, .. }
+            | Effect::WithdrawOrder { node } => node.clone(),
+            Effect::DeleteJob { operation_id } => {
+                self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
+            }
+            Effect::TellWish { name, .. } | Effect::DeleteEpisode { name } => format!("-{name}"),
+        }
+    }
+
+    /// Carries out one effect. `may_record` = what comes of an act is written down before anything else happens. False when
+    /// it failed.
+    pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
+        match effect {
+            Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
+            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => return self.write(episode),
+            Effect::TellWish { name, identity, message, .. } => {
+                self.version += 1;
+                let version = self.version.to_string();
+                let Some(wish) = self.wishes.get_mut(name).filter(|wish| wish.identity == *identity) else {
+                    return false;
+                };
+                message.clone_into(&mut wish.message);
+                wish.identity.1 = version;
+            }
+            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+                // The last look before the act.
+                if self.episodes.get(episode).is_none_or(|episode| episode.cancel.is_some()) {
+                    return false;
+                }
+                let Some(result) = self.act(node, node_uid, episode, operation_id, operation) else { return false };
+                if may_record && let Some(known) = self.episodes.get(episode).cloned() {
+                    let next = acted(&known, operation_id, result, self.now);
+                    return next == known || self.write(&next);
+                }
+            }
+            Effect::Uncordon { episode, node, heir } => {
+                self.uncordon(episode, node, heir.as_ref());
+                return !may_record || self.record(episode, uncordoned);
+            }
+            Effect::Untaint { episode, node } => {
+                self.untaint(episode, node);
+                return !may_record || self.record(episode, untainted);
+            }
+            Effect::TimeOutHandOff { episode, handed, why, .. } => {
+                self.remediators.tell(handed);
+                self.log.push((handed.name.clone(), "time out".into()));
+                let next = |known: &Episode, now| timed_out(known, &handed.operation_id, why, now);
+                return !may_record || self.record(episode, next);
+            }
+            Effect::TakeBackHandOff { episode, handed, .. } => {
+                self.remediators.delete(handed);
+                self.log.push((handed.name.clone(), "take back".into()));
+                let next = |known: &Episode, now| taken_back(known, &handed.operation_id, now);
+                return !may_record || self.record(episode, next);
+            }
+            Effect::WithdrawOrder { node } => {
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.report.order = None;
+                }
+            }
+            Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
+            Effect::DeleteEpisode { name } => drop(self.episodes.remove(name)),
+        }
+        true
+    }
+
+    fn record(&mut self, episode: &str, next: impl Fn(&Episode, Timestamp) -> Episode) -> bool {
+        let Some(known) = self.episodes.get(episode).cloned() else { return true };
+        let next = next(&known, self.now);
+        next == known || self.write(&next)
+    }
+
+    fn write(&mut self, episode: &Episode) -> bool {
+        let wish = self.wishes.get(&episode.name).map(|wish| &wish.identity);
+        let stored = self.episodes.get(&episode.name).and_then(|stored| stored.identity.as_ref()).or(wish);
+        if stored != episode.identity.as_ref() {
+            return false;
+        }
+        self.wishes.remove(&episode.name);
+        self.version += 1;
+        let mut stored = episode.clone();
+        stored.identity = Some((format!("uid-{}", episode.name), self.version.to_string()));
+        self.episodes.insert(episode.name.clone(), stored);
+        true
+    }
+
+    fn act(&mut self, node: &str, uid: &str, episode: &str, id: &str, operation: &Operation) -> Option<ActResult> {
+        let now = self.now;
+        let world_node = self.nodes.get_mut(node)?;
+        if world_node.view.uid != uid {
+            let message = "another node".to_owned();
+            return Some(ActResult::Refused { reason: OutcomeReason::WrongNode, message });
+        }
+        if self.refuses && !matches!(operation, Operation::Notify(_)) {
+            self.log.push((node.to_owned(), format!("refused {}", describe(operation))));
+            return Some(ActResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
+        }
+        self.log.push((node.to_owned(), describe(operation)));
+        let done = || Some(ActResult::Done { message: "done".to_owned() });
+        match operation {
+            Operation::Cordon => {
+                let this = self.episodes.get(episode);
+                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.episodes.get(mark));
+                let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
+                Some(marks::cordon(world_node, episode, is_left))
+            }
+            Operation::Taint(effect) => marks::taint(world_node, episode, *effect),
+            Operation::Drain(with) => {
+                let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(episode);
+                let known = self.episodes.get(episode)?;
+                let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
+                let began = step.started_at.unwrap_or(now);
+                let faults = world_node.sick.iter().map(|sick| &sick.fault);
+                Some(workload::drain(&mut world_node.workloads, with, faults, now, id, since(now, began)))
+            }
+            Operation::DeletePod(pod) => {
+                let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
+                    return Some(ActResult::Gone { message: "gone".to_owned() });
+                };
+                *self.acts.entry(id.to_owned()).or_default() += 1;
+                world_node.deleted.push(world_node.pods.remove(at));
+                done()
+            }
+            Operation::Notify(_) => done(),
+            Operation::HandOff(with) => {
+                // The last look before the act: a step that is over makes nothing.
+                let known = self.episodes.get(episode)?;
+                known.current_step().filter(|step| step.operation_id == id)?;
+                let node_now = self.nodes.get(node)?;
+                Some(self.remediators.make(node_now, node, id, with, now))
+            }
+            Operation::RunJob(order) => {
+                let operation_id = id.to_owned();
+                let job = JobView { operation_id, started: false, rejected: None, finished: false, outcome: None };
+                self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
+                Some(ActResult::Started)
+            }
+            Operation::GiveOrder(order) => {
+                debug_assert!(order.issued_at <= now, "an order of the future");
+                let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
+                let standing = world_node.report.order.as_ref().map(|order| &order.operation_id);
+                if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
+                    return None; // not now: another order waits for its answer
+                }
+                world_node.report.order = Some(order.clone());
+                Some(ActResult::Started)
+            }
+        }
+    }
+
+    /// Time passes: Jobs and agents act, probes report.
+    pub fn tick(&mut self, wait: Duration) {
+        let (mut notices, mut flaps) = (std::mem::take(&mut self.notices), std::mem::take(&mut self.flaps));
+        self.note_conditions(&mut notices, &mut flaps);
+        // Asked now, when it was first seen is fixed for later.
+        notices.noticed(self.elapsed(), self.now);
+        flaps.told(self.elapsed(), self.now);
+        (self.notices, self.flaps) = (notices, flaps);
+        self.now = self.now.checked_add(wait).unwrap_or(self.now);
+        self.remediators.work(&mut self.nodes);
+        let acts = &mut self.acts;
+        for (order, job) in self.jobs.values_mut() {
+            let Some(node) = self.nodes.get_mut(&order.node) else { continue };
+            if !job.finished && node.job_starts && node.boots.away.is_none() {
+                job.started = true;
+                job.finished = true;
+                job.outcome = Some(node.execute(order, self.now, acts));
+            }
+        }
+        for node in self.nodes.values_mut() {
+            if node.ends_pods() {
+                node.workloads.retain(|workload| !workload.is_gone(self.now));
+            }
+            if let Some(heartbeat) = &mut node.report.heartbeat {
+                heartbeat.arrived += wait;
+            }
+            for reported in &mut node.report.faults {
+                reported.looked += wait;
+            }
+            node.tend_mark(self.now);
+            if node.boot() || !node.probe_runs {
+                continue;
+            }
+            if let Some(order) = node.report.order.clone()
+                && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.can_act)
+                && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
+            {
+                node.report.agent = Some(node.execute(&order, self.now, acts));
+            }
+            node.send();
+        }
+    }
+}
+
+/// What an operation is, in two words.
+pub fn describe(operation: &Operation) -> String {
+    match operation {
+        Operation::Cordon => "cordon".into(),
+        Operation::Taint(_) => "taint".into(),
+        Operation::Drain(_) => "drain".into(),
+        Operation::DeletePod(pod) => format!("delete {}", pod.name),
+        Operation::RunJob(order) => format!("job {:?}", order.action),
+        Operation::GiveOrder(order) => format!("order {:?}", order.action),
+        Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
+        Operation::Notify(_) => "notify".into(),
+    }
+}
+
+impl WorldNode {
+    /// A node that is well.
+    pub fn new(name: &str) -> Self {
+        let uid = format!("uid-{name}");
+        let heartbeat = Heartbeat {
+            arrived: LOOKED,
+            interval: INTERVAL,
+            sequence: 1,
+            boot_id: String::new(),
+            can_act: true,
+            kubelet_works: Tri::True,
+        };
+        let mut node = Self {
+            view: NodeView { uid: uid.clone(), ready: Tri::True, ..NodeView::default() },
+            report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
+            probe_runs: true,
+            job_starts: true,
+            sick: Vec::new(),
+            pods: Vec::new(),
+            deleted: Vec::new(),
+            claimed: BTreeSet::new(),
+            looked: LOOKED,
+            remediator: Remediator::default(),
+            workloads: Vec::new(),
+            boots: Boots::default(),
+            curable: Vec::new(),
+        };
+        node.tell_boot();
+        node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
+        node
+    }
+
+    /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.
+    fn ends_pods(&self) -> bool {
+        let works = self.report.heartbeat.as_ref().map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let known = works != Tri::False;
+        known && cannot_end(Tri::True, Tri::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
+    }
+
+    fn execute(&mut self, order: &Order, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
+        let outcome = |state, reason: OutcomeReason| Outcome {
+            operation_id: order.operation_id.clone(),
+            state,
+            reason,
+            message: format!("{reason:?}"),
+            at: now,
+        };
+        if order.boot_id.is_some() && order.boot_id != self.view.boot_id {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
+        }
+        if !self.claimed.insert(order.operation_id.clone()) {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyClaimed);
+        }
+        let Some(place) = self.sick.iter().position(|sick| sick.fault.id == order.fault_id) else {
+            return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
+        };
+        *acts.entry(order.operation_id.clone()).or_default() += 1;
+        let cure = match order.action {
+            NodeAction::ReleaseCont => Cure::Cont,
+            NodeAction::ReleaseKill => Cure::Kill,
+            NodeAction::CleanupOrphans => Cure::Cleanup,
+            NodeAction::RestartKubelet => Cure::RestartKubelet,
+            NodeAction::RestartRuntime => Cure::RestartRuntime,
+            NodeAction::Reboot => {
+                self.begin_boot();
+                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+            }
+            NodeAction::MarkForReboot => {
+                self.mark(order, now);
+                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+            }
+        };
+        if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
+            self.sick.remove(place);
+        }
+        outcome(OutcomeState::Done, OutcomeReason::Acted)
+    }
+}

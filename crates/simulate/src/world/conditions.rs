@@ -1,0 +1,44 @@
+//! What other tools write on the Nodes of the small cluster, and what ends it.
+
+use std::collections::BTreeSet;
+
+use super::{Cure, WorldNode};
+use nrh_core::foreign::{self, Foreign};
+
+/// A condition that an act ends: its tool writes then what it wrote before.
+#[derive(Clone, Debug)]
+pub struct Curable {
+    kind: String,
+    cures: BTreeSet<Cure>,
+    /// As it stood before; `None` = the Node had none of this type.
+    before: Option<Foreign>,
+}
+
+impl WorldNode {
+    /// Another tool writes a condition on the Node in place of the one of that type, or takes it away.
+    pub fn set_condition(&mut self, kind: &str, condition: Option<Foreign>) {
+        self.curable.retain(|curable| curable.kind != kind);
+        let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
+        self.view.conditions = foreign::sorted(others.chain(condition));
+    }
+
+    /// The same of one that each of these ends. Where one of them stands already, what was before that comes back.
+    pub fn set_curable_condition(&mut self, kind: &str, condition: Option<Foreign>, cures: BTreeSet<Cure>) {
+        let known = self.curable.iter().find(|curable| curable.kind == kind).map(|curable| curable.before.clone());
+        let stands = || self.view.conditions.iter().find(|other| other.kind == kind).cloned();
+        let before = known.unwrap_or_else(stands);
+        self.set_condition(kind, condition);
+        if !cures.is_empty() {
+            self.curable.push(Curable { kind: kind.to_owned(), cures, before });
+        }
+    }
+
+    /// Everything goes that this ends: faults, and conditions of the Node.
+    pub(crate) fn end_all(&mut self, cure: Cure) {
+        self.sick.retain(|sick| !sick.cures.contains(&cure));
+        let ended: Vec<Curable> = self.curable.extract_if(.., |curable| curable.cures.contains(&cure)).collect();
+        for Curable { kind, before, .. } in ended {
+            self.set_condition(&kind, before);
+        }
+    }
+}

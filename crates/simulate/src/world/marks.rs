@@ -1,0 +1,78 @@
+//! The marks that episodes put on a node of a timeline, and take back: cordons and taints.
+
+use super::{World, WorldNode};
+use nrh_core::episode::ActResult;
+use nrh_core::order::OutcomeReason;
+use nrh_core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
+
+/// Cordons the node, unless somebody else has. `is_left` = an earlier episode has left it cordoned to this one.
+pub(super) fn cordon(node: &mut WorldNode, episode: &str, is_left: bool) -> ActResult {
+    let is_mine = is_left || node.view.cordoned_by.as_deref() == Some(episode);
+    if node.view.unschedulable && !is_mine {
+        return ActResult::AlreadyCordoned;
+    }
+    (node.view.unschedulable, node.view.cordoned_by) = (true, Some(episode.to_owned()));
+    ActResult::Done { message: "done".to_owned() }
+}
+
+/// Taints the node, unless somebody else has; none = not now, the mark of another episode goes first.
+pub(super) fn taint(node: &mut WorldNode, episode: &str, effect: TaintEffect) -> Option<ActResult> {
+    let view = &mut node.view;
+    match Found::of(&view.taints, view.tainted_by.as_ref(), episode, effect) {
+        Found::Marked(_) => return None,
+        Found::Somebodys => return Some(ActResult::AlreadyTainted),
+        Found::OwnOther(_) => {
+            return Some(ActResult::Refused { reason: OutcomeReason::Protected, message: "another effect".to_owned() });
+        }
+        Found::Own | Found::TakenOff => {}
+        Found::Nothing => {
+            view.taints.insert(KeyedTaint::plain(effect));
+            view.tainted_by = Some(TaintMark::new(episode, effect));
+        }
+    }
+    Some(ActResult::Done { message: "done".to_owned() })
+}
+
+/// Somebody else puts a taint with our key on the node, or takes all with our key off; says so.
+pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
+    let theirs = KeyedTaint::plain(TaintEffect::NoSchedule);
+    if tainted {
+        let sentence = format!("somebody else puts the taint {theirs} on the node");
+        node.view.taints.insert(theirs);
+        return sentence;
+    }
+    node.view.taints.clear();
+    format!("somebody else takes the taint {TAINT_KEY} off the node")
+}
+
+impl World {
+    pub(super) fn uncordon(&mut self, episode: &str, node: &str, heir: Option<&String>) {
+        let uid = self.episodes.get(episode).map(|known| known.node_uid.as_str());
+        if let Some(node) = self.nodes.get_mut(node)
+            && node.view.cordoned_by.as_deref() == Some(episode)
+        {
+            // On another machine of that name: whose the cordon is nobody knows.
+            if uid.is_some_and(|uid| uid != node.view.uid) {
+                node.view.cordoned_by = None;
+                self.log.push((node.view.uid.clone(), "mark off".into()));
+                return;
+            }
+            if let Some(heir) = heir.filter(|_| node.view.unschedulable) {
+                node.view.cordoned_by = Some(heir.clone());
+                return;
+            }
+            node.view.cordoned_by = None;
+            node.view.unschedulable = false;
+            self.log.push((node.view.uid.clone(), "uncordon".into()));
+        }
+    }
+
+    pub(super) fn untaint(&mut self, episode: &str, node: &str) {
+        if let Some(node) = self.nodes.get_mut(node)
+            && let Some(mark) = node.view.tainted_by.take_if(|mark| mark.episode == episode)
+        {
+            node.view.taints.retain(|taint| !mark.effect.is_some_and(|effect| taint.is_plain(effect)));
+            self.log.push((node.view.uid.clone(), "untaint".into()));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What the probe of a node in the small cluster tells.
+
+use std::time::Duration;
+
+use super::{Sickness, WorldNode};
+use nrh_core::fault::Fault;
+use nrh_core::restart_safety::by_faults;
+use nrh_core::snapshot::{ReportedFault, RestartView, Tri};
+
+impl WorldNode {
+    /// The probe reports what is so.
+    pub fn send(&mut self) {
+        if let Some(heartbeat) = &mut self.report.heartbeat {
+            heartbeat.arrived = Duration::ZERO;
+            heartbeat.sequence += 1;
+        }
+        let looked = self.looked;
+        let report = |sick: &Sickness| ReportedFault { fault: sick.fault.clone(), looked };
+        self.report.faults = self.sick.iter().map(report).collect();
+        self.report.restart = self.restart();
+    }
+
+    /// What the probe would say of a restart, by the faults alone.
+    fn restart(&self) -> RestartView {
+        let faults = || self.sick.iter().map(|sick| &sick.fault);
+        let forbids = |fault: &&Fault| by_faults([*fault]) != (Tri::True, Tri::True);
+        let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
+        let (kubelet, runtime) = by_faults(faults());
+        // As long as the oldest fault: which of them forbids it is not told apart.
+        let oldest = faults().map(|fault| fault.for_seconds).max().filter(|_| !named.is_empty());
+        RestartView {
+            kubelet,
+            runtime,
+            message: format!("the node has {}", named.join(", ")),
+            unsafe_for: Duration::from_secs(oldest.unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Who may read the metrics: the API server says whose a token is (`TokenReview`) and what that account may
+//! (`SubjectAccessReview`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::PostParams;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::calls::{CallError, Calls, bounded};
+
+/// What is asked for, as a role names it under `nonResourceURLs`.
+const PATH: &str = "/metrics";
+const VERB: &str = "get";
+/// How long an answer is believed: a right that is taken away counts after that at the latest.
+const MAY: Duration = Duration::from_mins(1);
+const MAY_NOT: Duration = Duration::from_secs(30);
+/// Most tokens whose answers are kept.
+const TOKENS: usize = 64;
+/// Most tokens that are asked about at a time.
+const AT_A_TIME: usize = 2;
+/// Time until the next one is asked about after one that is nobody's, or that got no answer: what strangers send costs the API
+/// server, and our share of it, a few calls a second at most.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why somebody reads no metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum Denied {
+    /// There is no token, or it is nobody's.
+    #[error("expected a header `Authorization: Bearer TOKEN` with a token that the API server knows")]
+    Nobody,
+    /// The token's account has no right.
+    #[error(
+        "this account lacks the right to {VERB} the non-resource URL {PATH}: bind the ClusterRole nrh:metrics-reader to it"
+    )]
+    NoRight,
+    /// Nobody knows.
+    #[error("the API server does not say whether this token may read the metrics: the controller's log says why")]
+    NoAnswer,
+}
+
+/// Asks the API server, and keeps its answers for a short while.
+pub struct Access {
+    calls: Calls,
+    audience: Option<String>,
+    known: Mutex<Known>,
+    turns: Semaphore,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Tokens are in it.
+        f.write_str("Access")
+    }
+}
+
+impl Access {
+    /// Nothing is known yet. With an audience, tokens for any other are nobody's.
+    pub fn new(calls: Calls, audience: Option<String>) -> Arc<Self> {
+        let (known, turns) = (Mutex::default(), Semaphore::new(AT_A_TIME));
+        Arc::new(Self { calls, audience, known, turns })
+    }
+
+    /// Whether a request with these headers may read the metrics.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn check(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        let token = bearer(headers).ok_or(Denied::Nobody)?;
+        let may = match self.known(token) {
+            Some(may) => may,
+            None => self.ask(token).await?,
+        };
+        if may { Ok(()) } else { Err(Denied::NoRight) }
+    }
+
+    fn known(&self, token: &str) -> Option<bool> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(token, Instant::now())
+    }
+
+    async fn ask(&self, token: &str) -> Result<bool, Denied> {
+        let _turn = self.turns.acquire().await.map_err(|_| Denied::NoAnswer)?;
+        // Somebody else may have asked in the meantime.
+        if let Some(may) = self.known(token) {
+            return Ok(may);
+        }
+        let answer = match self.user(token).await {
+            Ok(Some(user)) => self.may(user).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let denied = match answer {
+            Ok(Some(may)) => {
+                self.known.lock().unwrap_or_else(PoisonError::into_inner).put(token, may, Instant::now());
+                return Ok(may);
+            }
+            Ok(None) => Denied::Nobody,
+            Err(error) => {
+                tracing::warn!(error = error.line(), "cannot ask who may read the metrics");
+                Denied::NoAnswer
+            }
+        };
+        tokio::time::sleep(PAUSE).await;
+        Err(denied)
+    }
+
+    /// Whose a token is; nobody's = `None`.
+    async fn user(&self, token: &str) -> Result<Option<UserInfo>, CallError> {
+        let audiences = self.audience.iter().cloned().collect();
+        let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(audiences) };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let api = self.calls.act::<TokenReview>();
+        let review =
+            bounded(|| "asking whose a token is".to_owned(), api.create(&PostParams::default(), &review)).await?;
+        let status = review.status.unwrap_or_default();
+        // An API server that knows no audiences names none: that is no word for ours.
+        let is_for_us = |own: &String| status.audiences.iter().flatten().any(|audience| audience == own);
+        let is_known = status.authenticated == Some(true) && self.audience.as_ref().is_none_or(is_for_us);
+        Ok(status.user.filter(|_| is_known))
+    }
+
+    async fn may(&self, user: UserInfo) -> Result<bool, CallError> {
+        let asked = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some(VERB.to_owned()) };
+        let spec = SubjectAccessReviewSpec {
+            extra: user.extra,
+            groups: user.groups,
+            uid: user.uid,
+            user: user.username,
+            non_resource_attributes: Some(asked),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let api = self.calls.act::<SubjectAccessReview>();
+        let what = || "asking whether an account may read the metrics".to_owned();
+        let review = bounded(what, api.create(&PostParams::default(), &review)).await?;
+        Ok(review.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
+    }
+}
+
+/// The token of a request, where it has the form of one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    let fits = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.bytes().all(is_token);
+    fits.then_some(token)
+}
+
+/// Answers by token, each until its time is over. A map that hashes: one in order would tell by its time how a token begins.
+#[derive(Default)]
+struct Known(HashMap<String, (bool, Instant)>);
+
+impl Known {
+    fn get(&self, token: &str, now: Instant) -> Option<bool> {
+        self.0.get(token).filter(|(_, until)| *until > now).map(|(may, _)| *may)
+    }
+
+    fn put(&mut self, token: &str, may: bool, now: Instant) {
+        self.0.retain(|_, (_, until)| *until > now);
+        if self.0.len() >= TOKENS
+            && let Some(first) = self.0.iter().min_by_key(|(_, (_, until))| *until).map(|(token, _)| token.clone())
+        {
+            self.0.remove(&first);
+        }
+        self.0.insert(token.to_owned(), (may, now + if may { MAY } else { MAY_NOT }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(value: &str) -> Option<String> {
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        bearer(&headers).map(ToOwned::to_owned)
+    }
+
+    #[test]
+    fn only_what_has_the_form_of_a_token_is_asked_about() {
+        assert_eq!(of("Bearer a.b-c_d=").as_deref(), Some("a.b-c_d="));
+        assert_eq!(of("bearer abc").as_deref(), Some("abc"));
+        for wrong in ["Bearer", "Bearer ", "Basic abc", "Bearer a b", "Bearer a\"b", "abc"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_few_and_short_lived() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        known.put("no", false, now);
+        for i in 0..TOKENS {
+            known.put(&format!("t{i}"), true, now);
+        }
+        assert_eq!(known.0.len(), TOKENS);
+        assert_eq!(known.get("no", now), None, "what ends first goes first");
+        assert_eq!(known.get("t0", now + MAY / 2), Some(true));
+        assert_eq!(known.get("t0", now + MAY), None);
+        known.put("late", false, now + MAY);
+        assert_eq!(known.0.len(), 1);
+        assert_eq!(known.get("late", now + MAY + MAY_NOT), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! Timelines with policies as they are written: what reads these is not in the crate that plays.
+
+mod lacks;
+mod record;

@@ -1,0 +1,90 @@
+//! All that is printed and logged passes through here: much of it comes from nodes, and what a terminal obeys instead of
+//! showing it (clearing the screen, writing to the clipboard, turning the order of letters) must not reach one.
+
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::core::text::{is_obeyed, shown};
+
+/// A way out for text. What is obeyed arrives as U+FFFD, line ends as they are.
+#[derive(Debug)]
+pub struct Harmless<W>(pub W);
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Formatting hands over whole `str`s; of anything else only what is text is worth reading.
+        self.0.write_all(shown(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Standard output, for what comes piece by piece.
+pub fn out() -> Harmless<io::Stdout> {
+    Harmless(io::stdout())
+}
+
+/// Prints a text to standard output. Who reads no further has had enough.
+///
+/// # Errors
+/// It cannot be written to.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = out();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Says a sentence on standard error. Where that is closed nobody can be told.
+pub fn complain(text: &str) {
+    let _ = writeln!(Harmless(io::stderr().lock()), "{text}");
+}
+
+/// Prints a value as JSON, in which nothing is lost: what is obeyed is written as `\u` and its number.
+///
+/// # Errors
+/// It is no JSON, or standard output cannot be written to.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&format!("{}\n", json(value)?))
+}
+
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    let raw = serde_json::to_string_pretty(value)?;
+    // Outside of texts JSON has none of them but line ends; in texts a `\u` stands for the same.
+    let escaped = |c: char| if is_obeyed(c) && c != '\n' { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    Ok(raw.chars().map(escaped).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "a\u{1b}]52;c;eA==\u{7}\n\u{9b}2J\u{7f}\r\tb\u{202e}c\u{2066}\u{2028}é";
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_goes_out() {
+        let mut out = Harmless(Vec::new());
+        write!(out, "node {HOSTILE}").unwrap();
+        out.write_all(b"\xff\x1b[31m\n").unwrap();
+        let text = String::from_utf8(out.0).unwrap();
+        assert_eq!(text, "node a�]52;c;eA==�\n�2J���b�c��é\u{fffd}�[31m\n");
+    }
+
+    #[test]
+    fn json_says_it_all_and_a_terminal_obeys_none_of_it() {
+        let value = serde_json::json!({"message": HOSTILE, HOSTILE: [1, 2]});
+        let text = json(&value).unwrap();
+        assert!(!text.contains(|c: char| is_obeyed(c) && c != '\n'), "{text:?}");
+        assert!(text.contains("\\u009b2J\\u007f") && text.contains("\\u202e"), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        let mut out = Harmless(Vec::new());
+        out.write_all(text.as_bytes()).unwrap();
+        assert_eq!(out.0, text.as_bytes());
+    }
+}

@@ -1,0 +1,69 @@
+//! The operator is removed as the README says while it has a node cordoned: the cordon is taken back, nothing stays.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use nrh_testbed::{Bed, faults, images, view};
+use serde_json::json;
+
+use crate::until::until;
+
+/// A policy that cordons, heals, and then looks for minutes whether that lasts.
+const POLICY: &str = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: cordon}
+spec:
+  mode: Enforce
+  rules:
+  - name: hung
+    match: {faults: [HungContainer]}
+    steps:
+    - {action: Cordon}
+    - {action: ReleaseHungProcess, releaseHungProcess: {signal: Cont}, timeout: 15m, verify: {for: 10m}}
+  limits: {maxInFlight: 1, maxUnhealthy: 100%}
+";
+
+/// What a cluster has is compared by name: everything cluster-wide, and roles.
+pub fn everything(bed: &Bed) -> BTreeSet<String> {
+    let kinds = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,priorityclasses,\
+                 validatingadmissionpolicies,validatingadmissionpolicybindings,roles,rolebindings,nodes";
+    let text = bed.kubectl(&["get", kinds, "-A", "-o", "name"]).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Removes the operator, and what is left has to be what was there `before` it.
+pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<String>) {
+    let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
+    let installed = everything(bed);
+    assert!(installed.len() > before.len() + 10, "{installed:?}");
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
+    // Not the one that other acts were for: what was done there lately would speak against more.
+    let node = &bed.nodes()[1];
+    let labels = json!({"app": "victim"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim", "labels": labels}, "spec": {
+        "nodeName": node.name, "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}],
+    }});
+    bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
+    let victim = || view::pod(&|| bed.command("kubectl"), "default", "victim").unwrap().unwrap();
+    until("the victim runs", Duration::from_mins(3), || victim().ready);
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
+    let unschedulable = || kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]) == "true";
+    until("the node is cordoned", Duration::from_mins(3), unschedulable);
+
+    // The README's three commands, in its order.
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
+    kubectl(&["delete", "noderemediations", "--all", "--timeout=180s"]);
+    assert!(!unschedulable(), "the cordon is taken back before the episode is gone");
+    let folder = nrh_testbed::workspace().join("config/default").display().to_string();
+    kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
+
+    assert_eq!(everything(bed), *before);
+    let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";
+    // Simulated ones have a label of ours from the bed itself.
+    let nodes = kubectl(&["get", "nodes", "real-1", "real-2", "-o", ours]);
+    assert!(nodes.contains("kubernetes.io/hostname") && !nodes.contains("runtimehealth.io"), "{nodes}");
+    frozen.lift(node).unwrap();
+}

@@ -1,0 +1,124 @@
+//! Who may approve a step, which one, and in whose name.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::{Cases, create, delete, merge};
+
+const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+
+fn episode(name: &str) -> Value {
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
+        "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}})
+}
+
+fn approval(by: &str, operation: &str) -> Value {
+    json!({"spec": {"approval": {"by": by, "operationId": operation}}})
+}
+
+fn step(operation: &str, state: &str) -> Value {
+    json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job", "state": state,
+        "reservedAt": "2026-01-01T00:00:00Z"})
+}
+
+/// In their own name, by right, and only what waits.
+pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let (ann, patcher) = (&all.approver, &all.patcher);
+    let (ann_name, patcher_name) = ("system:serviceaccount:default:ann", "system:serviceaccount:default:patcher");
+    let path = format!("{EPISODES}/approved");
+    all.controller.until_allowed(&create(EPISODES, episode("approved"))).await?;
+    let steps = json!({"status": {"phase": "AwaitingApproval",
+        "steps": [step("op-1", "Failed"), step("op-2", "AwaitingApproval")]}});
+    all.controller.must(&merge(format!("{path}/status"), steps)).await?;
+
+    let right = "needs the verb approve on noderemediations";
+    let waits = "expected the operation of a step of this episode that awaits approval";
+    cases.denied(patcher, "approve without the right", merge(&path, approval(patcher_name, "op-2")), right).await;
+    cases
+        .denied(
+            &all.controller,
+            "approve its own step",
+            merge(&path, approval("system:serviceaccount:nrh-system:nrh-controller", "op-2")),
+            right,
+        )
+        .await;
+    cases
+        .denied(&all.pod, "approve as a probe", merge(&path, approval(ann_name, "op-2")), "cannot patch resource")
+        .await;
+    cases
+        .denied(
+            ann,
+            "approve in another's name",
+            merge(&path, approval("bob", "op-2")),
+            "expected your own name, system:serviceaccount:default:ann",
+        )
+        .await;
+    cases
+        .denied(
+            &all.admin,
+            "the same as an administrator",
+            merge(&path, approval(ann_name, "op-2")),
+            "expected your own name",
+        )
+        .await;
+    cases.denied(ann, "approve a step that is over", merge(&path, approval(ann_name, "op-1")), waits).await;
+    cases.denied(ann, "approve a step that is not there", merge(&path, approval(ann_name, "op-3")), waits).await;
+    let mut born = episode("born-approved");
+    born["spec"]["approval"] = json!({"by": "system:serviceaccount:nrh-system:nrh-controller", "operationId": "op-1"});
+    cases.denied(&all.controller, "open an approved episode", create(EPISODES, born), right).await;
+    cases
+        .denied(
+            ann,
+            "write a status",
+            merge(format!("{path}/status"), json!({"status": {"phase": "Running"}})),
+            "cannot patch resource",
+        )
+        .await;
+    let pinned = "needs the verb update on noderemediations";
+    let held = json!({"metadata": {"finalizers": ["runtimehealth.io/x"]}});
+    cases.denied(ann, "change what holds an episode", merge(&path, held), pinned).await;
+    let owned =
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "y"}]}});
+    cases.denied(ann, "have it collected", merge(&path, owned.clone()), pinned).await;
+    cases
+        .allowed(
+            &all.admin,
+            "whatever an administrator does",
+            merge(&path, json!({"metadata": {"finalizers": ["example.org/x"]}})),
+        )
+        .await;
+    cases.allowed(&all.controller, "its own finalizer", merge(&path, json!({"metadata": {"finalizers": null}}))).await;
+    cases.allowed(ann, "approve what waits", merge(&path, approval(ann_name, "op-2"))).await;
+    cases
+        .allowed(
+            patcher,
+            "change something else of an approved episode",
+            merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
+        )
+        .await;
+    cases
+        .denied(
+            patcher,
+            "take an approval back without the right",
+            merge(&path, json!({"spec": {"approval": null}})),
+            right,
+        )
+        .await;
+    cases.allowed(ann, "take it back", merge(&path, json!({"spec": {"approval": null}}))).await;
+    cases.allowed(ann, "approve it again", merge(&path, approval(ann_name, "op-2"))).await;
+    let second = approval("admin", "op-2");
+    cases
+        .denied(
+            &all.admin,
+            "approve what somebody else has",
+            merge(&path, second),
+            "somebody else has approved this operation already",
+        )
+        .await;
+    let moved = all.admin.send(&merge(&path, json!({"spec": {"nodeName": "worker-2"}}))).await;
+    let is_refused = matches!(&moved, Err((422, message)) if message.contains("cannot be changed"));
+    cases.note("an episode of another node", is_refused, &format!("{moved:?}"));
+    all.admin.must(&delete(path, Value::Null)).await?;
+    Ok(())
+}

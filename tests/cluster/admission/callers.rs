@@ -1,0 +1,148 @@
+//! The identities, each with a credential as the cluster gives it out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::config::AuthInfo;
+use kube::{Client, Config};
+use nrh_testbed::Bed;
+
+use crate::admission::requests::Caller;
+
+/// Everybody who writes.
+pub struct Callers {
+    /// A cluster administrator.
+    pub admin: Caller,
+    /// The controller's account.
+    pub controller: Caller,
+    /// The probe's account, bound to the pod on worker-1.
+    pub pod: Caller,
+    /// The same on worker-2.
+    pub neighbour: Caller,
+    /// The kubelet's certificate of worker-1.
+    pub unit: Caller,
+    /// The probe's account with a token that is bound to no pod.
+    pub unbound: Caller,
+    /// The default account of the probe's namespace, bound to nothing.
+    pub stranger: Caller,
+    /// The cluster's own controller of `DaemonSet`s.
+    pub sets: Caller,
+    /// The cluster's own controller of Jobs.
+    pub jobs: Caller,
+    /// Somebody with the role that approves steps.
+    pub approver: Caller,
+    /// Somebody with the role that writes policies.
+    pub operator: Caller,
+    /// Somebody with the role that starts steps by hand.
+    pub starter: Caller,
+    /// Somebody who may make and change episodes, and neither approve, nor start, nor cancel.
+    pub patcher: Caller,
+}
+
+impl Callers {
+    /// Gets all credentials.
+    pub async fn new(admin: Client, bed: &Bed) -> Result<Self> {
+        let config = bed.client_config().await?;
+        let with_token = |name: &'static str, arguments: &[&str]| -> Result<Caller> {
+            let token = bed.kubectl(&[&["create", "token"], arguments].concat())?;
+            let auth = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
+            Ok(Caller::new(name, client(&config, auth)?))
+        };
+        let bound = |name, node: &str| {
+            let pod = pod_on(bed, node)?;
+            with_token(name, &["nrh-probe", "-n", "nrh-node", "--bound-object-kind=Pod", "--bound-object-name", &pod])
+        };
+        let person = |name: &'static str, role: &str| {
+            bed.kubectl(&["create", "serviceaccount", name, "-n", "default"])?;
+            let account = format!("--serviceaccount=default:{name}");
+            bed.kubectl(&["create", "clusterrolebinding", name, "--clusterrole", role, &account])?;
+            with_token(name, &[name, "-n", "default"])
+        };
+        let may_patch = [
+            "create",
+            "clusterrole",
+            "patcher",
+            "--verb=get,patch,create",
+            "--resource=noderemediations.runtimehealth.io",
+        ];
+        bed.kubectl(&may_patch)?;
+        let kube_system = |name, account: &str| with_token(name, &[account, "-n", "kube-system"]);
+        Ok(Self {
+            controller: with_token("controller", &["nrh-controller", "-n", "nrh-system"])?,
+            sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
+            approver: person("ann", "nrh:approver")?,
+            operator: person("olga", "nrh:operator")?,
+            starter: person("stan", "nrh:starter")?,
+            patcher: person("patcher", "patcher")?,
+            jobs: kube_system("controller of Jobs", "job-controller")?,
+            pod: bound("probe pod", "worker-1")?,
+            neighbour: bound("probe pod of worker-2", "worker-2")?,
+            unbound: with_token("token without a node", &["nrh-probe", "-n", "nrh-node"])?,
+            stranger: with_token("other account of nrh-node", &["default", "-n", "nrh-node"])?,
+            unit: Caller::new("kubelet's certificate", kubelet(&admin, &config, bed, "worker-1").await?),
+            admin: Caller::new("admin", admin),
+        })
+    }
+}
+
+/// Name of the DaemonSet's pod on a node.
+fn pod_on(bed: &Bed, node: &str) -> Result<String> {
+    let field = format!("spec.nodeName={node}");
+    let names = bed.kubectl(&["get", "pod", "-n", "nrh-node", "--field-selector", &field, "-o", "name"])?;
+    let mut names = names.lines();
+    let name = names.next().with_context(|| format!("no pod of the probe on {node}"))?;
+    ensure!(names.next().is_none(), "more than one pod of the probe on {node}");
+    Ok(name.trim_start_matches("pod/").to_owned())
+}
+
+/// A client with a certificate as a kubelet gets it: asked for, approved, signed by the cluster.
+async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Result<Client> {
+    let key = rcgen::KeyPair::generate()?;
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{node}"));
+    let request = CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(node.to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(params.serialize_request(&key)?.pem()?.into_bytes()),
+            signer_name: "kubernetes.io/kube-apiserver-client-kubelet".to_owned(),
+            usages: Some(vec!["digital signature".to_owned(), "client auth".to_owned()]),
+            ..CertificateSigningRequestSpec::default()
+        },
+        ..CertificateSigningRequest::default()
+    };
+    let api: Api<CertificateSigningRequest> = Api::all(admin.clone());
+    api.create(&PostParams::default(), &request).await?;
+    bed.kubectl(&["certificate", "approve", node])?;
+    let ends = Instant::now() + Duration::from_secs(30);
+    let certificate = loop {
+        if let Some(certificate) = api.get(node).await?.status.and_then(|status| status.certificate) {
+            break certificate.0;
+        }
+        if Instant::now() > ends {
+            bail!("the certificate of {node} is not signed after 30 s");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let folder = tempfile::tempdir()?;
+    let (certificate_path, key_path) = (folder.path().join("crt"), folder.path().join("key"));
+    std::fs::write(&certificate_path, certificate)?;
+    std::fs::write(&key_path, key.serialize_pem())?;
+    let auth = AuthInfo {
+        client_certificate: Some(certificate_path.display().to_string()),
+        client_key: Some(key_path.display().to_string()),
+        ..AuthInfo::default()
+    };
+    client(config, auth)
+}
+
+/// A client of the same server with another credential.
+fn client(config: &Config, auth: AuthInfo) -> Result<Client> {
+    let mut config = config.clone();
+    config.auth_info = auth;
+    Ok(Client::try_from(config)?)
+}

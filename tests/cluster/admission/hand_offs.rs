@@ -1,0 +1,219 @@
+//! Who may have nodes handed to a remediator, and what the controller may do by the roles of others.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nrh::controller::hand_offs::rights::lacking;
+use nrh::core::hand_off::TemplateRef;
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::reach;
+use crate::admission::requests::{Cases, create, delete, get, merge};
+use crate::plane;
+use crate::remediators::{METAL, SELF_NODE, definitions, machine_rights, template};
+
+const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
+
+/// A policy that hands nodes to these.
+pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
+    let step = |template: &TemplateRef| json!({"action": "HandOff", "handOff": {"remediationTemplate": template}});
+    let steps: Vec<Value> = to.iter().map(step).collect();
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
+        "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
+}
+
+/// A policy's author needs the right himself; what stands already needs no new one.
+pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let olga = &all.operator;
+    let own = [template(SELF_NODE, "SelfNodeRemediationTemplate")];
+    let right =
+        "needs the right himself to create selfnoderemediations.self-node-remediation.medik8s.io in namespace medik8s";
+    cases.denied(olga, "hand off without the right", create(POLICIES, policy("reboots", &own)), right).await;
+    for (kind, resource) in [
+        ("Metal3RemediationTemplate", "create metal3remediations.infrastructure.cluster.x-k8s.io"),
+        ("FixPolicyTemplate", "create fixpolicies."),
+        ("BoxTemplate", "create boxes."),
+        ("BatchTemplate", "create batches."),
+        ("FenceClassTemplate", "create fenceclasses."),
+    ] {
+        let other = policy("others", &[template(METAL, kind)]);
+        cases.denied(olga, kind, create(POLICIES, other), resource).await;
+    }
+    let many = ["A", "B", "C", "D"].map(|kind| template(METAL, &format!("{kind}Template")));
+    let split = "to three kinds of objects at most";
+    cases.denied(&all.admin, "four kinds at once", create(POLICIES, policy("many", &many)), split).await;
+    cases.allowed(&all.admin, "three, whoever may all", create(POLICIES, policy("many", &many[..3]))).await;
+    cases
+        .denied(
+            olga,
+            "a second one beside",
+            create(POLICIES, policy("two", &[own[0].clone(), many[0].clone()])),
+            "needs the right himself",
+        )
+        .await;
+
+    bed.kubectl(&["create", "namespace", "medik8s"])?;
+    let verb = ["--verb=create", "--resource=selfnoderemediations.self-node-remediation.medik8s.io"];
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
+    )?;
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
+    )?;
+    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
+    bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
+    bed.kubectl(&[
+        "create",
+        "rolebinding",
+        "reboots",
+        "-n",
+        "medik8s",
+        "--role=reboots",
+        "--serviceaccount=default:olga",
+    ])?;
+    olga.until_allowed(&create(POLICIES, policy("reboots", &own))).await?;
+    cases.note("hand off with the right", true, "");
+    let mut elsewhere = own.clone();
+    elsewhere[0].namespace = "elsewhere".into();
+    cases
+        .denied(olga, "in another namespace", create(POLICIES, policy("far", &elsewhere)), "in namespace elsewhere")
+        .await;
+
+    // Without the right again: what stands may stand.
+    bed.kubectl(&["delete", "rolebinding", "reboots", "-n", "medik8s"])?;
+    until_denied(all, &own).await?;
+    let path = format!("{POLICIES}/reboots");
+    let spec = |value: Value| merge(&path, json!({"spec": value}));
+    cases.allowed(olga, "label it", merge(&path, json!({"metadata": {"labels": {"a": "b"}}}))).await;
+    cases.allowed(olga, "suspend it", spec(json!({"suspend": true}))).await;
+    cases.allowed(olga, "limit it", spec(json!({"limits": {"maxInFlight": 2}}))).await;
+    let status = merge(format!("{path}/status"), json!({"status": {"selected": 1}}));
+    cases.allowed(&all.controller, "its status", status).await;
+    let mut rules = policy("reboots", &own)["spec"]["rules"].clone();
+    let tells = json!({"name": "tells", "match": {"faults": ["PidExhaustion"]}, "steps": [{"action": "Notify"}]});
+    rules.as_array_mut().unwrap().push(tells);
+    cases.allowed(olga, "another rule beside", spec(json!({"rules": rules}))).await;
+    cases.denied(olga, "have it act", spec(json!({"mode": "Enforce"})), right).await;
+    cases.denied(olga, "on other nodes", spec(json!({"nodeSelector": {"matchLabels": {"a": "b"}}})), right).await;
+    let mut wider = rules.clone();
+    wider[0]["match"]["faults"] = json!(["DiskFull", "KubeletDown"]);
+    cases.denied(olga, "for other faults", spec(json!({"rules": wider})), right).await;
+    let mut sooner = rules.clone();
+    sooner[0]["steps"][0]["handOff"]["remediationTemplate"]["name"] = json!("harsher");
+    cases.denied(olga, "by another template", spec(json!({"rules": sooner})), right).await;
+    rules[0]["steps"] = json!([{"action": "Notify"}]);
+    cases.allowed(olga, "take it out", spec(json!({"rules": rules}))).await;
+    for name in ["reboots", "many"] {
+        all.admin.must(&delete(format!("{POLICIES}/{name}"), Value::Null)).await?;
+    }
+    reach::kept(all, cases, &policy("hands-off", &own), right).await
+}
+
+/// Waits until a right that was just taken is known to be gone.
+async fn until_denied(all: &Callers, own: &[TemplateRef]) -> Result<()> {
+    let ends = Instant::now() + Duration::from_secs(20);
+    loop {
+        let path = format!("{POLICIES}?dryRun=All");
+        match all.operator.send(&create(path, policy("again", own))).await {
+            Err((403, _)) => return Ok(()),
+            other if Instant::now() > ends => bail!("expected the right to be gone, found {other:?}"),
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// None by itself; those of the roles that carry our label, and with the sample those of the medik8s family.
+pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let calls = all.controller.calls();
+    let own = template(SELF_NODE, "SelfNodeRemediationTemplate");
+    let metal = template(METAL, "Metal3RemediationTemplate");
+    let object =
+        json!({"apiVersion": SELF_NODE, "kind": "SelfNodeRemediation", "metadata": {"name": "worker-1"}, "spec": {}});
+    let objects = format!("/apis/{SELF_NODE}/namespaces/medik8s/selfnoderemediations");
+    cases.denied(&all.controller, "hand a node off", create(&objects, object.clone()), "cannot create resource").await;
+    let lacks = lacking(&calls, &own).await?;
+    let says = |lacks: &[String], part: &str| lacks.iter().any(|lack| lack.contains(part));
+    let names =
+        says(&lacks, "may not get selfnoderemediationtemplates.self-node-remediation.medik8s.io in namespace medik8s")
+            && says(&lacks, "may not create, get, patch, delete selfnoderemediations.self-node-remediation.medik8s.io");
+    cases.note("what the controller lacks is named", names, &format!("{lacks:?}"));
+    let none = lacking(&calls, &template("none.example/v1", "NoneTemplate")).await?;
+    let names = says(&none, "expected a kind NoneTemplate") && says(&none, "expected a kind None with");
+    cases.note("a remediator that is not installed is named", names, &format!("{none:?}"));
+
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/hand-off-rights.yaml");
+    bed.kubectl(&["apply", "-f", &sample.display().to_string()])?;
+    until_lacking(all, &own, Some("there is no such template")).await?;
+    cases.note("a template that is not there is named", true, "");
+    make_template(all, SELF_NODE, "SelfNodeRemediationTemplate", "selfnoderemediationtemplates").await?;
+    until_lacking(all, &own, None).await?;
+    cases.note("the role of the sample gives the rights", true, "");
+    cases.note("and no others", !lacking(&calls, &metal).await?.is_empty(), "rights on Metal3Remediations");
+    // Remediators of the family bring roles with a label of their own, which counts once an administrator says so.
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "metal-ext",
+            "labels": {"rbac.ext-remediation/aggregate-to-ext-remediation": "true"}},
+        "rules": [{"apiGroups": ["infrastructure.cluster.x-k8s.io"],
+            "resources": ["metal3remediations", "metal3remediationtemplates"],
+            "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]}]});
+    all.admin.must(&create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)).await?;
+    make_template(all, METAL, "Metal3RemediationTemplate", "metal3remediationtemplates").await?;
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/nrh:hand-off";
+    let given = all.admin.must(&get(role)).await?["rules"].to_string();
+    cases.note("a role of the medik8s family gives nothing by itself", !given.contains("metal3remediations"), &given);
+    let family = plane::folder("config/samples/hand-off-medik8s.yaml");
+    bed.kubectl(&["apply", "-f", &family])?;
+    until_lacking(all, &metal, Some("its remediator works on Machines; expected the kind Machine")).await?;
+    cases.note(
+        "with the sample a role of the medik8s family gives them too, and Machines that are not there are named",
+        true,
+        "",
+    );
+    bed.kubectl_input(&["apply", "-f", "-"], &definitions("cluster.x-k8s.io", "v1beta1", "Machine"))?;
+    until_lacking(all, &metal, Some("may not get machines.cluster.x-k8s.io in namespace medik8s")).await?;
+    cases.note("the right to read Machines is named", true, "");
+    bed.kubectl_input(&["apply", "-f", "-"], &machine_rights())?;
+    until_lacking(all, &metal, None).await?;
+    cases.note("it comes from a role of the user's", true, "");
+    cases.allowed(&all.controller, "hand a node off", create(&objects, object)).await;
+    let one = format!("{objects}/worker-1");
+    let mark = json!({"metadata": {"annotations": {"remediation.medik8s.io/nhc-timed-out": "2026-01-01T00:00:00Z"}}});
+    cases.allowed(&all.controller, "say that its time is over", merge(&one, mark)).await;
+    let status = merge(format!("{one}/status"), json!({"status": {"phase": "x"}}));
+    cases.denied(&all.controller, "answer for the remediator", status, "cannot patch resource").await;
+    cases.allowed(&all.controller, "look at it", get(&one)).await;
+    cases.allowed(&all.controller, "delete it", delete(&one, Value::Null)).await;
+    bed.kubectl(&["delete", "-f", &family])?;
+    Ok(())
+}
+
+async fn make_template(all: &Callers, api_version: &str, kind: &str, plural: &str) -> Result<()> {
+    let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "automatic"},
+        "spec": {"template": {"spec": {}}}});
+    all.admin.must(&create(format!("/apis/{api_version}/namespaces/medik8s/{plural}"), object)).await?;
+    Ok(())
+}
+
+/// Until nothing is lacking, or this one thing.
+async fn until_lacking(all: &Callers, template: &TemplateRef, only: Option<&str>) -> Result<()> {
+    let (calls, ends) = (all.controller.calls(), Instant::now() + Duration::from_secs(30));
+    loop {
+        let lacks = lacking(&calls, template).await?;
+        let is_it = match (only, lacks.as_slice()) {
+            (None, []) => true,
+            (Some(part), [one]) => one.contains(part),
+            _ => false,
+        };
+        if is_it {
+            return Ok(());
+        }
+        if Instant::now() > ends {
+            bail!("expected the rights to be given by aggregation and {only:?} to be lacking, found {lacks:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

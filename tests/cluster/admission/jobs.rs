@@ -1,0 +1,200 @@
+//! The one shape of a Job in nrh-node.
+
+use anyhow::Result;
+use nrh::core::order::Order;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::{Cases, create, delete, get, merge};
+
+const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
+/// The image in config/default.
+const IMAGE: &str = "runtimehealth.io/nrh:dev";
+
+/// A Job as the controller makes it, for an order to worker-1.
+pub fn shaped() -> Value {
+    let order: Order = serde_json::from_value(crate::admission::nodes::order()).unwrap();
+    serde_json::to_value(nrh::controller::jobs::job(&order, IMAGE).unwrap()).unwrap()
+}
+
+/// The shape with one thing changed.
+fn with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut job = shaped();
+    change(&mut job);
+    job
+}
+
+/// The shape with one thing of its pod changed.
+fn with_pod(change: impl FnOnce(&mut Value)) -> Value {
+    with(|job| change(&mut job["spec"]["template"]["spec"]))
+}
+
+/// The shape with one thing of its container changed.
+fn with_container(change: impl FnOnce(&mut Value)) -> Value {
+    with_pod(|pod| change(&mut pod["containers"][0]))
+}
+
+fn deviations() -> Vec<(&'static str, Value, &'static str)> {
+    let (image, command) = ("of the image of the controller: expected runtimehealth.io/nrh:dev", "runs the command");
+    let (powers, mounts) =
+        ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
+    let profile = "under the runtime's default seccomp profile";
+    let (account, once) = ("runs as ServiceAccount nrh-act, without a token", "runs once, without retries");
+    let other = json!({"name": "other", "image": IMAGE, "command": ["/nrh", "act"]});
+    vec![
+        ("another image", with_container(|c| c["image"] = json!("example.org/x:1")), image),
+        ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), image),
+        ("an init container", with_pod(|p| p["initContainers"] = json!([other])), image),
+        ("a shell", with_container(|c| c["command"] = json!(["/bin/sh", "-c", "id"])), command),
+        ("another part of the program", with_container(|c| c["command"] = json!(["/nrh", "probe"])), command),
+        ("the image's own command", with_container(|c| c["command"] = Value::Null), command),
+        ("arguments", with_container(|c| c["args"] = json!(["--order", "{}"])), command),
+        ("a hook", with_container(|c| c["lifecycle"] = json!({"postStart": {"exec": {"command": ["x"]}}})), command),
+        ("privileged", with_container(|c| c["securityContext"] = json!({"privileged": true})), powers),
+        ("no word on powers", with_container(|c| c["securityContext"] = Value::Null), powers),
+        ("SYS_ADMIN", with_container(|c| c["securityContext"]["capabilities"]["add"] = json!(["SYS_ADMIN"])), powers),
+        (
+            "the default capabilities",
+            with_container(|c| c["securityContext"]["capabilities"]["drop"] = json!([])),
+            powers,
+        ),
+        ("a writable root", with_container(|c| c["securityContext"]["readOnlyRootFilesystem"] = json!(false)), powers),
+        ("no seccomp profile", with_container(|c| c["securityContext"]["seccompProfile"] = Value::Null), profile),
+        (
+            "no system call filtered",
+            with_container(|c| c["securityContext"]["seccompProfile"]["type"] = json!("Unconfined")),
+            profile,
+        ),
+        ("another user", with_container(|c| c["securityContext"]["runAsUser"] = json!(65532)), profile),
+        ("the image's user", with_container(|c| c["securityContext"]["runAsUser"] = Value::Null), profile),
+        (
+            "a kernel parameter",
+            with_pod(|p| p["securityContext"]["sysctls"] = json!([{"name": "kernel.shm_rmid_forced", "value": "0"}])),
+            profile,
+        ),
+        ("another runtime class", with_pod(|p| p["runtimeClassName"] = json!("x")), profile),
+        ("a socket", with_pod(|p| p["volumes"][0]["hostPath"]["type"] = json!("Socket")), mounts),
+        ("a folder of no kind", with_pod(|p| p["volumes"][0]["hostPath"]["type"] = Value::Null), mounts),
+        ("the node's disk", with_pod(|p| p["volumes"][0]["hostPath"]["path"] = json!("/")), mounts),
+        (
+            "a folder beside the socket's",
+            with_pod(|p| p["volumes"][1]["hostPath"]["path"] = json!("/run/containerd/fifo")),
+            mounts,
+        ),
+        (
+            "the runtime's folder to write to",
+            with_container(|c| c["volumeMounts"][1]["readOnly"] = json!(false)),
+            "writes to none but /run/nrh",
+        ),
+        (
+            "the runtime's folder in another's place",
+            with_container(|c| {
+                c["volumeMounts"][1] = json!({"name": "runtime", "mountPath": "/run/nrh"});
+                c["volumeMounts"][0]["mountPath"] = json!("/run/nrh/x");
+            }),
+            "writes to none but /run/nrh",
+        ),
+        ("no node", with_pod(|p| p["nodeName"] = Value::Null), "names its node"),
+        (
+            "a Secret",
+            with_pod(|p| {
+                p["volumes"].as_array_mut().unwrap().push(json!({"name": "s", "secret": {"secretName": "s"}}));
+            }),
+            mounts,
+        ),
+        ("the probe's account", with_pod(|p| p["serviceAccountName"] = json!("nrh-probe")), account),
+        ("a token", with_pod(|p| p["automountServiceAccountToken"] = json!(true)), account),
+        ("the node's IPC", with_pod(|p| p["hostIPC"] = json!(true)), account),
+        ("retries", with(|j| j["spec"]["backoffLimit"] = json!(3)), once),
+        ("no end", with(|j| j["spec"]["activeDeadlineSeconds"] = Value::Null), once),
+        ("two at once", with(|j| j["spec"]["parallelism"] = json!(2)), once),
+        ("starting again", with_pod(|p| p["restartPolicy"] = json!("OnFailure")), once),
+    ]
+}
+
+/// The node's name and the order are all that a Job is told.
+fn other_variables() -> Vec<(&'static str, Value)> {
+    let variable = |value: Value| with_container(|c| c["env"].as_array_mut().unwrap().push(value));
+    vec![
+        ("a variable of the loader", variable(json!({"name": "LD_PRELOAD", "value": "x"}))),
+        ("another socket", variable(json!({"name": "NRH_RUNTIME_ENDPOINT", "value": "/x"}))),
+        ("another socket of Docker", variable(json!({"name": "NRH_DOCKER_ENDPOINT", "value": "/x"}))),
+        ("another folder for claims", variable(json!({"name": "NRH_STATE_DIR", "value": "/run/nrh/x"}))),
+        ("a second order", variable(json!({"name": "NRH_ORDER", "value": "{}"}))),
+        ("no order", with_container(|c| c["env"] = json!([c["env"][0]]))),
+        ("another node's name", with_container(|c| c["env"][0] = json!({"name": "NODE_NAME", "value": "x"}))),
+        (
+            "its node's name from a label",
+            with_container(|c| c["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] = json!("metadata.labels['x']")),
+        ),
+        (
+            "a variable from a Secret",
+            with_container(|c| {
+                c["env"][1] = json!({"name": "NRH_ORDER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
+            }),
+        ),
+        ("variables from elsewhere", with_container(|c| c["envFrom"] = json!([{"secretRef": {"name": "s"}}]))),
+    ]
+}
+
+/// Every deviation is denied, and so is everybody else.
+pub async fn pinned(all: &Callers, cases: &mut Cases) -> Result<()> {
+    for (what, job, sentence) in deviations() {
+        cases.denied(&all.controller, what, create(JOBS, job), sentence).await;
+    }
+    for (what, job) in other_variables() {
+        cases.denied(&all.controller, what, create(JOBS, job), "has two variables").await;
+    }
+    let only = "nothing but Jobs of the controller is created in nrh-node";
+    cases.denied(&all.admin, "the very Job", create(JOBS, shaped()), only).await;
+    let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"},
+        "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": shaped()["spec"]}}});
+    cases.denied(&all.admin, "a CronJob", create("/apis/batch/v1/namespaces/nrh-node/cronjobs", cron), only).await;
+    cases
+        .denied(
+            &all.controller,
+            "a Job elsewhere",
+            create("/apis/batch/v1/namespaces/default/jobs", shaped()),
+            "cannot create resource",
+        )
+        .await;
+    cases
+        .denied(
+            &all.controller,
+            "a pod",
+            create("/api/v1/namespaces/nrh-node/pods", crate::admission::controller::bare_pod("p")),
+            "cannot create resource",
+        )
+        .await;
+
+    cases.allowed(&all.controller, "the one shape", create(JOBS, shaped())).await;
+    let path = format!("{JOBS}/op-1");
+    cases
+        .denied(
+            &all.admin,
+            "change it later",
+            merge(&path, json!({"spec": {"suspend": true}})),
+            "is not changed once it exists",
+        )
+        .await;
+    cases
+        .denied(
+            &all.controller,
+            "change it later",
+            merge(&path, json!({"spec": {"suspend": true}})),
+            "cannot patch resource",
+        )
+        .await;
+    // The cluster's own controllers finish it: its pod is made, and it goes when it is deleted.
+    let ends = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    let mut made = false;
+    while !made && std::time::Instant::now() < ends {
+        let pods = all.admin.must(&get("/api/v1/namespaces/nrh-node/pods?labelSelector=job-name%3Dop-1")).await?;
+        made = pods["items"].as_array().is_some_and(|pods| !pods.is_empty());
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    anyhow::ensure!(made, "the Job's pod was not made in a minute");
+    let foreground = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground", "gracePeriodSeconds": 0});
+    cases.allowed(&all.controller, "delete it", delete(&path, foreground)).await;
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Conditions that are mirrored to Nodes: with the right of config/node-conditions those, and nothing else of a status.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use nrh::controller::node_conditions::MANAGER;
+use nrh::core::node_condition::NodeCondition;
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::{Call, Cases, apply, get, merge, strategic};
+
+const NODE: &str = "/api/v1/nodes/worker-2";
+
+fn status(manager: &str, conditions: &Value) -> Call {
+    let mut body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker-2"}});
+    if !conditions.is_null() {
+        body["status"] = json!({"conditions": conditions});
+    }
+    apply(format!("{NODE}/status?fieldManager={manager}"), body)
+}
+
+fn condition(kind: &str) -> Value {
+    json!({"type": kind, "status": "False", "reason": "NoFaultConfirmed", "message": "x"})
+}
+
+/// Before and after the right is given.
+pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let by = &all.controller;
+    let all_of_them: Vec<Value> = NodeCondition::ALL.map(|kind| condition(kind.as_str())).into();
+    let mirror = status(MANAGER, &json!(all_of_them));
+    cases.denied(by, "mirror without the right", mirror.clone(), "cannot patch resource").await;
+
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/node-conditions/rbac.yaml");
+    bed.kubectl(&["apply", "-f", &folder.display().to_string()])?;
+    by.until_allowed(&mirror).await?;
+    cases.allowed(by, "mirror all conditions again", mirror).await;
+    let only = "changes those that it mirrors, no other";
+    let nothing = "changes the conditions that it mirrors, nothing else";
+    for kind in ["Ready", "MemoryPressure", "DrainInProgress", "KernelDeadlock"] {
+        let what = format!("write condition {kind}");
+        cases.denied(by, &what, status(MANAGER, &json!([condition(kind)])), only).await;
+    }
+    let capacity = json!({"status": {"capacity": {"example.org/gpu": "8"}}});
+    let path = format!("{NODE}/status");
+    cases.denied(by, "a capacity", merge(&path, capacity), nothing).await;
+    cases.denied(by, "a phase", merge(&path, json!({"status": {"phase": "Terminated"}})), nothing).await;
+    let volumes = |list: Value| merge(&path, json!({"status": {"volumesInUse": list}}));
+    cases.denied(by, "a field that was not there", volumes(json!(["kubernetes.io/x/y"])), nothing).await;
+    all.admin.must(&volumes(json!(["kubernetes.io/x/y"]))).await?;
+    cases.denied(by, "a field off", volumes(Value::Null), nothing).await;
+    all.admin.must(&volumes(Value::Null)).await?;
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    cases.denied(by, "a label by way of the status", merge(&path, label), nothing).await;
+    let annotation = json!({"metadata": {"annotations": {"a": "b"}}});
+    cases.denied(by, "an annotation by way of the status", merge(&path, annotation), nothing).await;
+
+    // A condition that another tool has put there stays, and is not written over.
+    all.admin.must(&strategic(&path, json!({"status": {"conditions": [condition("KernelDeadlock")]}}))).await?;
+    cases
+        .denied(by, "remove the conditions of others", merge(&path, json!({"status": {"conditions": []}})), only)
+        .await;
+    let mut theirs = condition("KubeletUnhealthy");
+    theirs["reason"] = json!("Theirs");
+    all.admin.must(&status("another-tool&force=true", &json!([theirs]))).await?;
+    let refused = by.send(&status(MANAGER, &json!(all_of_them))).await;
+    ensure!(
+        matches!(&refused, Err((409, message)) if message.contains("another-tool")),
+        "another tool's condition was written over: {refused:?}"
+    );
+
+    // What is not wanted any more goes, and our name with it.
+    cases.allowed(by, "take all of its own away", status(MANAGER, &Value::Null)).await;
+    let node = all.admin.must(&get(NODE)).await?;
+    let empty = Vec::new();
+    let types: Vec<&str> = node["status"]["conditions"]
+        .as_array()
+        .unwrap_or(&empty)
+        .iter()
+        .filter_map(|one| one["type"].as_str())
+        .filter(|kind| *kind == "KernelDeadlock" || NodeCondition::ALL.iter().any(|known| known.as_str() == *kind))
+        .collect();
+    ensure!(types.len() == 2 && types.contains(&"KernelDeadlock") && types.contains(&"KubeletUnhealthy"), "{types:?}");
+    let managers = node["metadata"]["managedFields"].as_array().unwrap_or(&empty);
+    ensure!(managers.iter().all(|entry| entry["manager"] != MANAGER), "our name is still there: {managers:?}");
+    bed.kubectl(&["delete", "-f", &folder.display().to_string()])?;
+    Ok(())
+}

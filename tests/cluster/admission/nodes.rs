@@ -1,0 +1,287 @@
+//! What a node may write, in pod mode and in unit mode.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::{Caller, Cases, apply_status, create, delete, get, merge, report};
+
+const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
+const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
+const LEDGER: &str = "/api/v1/namespaces/nrh-system/configmaps/nrh-ledger";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases/nrh-controller";
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// An order as the controller gives it.
+pub fn order() -> Value {
+    json!({"operationId": "op-1", "epoch": 1, "node": "worker-1", "action": "ReleaseKill", "faultId": "f",
+        "faultType": "HungContainer", "target": {}, "issuedAt": NOW, "ttlSeconds": 60})
+}
+
+fn condition(kind: &str, status: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": "Clean", "message": "", "lastTransitionTime": NOW})
+}
+
+fn fault(kind: &str) -> Value {
+    json!({"id": "f", "type": kind, "severity": "High", "state": "Confirmed", "subject": {"kind": "Container"},
+        "message": "m", "firstSeen": NOW})
+}
+
+/// A status as a probe applies it.
+fn facts(sequence: u64) -> Value {
+    json!({
+        "probe": {"version": "0.1.0", "mode": "Pod", "bootId": "b", "sequence": sequence, "intervalSeconds": 300},
+        "faults": [fault("HungContainer")],
+        "agent": {"operationId": "op-1", "state": "Refused", "reason": "Recovered", "message": "m", "at": NOW},
+        "conditions": [condition("RestartSafe", "False"), condition("RuntimeReady", "True")],
+    })
+}
+
+fn with(field: &str, value: Value) -> Value {
+    let mut status = facts(9);
+    status[field] = value;
+    status
+}
+
+fn with_condition(kind: &str) -> Value {
+    let mut status = facts(9);
+    status["conditions"].as_array_mut().unwrap().push(condition(kind, "True"));
+    status
+}
+
+/// What the shipped roles and policies say to both modes.
+pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Result<()> {
+    all.controller
+        .must(&create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "nrh-ledger"}})))
+        .await?;
+    let lease = json!({"metadata": {"name": "nrh-controller"}, "spec": {"holderIdentity": "a"}});
+    all.controller.must(&create("/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases", lease)).await?;
+    let episode = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+        "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}});
+    all.controller.must(&create(EPISODES, episode)).await?;
+
+    for (caller, sequence) in [(&all.pod, 1), (&all.unit, 2)] {
+        cases.allowed(caller, "read its own report", get(report("worker-1"))).await;
+        cases
+            .allowed(
+                caller,
+                "watch its own report",
+                get(format!("{REPORTS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dworker-1")),
+            )
+            .await;
+        cases.allowed(caller, "apply its own status", apply_status("worker-1", facts(sequence))).await;
+        cases
+            .allowed(
+                caller,
+                "merge into its own status",
+                merge(format!("{}/status", report("worker-1")), json!({"status": facts(sequence + 10)})),
+            )
+            .await;
+        cases
+            .denied(
+                caller,
+                "a neighbour's status",
+                apply_status("worker-2", facts(1)),
+                "a node writes only its own NodeRuntimeHealth: expected worker-1, found worker-2",
+            )
+            .await;
+        forged_fields(caller, cases).await;
+        without_a_right(caller, cases).await;
+    }
+    cases.allowed(&all.neighbour, "apply its own status", apply_status("worker-2", facts(1))).await;
+    cases
+        .denied(
+            &all.neighbour,
+            "a neighbour's status",
+            apply_status("worker-1", facts(1)),
+            "expected worker-2, found worker-1",
+        )
+        .await;
+    cases
+        .denied(
+            &all.unbound,
+            "any status",
+            apply_status("worker-1", facts(1)),
+            "a node's report must come with the name of its node",
+        )
+        .await;
+    cases
+        .denied(
+            &all.stranger,
+            "any status",
+            apply_status("worker-1", facts(1)),
+            "cannot patch resource \"noderuntimehealths/status\"",
+        )
+        .await;
+    Ok(())
+}
+
+/// The controller's fields in the status of its own object.
+async fn forged_fields(caller: &Caller, cases: &mut Cases) {
+    for (field, value) in [
+        ("order", order()),
+        ("remediation", json!({"policy": "p"})),
+        ("clusterFaults", json!([fault("StuckDaemonSetPod")])),
+        ("summary", json!({"health": "Healthy"})),
+        ("kubeletVersion", json!("v1.23.0")),
+        (
+            "flap",
+            json!({"readyChanges": 1, "faultReturns": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z",
+                   "penalty": 1000, "ready": "True"}),
+        ),
+    ] {
+        let sentence = if field == "order" { "status.order is the controller's" } else { "are the controller's" };
+        cases
+            .denied(caller, &format!("status.{field}"), apply_status("worker-1", with(field, value.clone())), sentence)
+            .await;
+        let path = format!("{}/status", report("worker-1"));
+        cases
+            .denied(
+                caller,
+                &format!("status.{field} by merge"),
+                merge(path, json!({"status": {field: value}})),
+                sentence,
+            )
+            .await;
+    }
+    for kind in ["ProbeReporting", "NodeStable", "PodsProgressing", "SelfHealing"] {
+        cases.denied(caller, kind, apply_status("worker-1", with_condition(kind)), "are the controller's").await;
+    }
+}
+
+/// Requests that no role allows.
+async fn without_a_right(caller: &Caller, cases: &mut Cases) {
+    for (what, call) in objects_of_others() {
+        cases.denied(caller, what, call, "cannot").await;
+    }
+    cases.denied(caller, "read the ledger", get(LEDGER), "cannot get resource \"configmaps\"").await;
+    cases.denied(caller, "list all reports", get(REPORTS), "cannot list resource").await;
+}
+
+/// Writes to everything that is not a node's: its own object but for the status, and the controller's objects.
+fn objects_of_others() -> Vec<(&'static str, crate::admission::requests::Call)> {
+    let own = report("worker-1");
+    let kind = |kind: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec});
+    let policy =
+        json!({"rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]}]});
+    let episode = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    vec![
+        ("create a report", create(REPORTS, kind("NodeRuntimeHealth", json!({})))),
+        ("its own spec", merge(&own, json!({"spec": {"suspend": true}}))),
+        ("its own labels", merge(&own, json!({"metadata": {"labels": {"a": "b"}}}))),
+        ("delete its own report", delete(&own, Value::Null)),
+        ("create an episode", create(EPISODES, kind("NodeRemediation", episode))),
+        ("change an episode", merge(format!("{EPISODES}/e/status"), json!({"status": {"phase": "Succeeded"}}))),
+        ("delete an episode", delete(format!("{EPISODES}/e"), Value::Null)),
+        ("create a policy", create(POLICIES, kind("RemediationPolicy", policy))),
+        ("change the ledger", merge(LEDGER, json!({"data": {"ledger.json": "{}"}}))),
+        ("take the leader's Lease", merge(LEASE, json!({"spec": {"holderIdentity": "me"}}))),
+    ]
+}
+
+/// The controller's fields stand beside the node's, and stay when the node applies its own.
+pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let path = format!("{}/status", report("worker-1"));
+    let body = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "worker-1"},
+        "status": {"order": order(), "summary": {"health": "Unhealthy"}, "remediation": {"policy": "p"},
+            "clusterFaults": [fault("StuckDaemonSetPod")], "conditions": [condition("ProbeReporting", "True")]}});
+    let order_given = crate::admission::requests::apply(format!("{path}?fieldManager=nrh-controller&force=true"), body);
+    cases.allowed(&all.controller, "give an order", order_given.clone()).await;
+    for (caller, sequence) in [(&all.pod, 21), (&all.unit, 22)] {
+        cases.allowed(caller, "apply its own status beside an order", apply_status("worker-1", facts(sequence))).await;
+        cases
+            .denied(
+                caller,
+                "take back an order",
+                merge(&path, json!({"status": {"order": null}})),
+                "status.order is the controller's",
+            )
+            .await;
+        cases
+            .denied(
+                caller,
+                "raise the epoch of an order",
+                merge(&path, json!({"status": {"order": {"epoch": 99}}})),
+                "status.order is the controller's",
+            )
+            .await;
+        cases
+            .denied(
+                caller,
+                "remove the controller's conditions",
+                merge(&path, json!({"status": {"conditions": [condition("RuntimeReady", "True")]}})),
+                "are the controller's",
+            )
+            .await;
+        cases
+            .denied(
+                caller,
+                "remove the controller's faults",
+                merge(&path, json!({"status": {"clusterFaults": null}})),
+                "are the controller's",
+            )
+            .await;
+    }
+    let now = all.admin.must(&get(report("worker-1"))).await?;
+    anyhow::ensure!(
+        now["status"]["order"]["operationId"] == "op-1" && now["status"]["probe"]["sequence"] == 22,
+        "both wrote: {now}"
+    );
+    let sentence = "status.order is changed by the controller only";
+    cases
+        .denied(&all.admin, "change an order", merge(&path, json!({"status": {"order": {"epoch": 99}}})), sentence)
+        .await;
+    cases.denied(&all.admin, "take back an order", merge(&path, json!({"status": {"order": null}})), sentence).await;
+    let veto = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
+    cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), veto)).await;
+    cases.allowed(&all.controller, "take back an order", merge(&path, json!({"status": {"order": null}}))).await;
+    Ok(())
+}
+
+/// Somebody has bound far too much to all nodes: the policies hold, with their own sentences.
+pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()> {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let rules = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
+    all.admin
+        .must(&create(format!("{rbac}/clusterroles"), json!({"metadata": {"name": "too-much"}, "rules": rules})))
+        .await?;
+    let group = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name});
+    let binding = json!({"metadata": {"name": "too-much"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
+        "subjects": [group("system:nodes"), group("system:serviceaccounts:nrh-node")]});
+    all.admin.must(&create(format!("{rbac}/clusterrolebindings"), binding)).await?;
+    let ends = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while all.stranger.send(&get(LEDGER)).await.is_err() && std::time::Instant::now() < ends {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let own = "a node writes nothing but the status of its own NodeRuntimeHealth";
+    let nameless = "a node's report must come with the name of its node";
+    let others = "nodes and their probes never write policies, episodes, the ledger or the leader's Lease";
+    for caller in [&all.pod, &all.unit, &all.unbound, &all.stranger] {
+        for (what, call) in objects_of_others() {
+            let report = what.contains("report") || what.starts_with("its own");
+            let sentence = match caller.name {
+                name if report && (name == all.pod.name || name == all.unit.name) => own,
+                _ if report => nameless,
+                // The server's own guard of kubelets is asked before the policies.
+                name if name == all.unit.name && what.contains("Lease") => "kube-node-lease",
+                _ => others,
+            };
+            cases.denied(caller, what, call, sentence).await;
+        }
+    }
+    cases.denied(&all.stranger, "any status", apply_status("worker-1", facts(1)), nameless).await;
+    cases.denied(&all.unbound, "any status", apply_status("worker-1", facts(1)), nameless).await;
+    let lease = json!({"metadata": {"name": "worker-1"}, "spec": {"holderIdentity": "worker-1"}});
+    cases
+        .allowed(
+            &all.unit,
+            "renew its own Lease",
+            create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease),
+        )
+        .await;
+    all.admin.must(&delete(format!("{rbac}/clusterrolebindings/too-much"), Value::Null)).await?;
+    all.admin.must(&delete(format!("{rbac}/clusterroles/too-much"), Value::Null)).await?;
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Who makes pods in nrh-node, and who gets into them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::controller::bare_pod;
+use crate::admission::requests::{Caller, Cases, create, delete, get, merge};
+
+const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
+
+/// A pod that is controlled by something, and runs as somebody.
+fn pod_of(kind: &str, version: &str, owner: &Value, account: &str, token: bool) -> Value {
+    let mut pod = bare_pod("made");
+    pod["metadata"]["ownerReferences"] = json!([{"apiVersion": version, "kind": kind, "name": owner["name"],
+        "uid": owner["uid"], "controller": true}]);
+    pod["spec"]["serviceAccountName"] = json!(account);
+    pod["spec"]["automountServiceAccountToken"] = json!(token);
+    pod
+}
+
+/// The probe's pods and those of Jobs, made by the cluster's own controllers; anything else by those alone who may
+/// debug.
+pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let only = "nothing but the pods of DaemonSet nrh-probe and of Jobs is created";
+    let set = all.admin.must(&get("/apis/apps/v1/namespaces/nrh-node/daemonsets/nrh-probe")).await?["metadata"].clone();
+    let job = json!({"name": "op-2", "uid": "d7a0c0de-0000-4000-8000-000000000000"});
+    let of_probe = |account: &str| pod_of("DaemonSet", "apps/v1", &set, account, true);
+    let of_job = |account: &str, token: bool| pod_of("Job", "batch/v1", &job, account, token);
+
+    // An administrator of the namespace, with every right that the cluster's own role `admin` gives.
+    let account = "--serviceaccount=nrh-node:default";
+    let namespaced = ["-n", "nrh-node"];
+    let added = ["create", "role", "adds", "--verb=patch", "--resource=pods/ephemeralcontainers,pods/resize"];
+    bed.kubectl(&[&added[..], &namespaced].concat())?;
+    for (name, role) in [("adds", "--role=adds"), ("everything", "--clusterrole=admin")] {
+        bed.kubectl(&[&["create", "rolebinding", name, role, account][..], &namespaced].concat())?;
+    }
+    let by = &all.stranger;
+    by.until_allowed(&get(PODS)).await?;
+    let mut takes = bare_pod("taker");
+    takes["spec"]["serviceAccountName"] = json!("nrh-probe");
+    cases.denied(by, "a pod with the probe's account", create(PODS, takes), only).await;
+    cases.denied(by, "a pod that says it is the probe's", create(PODS, of_probe("nrh-probe")), only).await;
+    cases.denied(by, "a pod that says it is a Job's", create(PODS, of_job("nrh-act", false)), only).await;
+
+    let token = create("/api/v1/namespaces/nrh-node/serviceaccounts/nrh-probe/token", json!({"spec": {}}));
+    cases.denied_as_it_is(by, "a token of the probe's account", token, "go to their pods, by way of kubelets").await;
+
+    let probe =
+        all.admin.must(&get(format!("{PODS}?fieldSelector=spec.nodeName%3Dworker-2"))).await?["items"][0].clone();
+    let name = probe["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let path = format!("{PODS}/{name}");
+    let keeps = "keeps its containers, and nobody runs a command in it or connects to its ports";
+    let image = json!({"spec": {"containers": [{"name": "probe", "image": "example.org/x:1"}]}});
+    let strategic = |path: &str, body: Value| crate::admission::requests::strategic(path, body);
+    cases.denied(by, "another image", strategic(&path, image), keeps).await;
+    let added = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
+    cases
+        .denied(by, "a container added", strategic(&format!("{path}/ephemeralcontainers"), added.clone()), keeps)
+        .await;
+    cases
+        .denied_as_it_is(by, "a command", create(format!("{path}/exec?command=id&stdout=true"), Value::Null), keeps)
+        .await;
+    let larger = json!({"spec": {"containers": [{"name": "probe", "resources": {"requests": {"cpu": "31m"}}}]}});
+    cases.denied(by, "another size", strategic(&format!("{path}/resize"), larger.clone()), keeps).await;
+    connected(all, cases, &path, keeps).await?;
+    cases.allowed(by, "a label", merge(&path, json!({"metadata": {"labels": {"seen": "yes"}}}))).await;
+    cases.allowed(by, "look", get(&path)).await;
+
+    // The controllers themselves make nothing else.
+    cases
+        .denied(
+            &all.sets,
+            "the probe with another account",
+            create(PODS, of_probe("default")),
+            "runs as ServiceAccount nrh-probe",
+        )
+        .await;
+    let other = pod_of("DaemonSet", "apps/v1", &json!({"name": "other", "uid": set["uid"]}), "nrh-probe", true);
+    cases.denied(&all.sets, "a pod of another DaemonSet", create(PODS, other), only).await;
+    cases.denied(&all.sets, "a Job's pod", create(PODS, of_job("nrh-act", false)), only).await;
+    for (what, account, token) in [("the probe's account", "nrh-probe", false), ("a token", "nrh-act", true)] {
+        let pod = of_job(account, token);
+        cases.denied(&all.jobs, what, create(PODS, pod), "runs as ServiceAccount nrh-act, without a token").await;
+    }
+    cases.denied(&all.jobs, "the probe's pod", create(PODS, of_probe("nrh-probe")), only).await;
+    let deployed = pod_of("ReplicaSet", "apps/v1", &json!({"name": "r", "uid": set["uid"]}), "nrh-probe", true);
+    cases.denied(&all.sets, "a Deployment's pod", create(PODS, deployed), only).await;
+
+    // Who may debug.
+    cases.allowed(&all.admin, "a pod for debugging", create(PODS, bare_pod("debugger"))).await;
+    cases
+        .allowed(&all.admin, "a container for debugging", strategic(&format!("{path}/ephemeralcontainers"), added))
+        .await;
+
+    cases.allowed(&all.admin, "another size, whoever may debug", strategic(&format!("{path}/resize"), larger)).await;
+
+    // The very policy that denies all this lets the cluster make the probe's pod anew.
+    let at_once = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+    cases.allowed(&all.admin, "take the probe's pod away", delete(&path, at_once)).await;
+    successor(&all.admin, &name).await
+}
+
+/// The ports of a pod, which are those of its node, and a container that runs before the others.
+async fn connected(all: &Callers, cases: &mut Cases, probe: &str, keeps: &str) -> Result<()> {
+    let by = &all.stranger;
+    let services = "/api/v1/namespaces/nrh-node/services";
+    let service = json!({"metadata": {"name": "door"}, "spec": {"selector": {"app.kubernetes.io/name": "nrh-probe"},
+        "ports": [{"port": 80, "targetPort": 10248}]}});
+    cases.allowed(by, "a service", create(services, service)).await;
+    for (what, path) in [
+        ("a port of it", format!("{probe}/portforward?ports=10248")),
+        ("what is in its terminal", format!("{probe}/attach?stdout=true")),
+        ("its pages", format!("{probe}:10248/proxy/healthz")),
+        ("its pages by a service", format!("{services}/door:80/proxy/healthz")),
+    ] {
+        cases.denied_as_it_is(by, what, create(&path, Value::Null), keeps).await;
+        cases.denied_as_it_is(by, what, get(&path), keeps).await;
+    }
+    // Nobody runs the pod: what is let through has no end to reach.
+    let answer = all.admin.send(&get(format!("{probe}/portforward?ports=10248"))).await;
+    cases.note("a port of it, whoever may debug", !matches!(&answer, Err((403, _))), &format!("{answer:?}"));
+    all.admin.must(&delete(format!("{services}/door"), Value::Null)).await?;
+    let mut begins = bare_pod("begins");
+    begins["spec"]["initContainers"] = json!([{"name": "first", "image": "i"}]);
+    cases.allowed(&all.admin, "a pod with a first container", create(PODS, begins)).await;
+    let image = json!({"spec": {"initContainers": [{"name": "first", "image": "example.org/x:1"}]}});
+    let other = crate::admission::requests::strategic(format!("{PODS}/begins"), image);
+    cases.denied(by, "another image of the first container", other.clone(), keeps).await;
+    cases.allowed(&all.admin, "another image of the first container, whoever may debug", other).await;
+    all.admin.must(&delete(format!("{PODS}/begins?gracePeriodSeconds=0"), Value::Null)).await?;
+    Ok(())
+}
+
+/// Waits until the DaemonSet has made another pod for worker-2.
+async fn successor(admin: &Caller, name: &str) -> Result<()> {
+    let ends = Instant::now() + Duration::from_mins(1);
+    loop {
+        // Not bound yet: the node stands in its affinity.
+        let pods = admin.must(&get(format!("{PODS}?labelSelector=app.kubernetes.io%2Fname%3Dnrh-probe"))).await?;
+        let pods = pods["items"].as_array().cloned().unwrap_or_default();
+        if pods.iter().any(|pod| pod["metadata"]["name"] != *name && pod["spec"].to_string().contains("worker-2")) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < ends, "the probe's pod on worker-2 was not made anew in 60 s: {pods:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}

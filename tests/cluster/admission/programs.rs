@@ -1,0 +1,244 @@
+//! `nrh start`, `nrh approve`, `nrh cancel`, `nrh suspend` and `nrh resume`, run as the programs that people run, each with a kubeconfig of one's own: who has
+//! the right is done right by and named, who has not is told which right it takes, and nothing is written for them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::{Cases, create, delete, get, merge, report};
+
+const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
+const ANN: &str = "system:serviceaccount:default:ann";
+const OLGA: &str = "system:serviceaccount:default:olga";
+const STAN: &str = "system:serviceaccount:default:stan";
+const START: [&str; 6] = ["start", "worker-1", "--action", "CleanupOrphans", "--policy", "programs"];
+
+/// Somebody at a terminal.
+struct Person<'b> {
+    bed: &'b Bed,
+    kubeconfig: tempfile::NamedTempFile,
+}
+
+/// What a program has said, and whether it was content.
+struct Said {
+    well: bool,
+    all: String,
+}
+
+impl<'b> Person<'b> {
+    fn new(bed: &'b Bed, account: &str) -> Result<Self> {
+        let token = bed.kubectl(&["create", "token", account, "-n", "default"])?;
+        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
+        config["users"][0]["user"] = json!({"token": token.trim()});
+        let kubeconfig = tempfile::NamedTempFile::new()?;
+        std::fs::write(kubeconfig.path(), config.to_string())?;
+        Ok(Self { bed, kubeconfig })
+    }
+
+    fn runs(&self, args: &[&str]) -> Result<Said> {
+        let mut nrh = self.bed.command(env!("CARGO_BIN_EXE_nrh"));
+        let output = nrh.args(args).env("KUBECONFIG", self.kubeconfig.path()).output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Said { well: output.status.success(), all: format!("{}{}", text(&output.stdout), text(&output.stderr)) })
+    }
+
+    /// It succeeds, and says all this.
+    fn succeeds(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
+        let said = self.runs(args)?;
+        let is_so = said.well && says.iter().all(|part| said.all.contains(part));
+        cases.note(&format!("nrh {}: expected {says:?}", args.join(" ")), is_so, &said.all);
+        Ok(())
+    }
+
+    /// It fails, and says all this.
+    fn fails(&self, cases: &mut Cases, args: &[&str], says: &[&str]) -> Result<()> {
+        let said = self.runs(args)?;
+        let is_so = !said.well && says.iter().all(|part| said.all.contains(part));
+        cases.note(&format!("nrh {}: expected to fail with {says:?}", args.join(" ")), is_so, &said.all);
+        Ok(())
+    }
+}
+
+/// Somebody who reads all that the programs read, and may make and change episodes, but neither approve, nor start, nor cancel.
+async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
+    bed.kubectl(&["create", "serviceaccount", "rita", "-n", "default"])?;
+    bed.kubectl(&["create", "clusterrole", "reads-nodes", "--verb=get", "--resource=nodes"])?;
+    for (binding, role) in [("rita-views", "nrh:view"), ("rita-patches", "patcher"), ("rita-reads", "reads-nodes")] {
+        bed.kubectl(&[
+            "create",
+            "clusterrolebinding",
+            binding,
+            "--clusterrole",
+            role,
+            "--serviceaccount=default:rita",
+        ])?;
+    }
+    let rita = Person::new(bed, "rita")?;
+    let ends = Instant::now() + Duration::from_secs(20);
+    for reads in [["start", "worker-1"].as_slice(), &["approve"]] {
+        loop {
+            let said = rita.runs(reads)?;
+            if said.well {
+                break;
+            }
+            ensure!(Instant::now() < ends, "rita's rights are still not known: nrh {}: {}", reads.join(" "), said.all);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    Ok(rita)
+}
+
+/// Somebody with the same rights as olga.
+async fn another_operator(bed: &Bed) -> Result<Person<'_>> {
+    bed.kubectl(&["create", "serviceaccount", "otto", "-n", "default"])?;
+    let role = [
+        "create",
+        "clusterrolebinding",
+        "otto-operates",
+        "--clusterrole=nrh:operator",
+        "--serviceaccount=default:otto",
+    ];
+    bed.kubectl(&role)?;
+    let otto = Person::new(bed, "otto")?;
+    let ends = Instant::now() + Duration::from_secs(20);
+    loop {
+        let said = otto.runs(&["resume", "worker-2"])?;
+        if said.well {
+            return Ok(otto);
+        }
+        ensure!(Instant::now() < ends, "otto's rights are still not known: {}", said.all);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Suspended in one's own name, and lifted by others only where they say that they mean it.
+async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person<'_>; 3]) -> Result<()> {
+    let veto = async || anyhow::Ok(all.admin.must(&get(report("worker-2"))).await?["spec"].clone());
+    ann.fails(
+        cases,
+        &["suspend", "worker-2"],
+        &["may not change NodeRuntimeHealth worker-2", "ClusterRole nrh:operator"],
+    )?;
+    let hers = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
+    olga.succeeds(cases, &["suspend", "worker-2", "--reason", "disk swap"], &[&format!("suspended by {OLGA}")])?;
+    let found = veto().await?;
+    cases.note("olga's veto, as it stands in the API", found == hers, &found.to_string());
+    let whose = format!("by {OLGA}: disk swap");
+    otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--take-over"])?;
+    otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --take-over"])?;
+    let found = veto().await?;
+    cases.note("it still stands", found == hers, &found.to_string());
+    otto.succeeds(cases, &["resume", "worker-2", "--take-over"], &["not suspended any more", &whose])?;
+    let found = veto().await?;
+    cases.note("it is lifted, with its words", found == json!({"suspend": false}), &found.to_string());
+    olga.succeeds(cases, &["resume", "worker-2"], &["is not suspended; nothing was changed"])?;
+    olga.fails(cases, &["suspend", "worker-9"], &["cannot read NodeRuntimeHealth worker-9"])
+}
+
+/// Starts, approves and cancels.
+pub async fn of_people(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "programs"},
+        "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["OrphanContainer"]},
+            "steps": [{"action": "CleanupOrphans"}, {"action": "Notify"}]}]}});
+    all.admin.must(&create(POLICIES, policy)).await?;
+    let fault = json!({"id": "orphancontainer-cart", "type": "OrphanContainer", "severity": "High", "state": "Confirmed",
+        "subject": {"kind": "Container", "name": "cart"}, "message": "its sandbox is gone", "firstSeen": "2026-01-01T00:00:00Z"});
+    all.pod.must(&merge(format!("{}/status", report("worker-1")), json!({"status": {"faults": [fault]}}))).await?;
+    let (ann, stan, rita) = (Person::new(bed, "ann")?, Person::new(bed, "stan")?, without_the_verbs(bed).await?);
+    started(all, cases, [&ann, &stan, &rita]).await?;
+    approved(all, cases, [&ann, &rita]).await?;
+    suspended(all, cases, [&ann, &Person::new(bed, "olga")?, &another_operator(bed).await?]).await?;
+    for gone in [EPISODES.to_owned(), format!("{POLICIES}/programs")] {
+        all.admin.must(&delete(gone, Value::Null)).await?;
+    }
+    Ok(())
+}
+
+/// Started, and then cancelled, by right and in one's own name.
+async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'_>; 3]) -> Result<()> {
+    let offered = "nrh start worker-1 --fault orphancontainer-cart --action CleanupOrphans --policy programs";
+    stan.succeeds(cases, &["start", "worker-1"], &["OrphanContainer", offered])?;
+    let rights =
+        ["cannot start it", "ClusterRole nrh:starter", "needs the verbs start and approve on noderemediations"];
+    rita.fails(cases, &START, &rights)?;
+    ann.fails(cases, &START, &["cannot read node worker-1"])?;
+    let episodes = async || anyhow::Ok(all.admin.must(&get(EPISODES)).await?["items"].as_array().cloned());
+    let made = episodes().await?.unwrap_or_default();
+    cases.note("started by nobody who may", made.is_empty(), &format!("{made:?}"));
+
+    let reason = [&START[..], &["--reason", "seen by hand"]].concat();
+    stan.succeeds(cases, &reason, &[&format!("asked for by {STAN}: CleanupOrphans for OrphanContainer")])?;
+    let made = episodes().await?.unwrap_or_default();
+    let [wish] = &made[..] else {
+        cases.note("one start by hand", false, &format!("{made:?}"));
+        return Ok(());
+    };
+    let wanted = json!({"by": STAN, "fault": "OrphanContainer", "faultId": "orphancontainer-cart", "action": "CleanupOrphans",
+        "policyGeneration": 1, "reason": "seen by hand"});
+    let spec = &wish["spec"];
+    let is_it = spec["wish"] == wanted && spec["nodeName"] == "worker-1" && spec["policy"] == "programs";
+    cases.note("what stan wants, as it stands in the API", is_it, &wish.to_string());
+
+    let name = wish["metadata"]["name"].as_str().context("a name")?;
+    let path = format!("{EPISODES}/{name}");
+    let right = ["cannot cancel", "ClusterRole nrh:approver", "needs the verb cancel on noderemediations"];
+    rita.fails(cases, &["cancel", name], &right)?;
+    let cancel = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["cancel"].clone());
+    let found = cancel().await?;
+    cases.note("cancelled by nobody who may", found.is_null(), &found.to_string());
+    ann.succeeds(cases, &["cancel", "worker-1", "--reason", "no need"], &[&format!("by {ANN}"), name])?;
+    let found = cancel().await?;
+    cases.note(
+        "ann's no, as it stands in the API",
+        found == json!({"by": ANN, "reason": "no need"}),
+        &found.to_string(),
+    );
+    ann.fails(cases, &["cancel", name], &["no episode of that name"])
+}
+
+/// Approved by right, in one's own name, and only what waits now.
+async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2]) -> Result<()> {
+    let (path, status) = (format!("{EPISODES}/asks"), format!("{EPISODES}/asks/status"));
+    let episode = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "asks"},
+        "spec": {"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"}});
+    all.controller.must(&create(EPISODES, episode)).await?;
+    let step = |operation: &str, state: &str| {
+        json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job", "state": state,
+            "reservedAt": "2026-01-01T00:00:00Z"})
+    };
+    let waits = |steps: Value| {
+        json!({"status": {"phase": "AwaitingApproval", "openedAt": "2026-01-01T00:00:00Z", "steps": steps,
+            "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "cart"}, "rule": "r",
+                "rung": 0, "state": "Open"}]}})
+    };
+    all.controller.must(&merge(&status, waits(json!([step("op-1", "AwaitingApproval")])))).await?;
+    let approval = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["approval"].clone());
+    let (first, second) =
+        (["approve", "worker-2", "--operation", "op-1"], ["approve", "worker-2", "--operation", "op-2"]);
+    ann.succeeds(
+        cases,
+        &["approve"],
+        &["CleanupOrphans for OrphanContainer", "nrh approve worker-2 --operation op-1"],
+    )?;
+    let right = ["cannot approve op-1", "ClusterRole nrh:approver", "needs the verb approve on noderemediations"];
+    rita.fails(cases, &first, &right)?;
+
+    // What ann has seen is over by now, and another attempt waits.
+    let steps = json!([step("op-1", "TimedOut"), step("op-2", "AwaitingApproval")]);
+    all.controller.must(&merge(&status, waits(steps))).await?;
+    ann.fails(cases, &first, &["operation op-1 does not wait for approval (any more)", "--operation op-2"])?;
+    let found = approval().await?;
+    cases.note("nothing approved yet", found.is_null(), &found.to_string());
+    ann.succeeds(cases, &second, &[&format!("approved by {ANN}: CleanupOrphans for OrphanContainer")])?;
+    let found = approval().await?;
+    cases.note(
+        "ann's yes, as it stands in the API",
+        found == json!({"by": ANN, "operationId": "op-2"}),
+        &found.to_string(),
+    );
+    ann.fails(cases, &second, &["waits for approval"])
+}

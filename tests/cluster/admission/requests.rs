@@ -1,0 +1,301 @@
+//! One request at a time, by one caller, with what must come of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use http::{Method, Request};
+use kube::Client;
+use nrh::controller::calls::Calls;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+
+/// Pods of the probe and of Jobs.
+const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
+
+/// Path of a report.
+pub fn report(node: &str) -> String {
+    format!("/apis/runtimehealth.io/v1alpha1/noderuntimehealths/{node}")
+}
+
+/// Somebody who sends requests.
+pub struct Caller {
+    /// Who, for messages.
+    pub name: &'static str,
+    client: Client,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct Call {
+    method: Method,
+    path: String,
+    kind: &'static str,
+    body: Value,
+}
+
+/// A call with a body as JSON.
+fn call(method: Method, path: impl Into<String>, kind: &'static str, body: Value) -> Call {
+    Call { method, path: path.into(), kind, body }
+}
+
+/// Creates an object in a collection.
+pub fn create(path: impl Into<String>, body: Value) -> Call {
+    call(Method::POST, path, "application/json", body)
+}
+
+/// Merges a patch into an object.
+pub fn merge(path: impl Into<String>, body: Value) -> Call {
+    call(Method::PATCH, path, "application/merge-patch+json", body)
+}
+
+/// Merges a patch into an object, lists by the names of their elements.
+pub fn strategic(path: impl Into<String>, body: Value) -> Call {
+    call(Method::PATCH, path, "application/strategic-merge-patch+json", body)
+}
+
+/// Deletes an object, with options.
+pub fn delete(path: impl Into<String>, options: Value) -> Call {
+    call(Method::DELETE, path, "application/json", options)
+}
+
+/// Reads an object.
+pub fn get(path: impl Into<String>) -> Call {
+    call(Method::GET, path, "application/json", Value::Null)
+}
+
+/// Applies an object.
+pub fn apply(path: impl Into<String>, body: Value) -> Call {
+    call(Method::PATCH, path, "application/apply-patch+yaml", body)
+}
+
+/// Applies a status as the probe does.
+pub fn apply_status(node: &str, status: Value) -> Call {
+    let mut body = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+        "metadata": {"name": node}});
+    body["status"] = status;
+    let path = format!("{}/status?fieldManager=nrh-probe&force=true", report(node));
+    apply(path, body)
+}
+
+impl Caller {
+    /// Somebody with a client.
+    pub fn new(name: &'static str, client: Client) -> Self {
+        Self { name, client }
+    }
+
+    /// The way of the controller's own code, with this caller's credential.
+    pub fn calls(&self) -> Calls {
+        Calls::new(self.client.clone(), self.client.clone())
+    }
+
+    /// Sends a call; the error is the server's code and message.
+    pub async fn send(&self, call: &Call) -> Result<Value, (u16, String)> {
+        let body = if call.body.is_null() { Vec::new() } else { call.body.to_string().into_bytes() };
+        let request = Request::builder().method(call.method.clone()).uri(&call.path);
+        let request = request.header("content-type", call.kind).body(body).unwrap();
+        match self.client.request::<Value>(request).await {
+            Ok(value) => Ok(value),
+            Err(kube::Error::Api(status)) => Err((status.code, status.message.clone())),
+            Err(error) => Err((0, error.to_string())),
+        }
+    }
+
+    /// Uid of the `FlowSchema` by which the API server takes a call.
+    pub async fn flow(&self, call: &Call) -> Result<String> {
+        let request = Request::builder().method(call.method.clone()).uri(&call.path);
+        let answer = self.client.send(request.body(kube::client::Body::empty())?).await?;
+        let uid = answer.headers().get("x-kubernetes-pf-flowschema-uid").context("expected the header of a flow")?;
+        Ok(uid.to_str()?.to_owned())
+    }
+
+    /// The same without any effect; admission has its say all the same.
+    async fn try_out(&self, call: &Call) -> Result<Value, (u16, String)> {
+        let mut dry = call.clone();
+        dry.path.push_str(if dry.path.contains('?') { "&dryRun=All" } else { "?dryRun=All" });
+        self.send(&dry).await
+    }
+
+    /// Sends a call that sets the stage; it must succeed.
+    pub async fn must(&self, call: &Call) -> Result<Value> {
+        match self.send(call).await {
+            Ok(value) => Ok(value),
+            Err((code, message)) => bail!("{}: {} {}: {code}: {message}", self.name, call.method, call.path),
+        }
+    }
+}
+
+impl Caller {
+    /// Waits until a right that was just granted is known to the API server.
+    pub async fn until_allowed(&self, call: &Call) -> Result<()> {
+        let ends = Instant::now() + Duration::from_secs(20);
+        while let Err((code, message)) = self.send(call).await {
+            if Instant::now() > ends {
+                bail!("{}: {} {}: {code}: {message}", self.name, call.method, call.path);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until a policy that was just made says no.
+    pub async fn until_denied(&self, call: &Call) -> Result<()> {
+        let ends = Instant::now() + Duration::from_secs(20);
+        while !matches!(self.try_out(call).await, Err((403, _))) {
+            if Instant::now() > ends {
+                bail!("{}: {} {} is still allowed", self.name, call.method, call.path);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+}
+
+/// All requests tried, and those that went wrong.
+#[derive(Default)]
+pub struct Cases {
+    tried: usize,
+    wrong: Vec<String>,
+}
+
+impl Cases {
+    /// A request that must succeed.
+    pub async fn allowed(&mut self, caller: &Caller, what: &str, call: Call) {
+        self.tried += 1;
+        if let Err((code, message)) = caller.send(&call).await {
+            self.wrong.push(format!("{}: {what}: expected to be allowed, found {code}: {message}", caller.name));
+        }
+    }
+
+    /// A request that must be denied with this sentence. It has no effect if it is not.
+    pub async fn denied(&mut self, caller: &Caller, what: &str, call: Call, sentence: &str) {
+        self.check_denial(caller, what, caller.try_out(&call).await, sentence);
+    }
+
+    /// The same for a request that knows no try-out.
+    pub async fn denied_as_it_is(&mut self, caller: &Caller, what: &str, call: Call, sentence: &str) {
+        self.check_denial(caller, what, caller.send(&call).await, sentence);
+    }
+
+    fn check_denial(&mut self, caller: &Caller, what: &str, answer: Result<Value, (u16, String)>, sentence: &str) {
+        self.tried += 1;
+        match answer {
+            Ok(_) => self.wrong.push(format!("{}: {what}: expected to be denied, was allowed", caller.name)),
+            Err((403, message)) if message.contains(sentence) => {}
+            Err((code, message)) => self.wrong.push(format!(
+                "{}: {what}: expected to be denied with {sentence:?}, found {code}: {message}",
+                caller.name
+            )),
+        }
+    }
+
+    /// What was tried by other means, and whether it went as it must.
+    pub fn note(&mut self, what: &str, went_well: bool, found: &str) {
+        self.tried += 1;
+        if !went_well {
+            self.wrong.push(format!("{what}: found {found}"));
+        }
+    }
+
+    /// How many were tried.
+    pub fn count(&self) -> usize {
+        self.tried
+    }
+
+    /// Fails with everything that went wrong.
+    pub fn check(&self) {
+        assert!(self.wrong.is_empty(), "{} of {} went wrong:\n{}", self.wrong.len(), self.tried, self.wrong.join("\n"));
+    }
+}
+
+/// Policies become active a moment after they are created, each on its own: waits until each has denied something.
+pub async fn wait_until_active(callers: &Callers) -> Result<()> {
+    let admin = &callers.admin;
+    for node in ["worker-1", "worker-2"] {
+        let uid = admin.must(&get(format!("/api/v1/nodes/{node}"))).await?["metadata"]["uid"].clone();
+        admin.must(&create("/apis/runtimehealth.io/v1alpha1/noderuntimehealths", owned_report(node, &uid))).await?;
+    }
+    let canaries = [
+        (&callers.unbound, apply_status("worker-1", json!({}))),
+        (
+            admin,
+            merge(
+                format!("{}/status", report("worker-1")),
+                json!({"status": {"order": crate::admission::nodes::order()}}),
+            ),
+        ),
+        (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", crate::admission::jobs::shaped())),
+        (
+            &callers.controller,
+            create("/api/v1/namespaces/nrh-system/configmaps", json!({"metadata": {"name": "canary"}})),
+        ),
+        (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
+        (admin, marked_and_tainted()),
+        (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
+        (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
+        (admin, merge(report("worker-2"), json!({"spec": {"suspendedBy": "canary"}}))),
+        (&callers.operator, merge(report("worker-2"), json!({"metadata": {"finalizers": ["example.org/canary"]}}))),
+        (admin, episode_with(&json!({}))),
+        (
+            &callers.operator,
+            create(
+                "/apis/runtimehealth.io/v1alpha1/remediationpolicies",
+                crate::admission::hand_offs::policy(
+                    "canary",
+                    &[crate::remediators::template("a.example/v1", "CanaryTemplate")],
+                ),
+            ),
+        ),
+        (
+            &callers.operator,
+            create("/apis/runtimehealth.io/v1alpha1/remediationpolicies", crate::admission::drains::policy("canary")),
+        ),
+        (&callers.controller, delete(format!("{PODS}/canary"), Value::Null)),
+        (&callers.sets, create(PODS, crate::admission::controller::bare_pod("nobodys"))),
+        (
+            &callers.sets,
+            strategic(format!("{PODS}/canary"), json!({"spec": {"containers": [{"name": "c", "image": "x"}]}})),
+        ),
+    ];
+    admin.must(&create(PODS, crate::admission::controller::bare_pod("canary"))).await?;
+    let ends = Instant::now() + Duration::from_secs(30);
+    for (caller, call) in canaries {
+        while !matches!(caller.try_out(&call).await, Err((403, message)) if message.contains("ValidatingAdmissionPolicy"))
+        {
+            if Instant::now() > ends {
+                bail!(
+                    "{}: {} {} is still not denied by a policy: {:?}",
+                    caller.name,
+                    call.method,
+                    call.path,
+                    caller.try_out(&call).await
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Somebody's taint with our key, with our mark beside it.
+fn marked_and_tainted() -> Call {
+    let (notes, taint) = (
+        json!({"runtimehealth.io/tainted-by": "canary:NoSchedule"}),
+        json!({"key": "runtimehealth.io/unhealthy", "effect": "NoSchedule"}),
+    );
+    merge("/api/v1/nodes/worker-1", json!({"metadata": {"annotations": notes}, "spec": {"taints": [taint]}}))
+}
+
+/// An episode with something more in its spec.
+fn episode_with(more: &Value) -> Call {
+    let mut spec = json!({"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"}, "spec": spec});
+    create("/apis/runtimehealth.io/v1alpha1/noderemediations", object)
+}
+
+/// A report as the controller makes it.
+pub fn owned_report(node: &str, uid: &Value) -> Value {
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "spec": {}, "metadata": {"name": node,
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]}})
+}

@@ -1,0 +1,180 @@
+//! Our definitions on a real API server: taken without a warning, and what makes no sense is refused with a sentence.
+
+mod fields;
+mod ranges;
+mod windows;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use nrh::api::crds;
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::plane::{self, folder};
+
+fn kubectl(bed: &Bed, args: &[&str]) -> Output {
+    bed.command("kubectl").args(args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Applies and asserts success without a word on standard error.
+fn applies(bed: &Bed, args: &[&str]) {
+    let output = kubectl(bed, args);
+    assert!(output.status.success(), "kubectl {args:?}: {}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "a warning of the server to kubectl {args:?}");
+}
+
+#[test]
+fn takes_the_definitions_and_refuses_what_makes_no_sense() {
+    let Some(bed) = plane::up("definitions") else { return };
+    established(&bed);
+    good_policies(&bed);
+    bad_policies(&bed);
+    fields::out_of_range_is_refused_by_name(&bed);
+    ranges::that_hold_nothing_are_refused(&bed);
+    windows::schedules_like_the_parser(&bed);
+    windows::zones_like_the_parser(&bed);
+    windows::that_stand_are_let_be(&bed, &folder("crds"));
+    hostile_reports(&bed);
+    explained(&bed);
+    immutable_episodes(&bed);
+    bed.down().unwrap();
+}
+
+fn established(bed: &Bed) {
+    let crds = folder("crds");
+    applies(bed, &["apply", "-k", &crds]);
+    applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &crds]);
+    for (_, crd) in crds::all() {
+        let name = format!("crd/{}", crd.metadata.name.as_deref().unwrap());
+        applies(bed, &["wait", "--for=condition=Established", "--timeout=30s", &name]);
+        let object: Value = serde_json::from_str(&bed.kubectl(&["get", &name, "-o", "json"]).unwrap()).unwrap();
+        for condition in object["status"]["conditions"].as_array().unwrap() {
+            let good = ["Established", "NamesAccepted"].contains(&condition["type"].as_str().unwrap());
+            assert!(good && condition["status"] == "True", "{name}: {condition}");
+        }
+    }
+}
+
+fn good_policies(bed: &Bed) {
+    applies(bed, &["apply", "-k", &folder("config/policies/dry-run")]);
+    applies(bed, &["apply", "-k", &folder("config/policies")]);
+    applies(bed, &["apply", "--server-side", "--force-conflicts", "-k", &folder("config/policies")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/policy.yaml")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/hand-off.yaml")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/drain.yaml")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/taint.yaml")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/reboot.yaml")]);
+    applies(bed, &["apply", "--dry-run=server", "-f", &folder("config/samples/mark-for-reboot.yaml")]);
+}
+
+fn bad_policies(bed: &Bed) {
+    let samples = bad_samples();
+    assert!(samples.len() >= 15, "{samples:?}");
+    for path in samples {
+        let text = fs::read_to_string(&path).unwrap();
+        let first = text.lines().next().unwrap_or_default();
+        let sentence = first.strip_prefix("# refused: ").unwrap_or_else(|| panic!("{}: says not why", path.display()));
+        let output = kubectl(bed, &["apply", "-f", &path.display().to_string()]);
+        assert!(!output.status.success(), "{}: was taken", path.display());
+        assert!(said(&output).contains(sentence), "{}: expected {sentence:?}, found {}", path.display(), said(&output));
+    }
+}
+
+fn fault(number: usize) -> Value {
+    json!({"id": format!("hungcontainer-{number}"), "type": "HungContainer", "severity": "High", "state": "Confirmed",
+        "subject": {"kind": "Container"}, "message": "m", "firstSeen": "2026-01-01T00:00:00Z"})
+}
+
+fn hostile_reports(bed: &Bed) {
+    bed.kubectl_input(
+        &["create", "-f", "-"],
+        "{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: hostile}, spec: {}}",
+    )
+    .unwrap();
+    let patch = |status: Value| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), json!({"status": status}).to_string()).unwrap();
+        let path = file.path().display().to_string();
+        kubectl(bed, &["patch", "nrh", "hostile", "--subresource=status", "--type=merge", "--patch-file", &path])
+    };
+    let fits: Vec<Value> = (0..64).map(fault).collect();
+    let output = patch(json!({"faults": fits}));
+    assert!(output.status.success(), "64 faults: {}", said(&output));
+
+    let megabyte = "x".repeat(1 << 20);
+    let with = |field: &str, value: Value| {
+        let mut one = fault(0);
+        one[field] = value;
+        json!({"faults": [one]})
+    };
+    let cases = [
+        ("10,000 faults", json!({"faults": (0..10_000).map(fault).collect::<Vec<_>>()}), "must have at most 64 items"),
+        ("a megabyte of message", with("message", json!(megabyte)), "may not be more than 512"),
+        ("a megabyte of date", with("firstSeen", json!(megabyte)), "date-time"),
+        ("a thousand lines of evidence", with("evidence", json!(vec!["x"; 1000])), "must have at most 8 items"),
+        ("a fault of another world", with("type", json!("Ghost")), "Unsupported value"),
+        (
+            "process number 1",
+            with(
+                "target",
+                json!({"process": {"role": "Shim", "pid": 1, "startTicks": 1, "state": "S", "command": "init"}}),
+            ),
+            "should be greater than or equal to 2",
+        ),
+        ("a count below zero", with("forSeconds", json!(-1)), "should be greater than or equal to 0"),
+        (
+            "an endless condition",
+            json!({"conditions": [{"type": "RestartSafe", "status": "True", "reason": "Clean", "message": megabyte, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+            "may not be more than 1024",
+        ),
+        (
+            "a condition that is neither",
+            json!({"conditions": [{"type": "RestartSafe", "status": "Perhaps", "reason": "Clean", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+            "Unsupported value",
+        ),
+    ];
+    for (what, status, sentence) in cases {
+        let output = patch(status);
+        assert!(!output.status.success(), "{what} was taken");
+        let found: String = said(&output).chars().take(2000).collect();
+        assert!(
+            said(&output).to_lowercase().contains(&sentence.to_lowercase()),
+            "{what}: expected {sentence:?}, found {found}"
+        );
+    }
+}
+
+fn explained(bed: &Bed) {
+    for (field, words) in [
+        ("noderuntimehealth.status.faults.forSeconds", "Seconds since it was first seen"),
+        ("remediationpolicy.spec.limits.maxUnhealthy", "Default 30%"),
+        ("noderemediation.status.steps.lane", "Agent"),
+    ] {
+        let text = bed.kubectl(&["explain", field]).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words), "{field}: {text}");
+    }
+    assert!(bed.kubectl(&["get", "nrh"]).unwrap().contains("RESTART-SAFE"));
+}
+
+fn immutable_episodes(bed: &Bed) {
+    let episode = |node: &str| {
+        format!(
+            "{{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRemediation, metadata: {{name: e}}, spec: {{nodeName: {node}, nodeUid: u, policy: p, mode: Enforce}}}}"
+        )
+    };
+    bed.kubectl_input(&["apply", "-f", "-"], &episode("a")).unwrap();
+    let error = bed.kubectl_input(&["apply", "-f", "-"], &episode("b")).unwrap_err().to_string();
+    assert!(error.contains("an episode's node, policy and mode cannot be changed; cancel it instead"), "{error}");
+}
+
+/// Each with the sentence of its refusal in its first line.
+fn bad_samples() -> Vec<PathBuf> {
+    let found = fs::read_dir(folder("config/samples/bad")).unwrap().map(|entry| entry.unwrap().path());
+    found.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
+}

@@ -1,0 +1,235 @@
+//! A leader that dies at each of its writes, and a way to the API server on which calls are late, refused, cut and lost, and watches
+//! tell changes late or not at all: on a real API server, with the controller's own rights and admission as shipped.
+//! Nothing is done twice, nothing is left undone, and no budget is passed.
+//!
+//! On such a server, too: what a dry run writes, how nodes are handed to remediators, a leader that slept past its Lease, two that
+//! lead at once, and what is left of a node that was deleted.
+
+mod account;
+mod agent;
+mod by_hand;
+mod daemons;
+mod door;
+mod dry_run;
+mod fleet;
+mod hand_offs;
+mod killed;
+mod ladders;
+mod outlives;
+mod process;
+mod rough;
+mod silent;
+mod sleeper;
+mod stand_in;
+mod two_leaders;
+mod untold;
+mod watched;
+mod way;
+mod workload;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams};
+use kube::config::AuthInfo;
+use kube::{Api, Client, Config};
+use nrh::cli::ControllerArgs;
+use nrh::controller::calls::Calls;
+use nrh::controller::clock::Clock;
+use nrh::controller::run::{Controller, Ended};
+use nrh::core::plan::PlanSettings;
+use nrh_testbed::Bed;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::plane;
+
+use fleet::Fleet;
+use ladders::Part;
+
+/// What the Deployment of the shipped manifests names.
+const IMAGE: &str = "runtimehealth.io/nrh:dev";
+/// How long it may take until something is so that comes by itself.
+const LIMIT: Duration = Duration::from_mins(1);
+/// Nodes that may be healed at a time, by the policy.
+const AT_A_TIME: usize = 2;
+
+const POLICY: &str = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: leftovers}
+spec:
+  mode: Enforce
+  limits: {maxUnhealthy: 100%, maxInFlight: 2, storm: {nodes: 100000}}
+  rules:
+    - name: leaked
+      match: {faults: [LeakedShim]}
+      steps:
+        - {action: Taint, taint: {effect: NoSchedule}}
+        - {action: Cordon}
+        - {action: CleanupOrphans, attempts: 3, cooldown: 1s, verify: {for: 1s}}
+";
+
+/// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
+#[test]
+#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+fn wherever_its_leader_is_killed_an_episode_is_gone_on_with_and_nothing_is_done_twice() {
+    killed_at_each_write("killed", Part::Killed);
+}
+
+#[test]
+#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_twice() {
+    killed_at_each_write("drained", Part::Drained);
+}
+
+#[test]
+#[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
+fn wherever_its_leader_is_killed_a_hand_off_ends_a_lane_changes_and_a_start_by_hand_begins_once() {
+    killed_at_each_write("handed", Part::Handed);
+}
+
+fn killed_at_each_write(name: &str, part: Part) {
+    let Some(bed) = up(name) else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        killed::at_each_write(&Stage { bed: &bed, admin, upstream, fleet }, part).await
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn whatever_is_cut_off_nothing_is_done_twice_and_nothing_is_left_undone() {
+    let Some(bed) = up("interruptions") else { return };
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        rough::way(&Stage { bed: &bed, admin, upstream, fleet }).await
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn a_dry_run_touches_nothing_a_node_is_handed_off_once_and_a_leader_that_slept_does_nothing() {
+    let Some(bed) = up("proofs") else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        let stage = Stage { bed: &bed, admin, upstream, fleet };
+        hand_offs::install(&stage)?;
+        dry_run::writes_only_its_account(&stage).await.context("the dry run")?;
+        hand_offs::go_on_whatever_happens(&stage).await.context("the hand-offs")?;
+        sleeper::does_nothing_when_it_wakes(&stage).await.context("the leader that slept")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outlive_their_node() {
+    let Some(bed) = up("budgets") else { return };
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        let stage = Stage { bed: &bed, admin, upstream, fleet };
+        two_leaders::share_one_budget(&stage).await.context("two leaders")?;
+        outlives::its_node(&stage).await.context("records of nodes that are gone")?;
+        untold::is_seen_later(&stage).await.context("changes that are not told")?;
+        silent::connections_are_given_up(&stage).await.context("connections without a word")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+/// What everything here works with.
+struct Stage<'a> {
+    bed: &'a Bed,
+    admin: Client,
+    /// With the controller's rights.
+    upstream: Client,
+    fleet: Fleet,
+}
+
+/// A control plane with the manifests as shipped; none without root.
+fn up(name: &str) -> Option<Bed> {
+    let bed = plane::up(name)?;
+    plane::install(&bed).unwrap();
+    Some(bed)
+}
+
+/// Asks again and again until there is an answer.
+async fn until<T>(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+    let ends = std::time::Instant::now() + limit;
+    loop {
+        if let Some(answer) = ask().await? {
+            return Ok(answer);
+        }
+        ensure!(std::time::Instant::now() < ends, "{what}: not within {} s", limit.as_secs());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// A client with the rights of the controller's account.
+async fn controllers_own(bed: &Bed) -> Result<Client> {
+    Ok(Client::try_from(controllers_config(bed).await?)?)
+}
+
+async fn controllers_config(bed: &Bed) -> Result<Config> {
+    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
+    let mut config = bed.client_config().await?;
+    config.auth_info = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
+    Ok(config)
+}
+
+/// Starts a controller.
+fn start(client: &Client) -> JoinHandle<Result<(), Ended>> {
+    start_as(client, "interrupted")
+}
+
+fn start_as(client: &Client, identity: &str) -> JoinHandle<Result<(), Ended>> {
+    start_with(Calls::new(client.clone(), client.clone()), identity)
+}
+
+fn start_with(calls: Calls, identity: &str) -> JoinHandle<Result<(), Ended>> {
+    start_set(calls, identity, PlanSettings::default())
+}
+
+fn start_set(calls: Calls, identity: &str, settings: PlanSettings) -> JoinHandle<Result<(), Ended>> {
+    let args = ControllerArgs {
+        image: Some(IMAGE.into()),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        health_listen: "127.0.0.1:0".parse().unwrap(),
+        metrics_auth: true,
+        metrics_audience: None,
+        max_in_flight: 10,
+        node_conditions: "".parse().unwrap(),
+        identity: identity.into(),
+    };
+    let controller = Controller::new(calls, Clock::system(), &args).with(settings);
+    tokio::spawn(controller.run(CancellationToken::new()))
+}
+
+/// It dies without a word, and its Lease runs out: that alone is not waited for.
+async fn kill(admin: &Client, leader: JoinHandle<Result<(), Ended>>) -> Result<()> {
+    leader.abort();
+    let _ = leader.await;
+    free_lease(admin).await
+}
+
+/// Takes the holder out of the Lease, as an operator does who knows that it is dead.
+async fn free_lease(admin: &Client) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(admin.clone(), "nrh-system");
+    let nobody = Patch::Merge(json!({"spec": {"holderIdentity": null}}));
+    match leases.patch("nrh-controller", &PatchParams::default(), &nobody).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,344 @@
+//! The leader is killed before and after each write of an episode, one episode for each such point, and another one takes over:
+//! whatever was under way is done once, and nothing is left of it. Before: the write never arrives. After: it is carried out, and
+//! the answer never comes back.
+//!
+//! Leaders leave their Lease behind. Its holder is taken out by hand, as an operator does who deletes the Lease: how it runs out is
+//! another test's (`sleeper`), and costs a quarter of a minute.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::FutureExt;
+use jiff::Timestamp;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
+use nrh::controller::calls::Calls;
+use nrh::controller::run::Ended;
+use nrh::core::plan::PlanSettings;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::interruptions::account::{self, Write};
+use crate::interruptions::agent::Machine;
+use crate::interruptions::ladders::{ACTS, By, LADDERS, Ladder, Part};
+use crate::interruptions::process::Process;
+use crate::interruptions::stand_in::Remediators;
+use crate::interruptions::way::{Call, Fate, Judge, rough};
+use crate::interruptions::{
+    LIMIT, Stage, by_hand, daemons, door, free_lease, hand_offs, kill, start_set, until, workload,
+};
+
+/// Names the one kind of episode that is to be tried, in the midst of work on it.
+const ONLY: &str = "NRH_LADDER";
+/// More than one healing takes; a healing of which no write is hit ends the count.
+const MOST_POINTS: usize = 60;
+/// Stands for a run in which there was no such write any more: all have been met.
+const ALL: &str = "";
+/// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
+const TRAILS: Duration = Duration::from_millis(300);
+
+/// Which write of an episode.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// This one, from 0 on.
+    Write(usize),
+    /// The first one of this kind.
+    Kind(&'static str),
+}
+
+/// The write that is to be the leader's last one.
+struct Shot {
+    node: String,
+    fate: Fate,
+    at: At,
+    seen: usize,
+    hit: Option<Call>,
+}
+
+/// Hits that write, and lets nothing of the episode pass after it.
+#[derive(Clone, Default)]
+struct Aim(Arc<Mutex<Option<Shot>>>);
+
+impl Aim {
+    fn take(&self, node: &str, fate: Fate, at: At) {
+        *self.0.lock().unwrap() = Some(Shot { node: node.to_owned(), fate, at, seen: 0, hit: None });
+    }
+
+    /// What was hit. All passes from now on.
+    fn leave(&self) -> Option<Call> {
+        self.0.lock().unwrap().take()?.hit
+    }
+}
+
+impl Judge for Aim {
+    fn call(&mut self, call: &Call) -> Fate {
+        let mut shot = self.0.lock().unwrap();
+        let Some(shot) = shot.as_mut().filter(|shot| call.is_of_episode(&shot.node)) else { return Fate::Answered };
+        let is_it = match shot.at {
+            At::Write(at) => shot.seen == at,
+            At::Kind(kind) => call.kind() == kind,
+        };
+        shot.seen += 1;
+        if shot.hit.is_some() {
+            // Others of that moment.
+            return Fate::Lost;
+        }
+        if !is_it {
+            return Fate::Answered;
+        }
+        shot.hit = Some(call.clone());
+        shot.fate
+    }
+}
+
+/// One that leads, until it is killed.
+enum Leader {
+    Process(Process),
+    Task(JoinHandle<Result<(), Ended>>),
+}
+
+/// The stage, and the one way on which all leaders go.
+struct Range<'a> {
+    stage: &'a Stage<'a>,
+    aim: Aim,
+    gone: Arc<Notify>,
+    way: Client,
+    kubeconfig: Value,
+}
+
+/// What came of one kind of episode.
+struct Row {
+    title: &'static str,
+    by: By,
+    /// How often the leader was killed before and after each kind of write.
+    kinds: BTreeMap<String, [usize; 2]>,
+}
+
+impl Row {
+    /// Points before a write, and after one.
+    fn points(&self) -> [usize; 2] {
+        [0, 1].map(|place| self.kinds.values().map(|met| met[place]).sum())
+    }
+}
+
+/// The kinds of episodes of that part, at all of their points.
+pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
+    let (aim, gone) = (Aim::default(), Arc::new(Notify::new()));
+    let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
+    let kubeconfig = door::open(way.clone()).await?;
+    let range = Range { stage, aim, gone, way, kubeconfig };
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/samples/drain-rights.yaml");
+    stage.bed.kubectl(&["apply", "-f", &rights.display().to_string()])?;
+    let policies: Api<RemediationPolicy> = Api::all(stage.admin.clone());
+    let mut rows = Vec::new();
+    let only = std::env::var(ONLY).ok();
+    let is_known = only.as_ref().is_none_or(|only| LADDERS.iter().any(|ladder| ladder.name == only));
+    ensure!(is_known, "{ONLY}={only:?}: there is no such kind of episode");
+    let is_meant = |ladder: &&Ladder| ladder.part == part && only.as_ref().is_none_or(|only| ladder.name == only);
+    let ladders: Vec<&Ladder> = LADDERS.iter().filter(is_meant).collect();
+    if ladders.iter().any(|ladder| ladder.hands_off()) {
+        hand_offs::install(stage)?;
+        // They play for as long as the test runs, and are never done with a node.
+        Remediators::new(stage.admin.clone());
+    }
+    for ladder in ladders {
+        policies.create(&PostParams::default(), &serde_json::from_value(ladder.policy())?).await?;
+        rows.push(range.ladder(ladder).await.with_context(|| ladder.title)?);
+        policies.delete(ladder.name, &DeleteParams::default()).await?;
+    }
+    // One that is named may be another test's.
+    ensure!(!rows.is_empty() || only.is_some(), "no kind of episode was tried");
+    let points: usize = rows.iter().flat_map(Row::points).sum();
+    println!("the leader was killed at {points} points, before and after each write of an episode:\n{}", table(&rows)?);
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> Result<String> {
+    let mut text = String::new();
+    for row in rows {
+        let [before, after] = row.points();
+        let how = if row.by == By::Process { "SIGKILL of a process" } else { "end of a task" };
+        writeln!(text, "  {}: {before} before, {after} after ({how})", row.title)?;
+        for (kind, [before, after]) in &row.kinds {
+            writeln!(text, "    {kind}: {before} before, {after} after")?;
+        }
+    }
+    Ok(text)
+}
+
+impl Range<'_> {
+    async fn ladder(&self, ladder: &Ladder) -> Result<Row> {
+        let (begun, mut nodes, mut kinds) = (Timestamp::now(), Vec::new(), BTreeMap::<String, [usize; 2]>::new());
+        let mut leader = self.start(ladder)?;
+        for (place, fate) in [Fate::Lost, Fate::Unanswered].into_iter().enumerate() {
+            let how = if fate == Fate::Lost { "before" } else { "after" };
+            // No two runs are alike: a write that was never in its place is aimed at for itself.
+            let by_kind = ladder.kinds().map(At::Kind);
+            for at in (0..MOST_POINTS).map(At::Write).chain(by_kind) {
+                let is_met = |kind: &str| kinds.get(kind).is_some_and(|met| met[place] > 0);
+                match at {
+                    At::Write(_) if is_met(ALL) => continue,
+                    At::Kind(kind) if is_met(kind) => continue,
+                    _ => {}
+                }
+                let node = format!("{}-{how}-{:02}", ladder.name, nodes.len());
+                let (next, hit) = self.point(ladder, &node, fate, at, leader).await?;
+                leader = next;
+                nodes.push(node);
+                println!("killed {how} {at:?}: {:?}", hit.as_ref().map(Call::line));
+                let kind = hit.map_or_else(|| ALL.to_owned(), |hit| hit.kind());
+                kinds.entry(kind).or_default()[place] += 1;
+            }
+        }
+        self.kill(leader).await?;
+        kinds.remove(ALL);
+        let is_missing = |kind: &&str| kinds.get(*kind).is_none_or(|met| met.contains(&0));
+        let missing: Vec<_> = ladder.kinds().filter(is_missing).collect();
+        ensure!(missing.is_empty(), "the leader was not killed before and after each of {missing:?}, but at {kinds:?}");
+        self.audit(ladder, begun, &nodes)?;
+        Ok(Row { title: ladder.title, by: ladder.by, kinds })
+    }
+
+    /// A node is healed, and the leader dies at that write of its episode. The next leader, and the write, if there was such a one.
+    async fn point(
+        &self,
+        ladder: &Ladder,
+        node: &str,
+        fate: Fate,
+        at: At,
+        mut leader: Leader,
+    ) -> Result<(Leader, Option<Call>)> {
+        let (fleet, rival) = (&self.stage.fleet, format!("other-than-{node}"));
+        if ladder.fault.is_cluster_fault() {
+            // One that knows the set from its beginning looks at it again after a quarter of a minute.
+            self.kill(leader).await?;
+            self.sick(ladder, node).await?;
+            self.aim.take(node, fate, at);
+            leader = self.start(ladder)?;
+        } else {
+            self.aim.take(node, fate, at);
+            self.sick(ladder, node).await?;
+        }
+        let mut nodes = vec![node.to_owned()];
+        let is_hit = tokio::select! {
+            () = self.gone.notified() => true,
+            settled = self.settled(node) => {
+                settled.context("without a crash")?;
+                // The last write may be under way.
+                tokio::time::timeout(TRAILS, self.gone.notified()).await.is_ok()
+            }
+        };
+        let mut hit = None;
+        if is_hit {
+            self.kill(leader).await?;
+            tokio::time::sleep(TRAILS).await;
+            hit = self.aim.leave();
+            while self.gone.notified().now_or_never().is_some() {}
+            // Where the write is not carried out, the next leader sees no more than this one.
+            if ladder.has_rival && fate == Fate::Unanswered {
+                self.sick(ladder, &rival).await?;
+                nodes.push(rival);
+            }
+            leader = self.start(ladder)?;
+        }
+        self.aim.leave();
+        let what = || format!("node {node}, killed at {at:?}, {fate}: {:?}", hit.as_ref().map(Call::line));
+        for node in &nodes {
+            self.settled(node).await.with_context(what)?;
+            fleet.check_acts(node, ladder.acts).await.with_context(what)?;
+        }
+        let most = fleet.most_at_a_time(&nodes).await?;
+        ensure!(most <= 1, "{}: {most} nodes were in work at a time, one is allowed", what());
+        for node in &nodes {
+            self.remove(ladder, node).await?;
+        }
+        Ok((leader, hit))
+    }
+
+    fn start(&self, ladder: &Ladder) -> Result<Leader> {
+        Ok(match ladder.by {
+            By::Process => Leader::Process(Process::start(self.stage.bed, "killed", &self.kubeconfig)?),
+            By::Task => {
+                let calls = Calls::new(self.way.clone(), self.way.clone());
+                Leader::Task(start_set(calls, "killed", (ladder.settings)(PlanSettings::default())))
+            }
+        })
+    }
+
+    async fn kill(&self, leader: Leader) -> Result<()> {
+        match leader {
+            Leader::Process(process) => {
+                process.kill()?;
+                free_lease(&self.stage.admin).await
+            }
+            Leader::Task(task) => kill(&self.stage.admin, task).await,
+        }
+    }
+
+    async fn sick(&self, ladder: &Ladder, node: &str) -> Result<()> {
+        let machine = Machine::new(ladder.kubelet, ladder.fails);
+        let labels = [("ladder", ladder.name), (daemons::LABEL, node)];
+        if ladder.drains() {
+            // It may be bound before there is a node: so the node never stands without its pod.
+            workload::make(&self.stage.admin, node).await?;
+        }
+        self.stage.fleet.machine(node, &labels, ladder.fault, machine).await?;
+        if let Some(action) = ladder.by_hand {
+            by_hand::start(&self.stage.admin, node, ladder.name, ladder.fault, action).await?;
+        }
+        if !ladder.fault.is_cluster_fault() {
+            return Ok(());
+        }
+        daemons::make(&self.stage.admin, node).await?;
+        let what = format!("a pod of DaemonSet {node} that loops");
+        until(&what, LIMIT, async || Ok(daemons::loops(&self.stage.admin, node).await?.then_some(()))).await
+    }
+
+    async fn remove(&self, ladder: &Ladder, node: &str) -> Result<()> {
+        if ladder.fault.is_cluster_fault() {
+            daemons::unmake(&self.stage.admin, node).await?;
+        }
+        if ladder.drains() {
+            workload::unmake(&self.stage.admin, node).await?;
+        }
+        self.stage.fleet.remove(node).await
+    }
+
+    /// Waits until the node's episode has healed it, holds nothing any more, and no order stands.
+    async fn settled(&self, node: &str) -> Result<()> {
+        let fleet = &self.stage.fleet;
+        fleet.healed(node).await?;
+        let reports: Api<NodeRuntimeHealth> = Api::all(self.stage.admin.clone());
+        until("the end of what the episode holds, and of the order", LIMIT, async || {
+            let holds = fleet.episodes(node).await?.iter().any(|episode| !episode.finalizers().is_empty());
+            let status = reports.get(node).await?.status.unwrap_or_default();
+            Ok((!holds && status.order.is_none()).then_some(()))
+        })
+        .await?;
+        fleet.ledger_is_empty().await
+    }
+
+    /// By the API server's own account each act was done once per node, and no two nodes that had to share were in work at a time.
+    fn audit(&self, ladder: &Ladder, begun: Timestamp, nodes: &[String]) -> Result<()> {
+        let writes = account::since(self.stage.bed, begun)?;
+        for node in nodes {
+            let is_its = |write: &&Write| write.name.starts_with(node.as_str()) && write.is_done();
+            let of_node: Vec<&Write> = writes.iter().filter(is_its).collect();
+            for act in ACTS {
+                let done = of_node.iter().filter(|write| write.kind() == act).count();
+                let expected = ladder.written.iter().find(|(kind, _)| *kind == act).map_or(0, |(_, count)| *count);
+                ensure!(done == expected, "{node}: expected {act} {expected} times, found {done}: {of_node:#?}");
+            }
+            let pair = [node.clone(), format!("other-than-{node}")];
+            let most = account::most_at_a_time(&writes, &pair);
+            ensure!(most <= 1, "{node}: {most} nodes were in work at a time, one is allowed");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! What was done to a node is to be read after the node is gone: nothing of it is collected as garbage.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::{Api, ResourceExt};
+use nrh::api::{NodeRemediation, NodeRuntimeHealth};
+use nrh::core::episode::Phase;
+
+use crate::interruptions::{Stage, kill, start, until};
+
+const LIMIT: Duration = Duration::from_mins(2);
+/// A node that was healed before it is deleted, and one that is in work when it is.
+const NODES: [&str; 2] = ["left-healed", "left-in-work"];
+/// The collector looks anew at what it has put off within so long.
+const COLLECTED: Duration = Duration::from_secs(10);
+
+/// Deletes the nodes, and looks for their episodes.
+pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
+    let [healed, in_work] = NODES;
+    let leader = start(&stage.upstream);
+    stage.fleet.sick_node(healed).await?;
+    stage.fleet.healed(healed).await?;
+    stage.fleet.keep_idle(true);
+    stage.fleet.sick_node(in_work).await?;
+    until("the cordon of the second node", LIMIT, async || {
+        let is_begun = |one: &NodeRemediation| one.status.as_ref().is_some_and(|status| status.steps.len() >= 2);
+        Ok(stage.fleet.episodes(in_work).await?.iter().any(is_begun).then_some(()))
+    })
+    .await?;
+    let before = episodes(stage).await?;
+    let phases = || before.values().map(|one| one.status.as_ref().map(|status| status.phase)).collect::<Vec<_>>();
+    ensure!(before.len() == NODES.len(), "expected an episode per node, found {:?}", phases());
+
+    for node in NODES {
+        stage.fleet.remove(node).await?;
+    }
+    // These are the nodes' own: that they go shows that the collector has seen that the nodes are gone.
+    let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
+    until("the end of the nodes' reports", LIMIT, async || {
+        let mut left = 0;
+        for node in NODES {
+            left += usize::from(reports.get_opt(node).await?.is_some());
+        }
+        Ok((left == 0).then_some(()))
+    })
+    .await?;
+    stage.fleet.ledger_is_empty().await?;
+    tokio::time::sleep(COLLECTED).await;
+
+    let after = episodes(stage).await?;
+    ensure!(after.keys().eq(before.keys()), "expected {:?}, found {:?}", before.keys(), after.keys());
+    for (name, episode) in &after {
+        let status = episode.status.clone().unwrap_or_default();
+        ensure!(episode.metadata.deletion_timestamp.is_none(), "episode {name:?} is being deleted");
+        ensure!(!status.steps.is_empty(), "episode {name:?} has lost what was done: {status:#?}");
+        let expected = if episode.spec.node_name == healed { Phase::Succeeded } else { Phase::Cancelled };
+        ensure!(status.phase == expected, "episode {name:?}: expected {expected:?}, found {status:#?}");
+    }
+    println!("two nodes were deleted and their reports with them; their episodes are all there");
+    stage.fleet.keep_idle(false);
+    kill(&stage.admin, leader).await
+}
+
+/// Episodes of the nodes, by name and uid: another one of the same name is not the same.
+async fn episodes(stage: &Stage<'_>) -> Result<BTreeMap<(String, Option<String>), NodeRemediation>> {
+    let mut all = BTreeMap::new();
+    for node in NODES {
+        let of_node = stage.fleet.episodes(node).await?;
+        all.extend(of_node.into_iter().map(|episode| ((episode.name_any(), episode.uid()), episode)));
+    }
+    Ok(all)
+}

@@ -1,0 +1,218 @@
+//! Many nodes healed over a way on which every kind of call goes wrong now and then, and every kind of word that a watch has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::ListParams;
+use nrh::api::NodeRemediation;
+use nrh::api::convert;
+use tokio::sync::Notify;
+
+use crate::interruptions::watched::{ALL, Change, Telling};
+use crate::interruptions::way::{Call, Fate, Judge, rough};
+use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
+
+/// Nodes that are sick at once.
+const SICK: usize = 8;
+/// How long all healings may take: three times what they take on two busy cores.
+const LIMIT: Duration = Duration::from_mins(20);
+/// Another number makes other trouble.
+const SEED: &str = "NRH_SEED";
+/// After this long a watch that has kept something back expires. One that no change follows on is not seen before the next list,
+/// and of that nobody thinks as long as the watch goes on.
+const LISTED_ANEW: Duration = Duration::from_secs(5);
+
+/// Shuffled cards, dealt again and again: each fate comes up, whatever the seed.
+struct Deck<T> {
+    cards: Vec<T>,
+    left: Vec<T>,
+}
+
+impl<T: Copy> Deck<T> {
+    /// So many cards, of these kinds that often and of the blank one else.
+    fn new(size: usize, blank: T, kinds: &[(T, usize)]) -> Self {
+        let mut cards: Vec<T> = kinds.iter().flat_map(|(kind, count)| std::iter::repeat_n(*kind, *count)).collect();
+        cards.resize(size.max(cards.len()), blank);
+        Self { cards, left: Vec::new() }
+    }
+
+    fn draw(&mut self, random: u64) -> T {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.cards);
+        }
+        let at = usize::try_from(random).unwrap_or(usize::MAX) % self.left.len();
+        self.left.swap_remove(at)
+    }
+}
+
+/// What was met, and how often.
+type Met = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// Every kind of trouble.
+struct Trouble {
+    random: u64,
+    /// Calls by what they are.
+    calls: BTreeMap<&'static str, Deck<Fate>>,
+    /// Changes that come all the time.
+    beats: Deck<Telling>,
+    /// Changes of which there are few.
+    others: Deck<Telling>,
+    /// When watches expire that have kept something back, by resource.
+    expire: BTreeMap<String, Instant>,
+    met: Met,
+}
+
+impl Trouble {
+    fn new(seed: u64, met: Met) -> Self {
+        let calls = fates().into_iter().map(|(kind, size, fates)| (kind, Deck::new(size, Fate::Answered, &fates)));
+        let of = |size: usize, often: usize| {
+            let kept = [Telling::Dropped, Telling::AfterNext, Telling::AfterNewer].map(|kind| (kind, often));
+            let ends = [Telling::Torn, Telling::Ended, Telling::Expired, Telling::Silent].map(|kind| (kind, 1));
+            Deck::new(size, Telling::Told, &[kept.as_slice(), &ends].concat())
+        };
+        // Never 0, of which nothing but 0 comes.
+        let random = seed.max(1);
+        Self { random, calls: calls.collect(), beats: of(512, 24), others: of(32, 2), expire: BTreeMap::new(), met }
+    }
+
+    /// xorshift: the same numbers for a seed, the calls come as they come.
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn note(&self, what: String) {
+        *self.met.lock().unwrap().entry(what).or_default() += 1;
+    }
+}
+
+/// A kind of call, and of so many of them what becomes of how many.
+type OfCalls = (&'static str, usize, Vec<(Fate, usize)>);
+
+fn fates() -> [OfCalls; 4] {
+    let (late, refused) = (Fate::Late(Duration::ZERO), Fate::Refused);
+    let cut = [(Fate::CutBefore, 1), (Fate::CutAfter, 1)];
+    let lost = [(Fate::Lost, 1), (Fate::Unanswered, 1)];
+    let read = [(late, 3), (refused(429), 1), (refused(500), 1)];
+    let write = [(late, 3), (refused(409), 2), (refused(429), 2), (refused(500), 2), (Fate::Unanswered, 1)];
+    let watch = [(late, 2), (refused(410), 1), (refused(429), 1), (refused(500), 1)];
+    [
+        ("read", 40, [read.as_slice(), &cut, &lost].concat()),
+        ("write", 48, [write.as_slice(), &cut, &cut, &lost].concat()),
+        ("watch", 16, [watch.as_slice(), &cut, &lost].concat()),
+        // A leader that cannot renew for long stands down, and another one begins anew: not all the time.
+        ("lease", 16, [[(late, 2), (refused(500), 1)].as_slice(), &cut].concat()),
+    ]
+}
+
+fn kind(call: &Call) -> &'static str {
+    match (call.is_of_lease(), call.is_watch, call.is_write()) {
+        (true, ..) => "lease",
+        (_, true, _) => "watch",
+        (.., true) => "write",
+        _ => "read",
+    }
+}
+
+/// All that must be met.
+fn expected() -> BTreeSet<String> {
+    let calls = fates().into_iter().flat_map(|(kind, _, fates)| {
+        fates.into_iter().map(move |(fate, _)| format!("{kind} {fate}")).collect::<Vec<_>>()
+    });
+    calls.chain(ALL.map(str::to_owned)).collect()
+}
+
+impl Judge for Trouble {
+    fn call(&mut self, call: &Call) -> Fate {
+        let (kind, card, by) = (kind(call), self.next(), self.next() % 1000);
+        let fate = self.calls.get_mut(kind).map_or(Fate::Answered, |deck| deck.draw(card));
+        if fate != Fate::Answered {
+            self.note(format!("{kind} {fate}"));
+        }
+        if matches!(fate, Fate::Late(_)) { Fate::Late(Duration::from_millis(by)) } else { fate }
+    }
+
+    fn change(&mut self, change: &Change) -> Telling {
+        let card = self.next();
+        if ["nodes", "noderuntimehealths"].contains(&change.resource.as_str()) {
+            return self.beats.draw(card);
+        }
+        let telling = self.others.draw(card);
+        if matches!(telling, Telling::Dropped | Telling::AfterNext | Telling::AfterNewer) {
+            self.expire.entry(change.resource.clone()).or_insert_with(|| Instant::now() + LISTED_ANEW);
+        }
+        telling
+    }
+
+    fn expires(&mut self, resource: &str) -> bool {
+        let is_due = self.expire.get(resource).is_some_and(|at| *at <= Instant::now());
+        is_due && self.expire.remove(resource).is_some()
+    }
+
+    fn met(&mut self, what: &'static str) {
+        self.note(what.to_owned());
+    }
+}
+
+/// Heals many nodes over such a way. A leader that stands down is replaced.
+pub async fn way(stage: &Stage<'_>) -> Result<()> {
+    let (begun, fleet) = (Timestamp::now(), &stage.fleet);
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x9e37_79b9_7f4a_7c15_u64);
+    println!("the rough way, with {SEED}={seed}");
+    let nodes: Vec<String> = (1..=SICK).map(|number| format!("rough-{number}")).collect();
+    for node in &nodes {
+        fleet.sick_node(node).await?;
+    }
+    let met = Met::default();
+    let way = rough(stage.upstream.clone(), Arc::new(Notify::new()), Trouble::new(seed, met.clone()));
+    let so_far = || met.lock().unwrap().clone();
+    let replaced = all_are_healed(stage, &way, &nodes).await;
+    let replaced = replaced.map_err(|error| error.context(format!("with {SEED}={seed}, met {:#?}", so_far())))?;
+    let calm = start(&stage.upstream);
+    for node in &nodes {
+        fleet.healed(node).await?;
+        fleet.check(node).await?;
+    }
+    fleet.ledger_is_empty().await?;
+    kill(&stage.admin, calm).await?;
+    let by_writes = account::most_at_a_time(&account::since(stage.bed, begun)?, &nodes);
+    let most = fleet.most_at_a_time(&nodes).await?.max(by_writes);
+    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    let met = so_far();
+    println!("{SICK} nodes healed, {most} at a time; the leader was replaced {replaced} times; met: {met:#?}");
+    let missing: Vec<String> = expected().into_iter().filter(|kind| !met.contains_key(kind)).collect();
+    ensure!(missing.is_empty(), "never met: {missing:?}");
+    Ok(())
+}
+
+/// Waits until all are, and never more are in work than may be; how often the leader was replaced.
+async fn all_are_healed(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
+    let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    let (ends, mut leader, mut replaced) = (Instant::now() + LIMIT, start(way), 0);
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if leader.is_finished() {
+            leader = start(way);
+            replaced += 1;
+        }
+        let all: Vec<_> = episodes.list(&ListParams::default()).await?.iter().map(convert::episode).collect();
+        let ours = || all.iter().filter(|episode| nodes.contains(&episode.node));
+        let open = ours().filter(|episode| episode.is_open()).count();
+        ensure!(open <= AT_A_TIME, "{open} episodes at a time, at most {AT_A_TIME} are allowed");
+        let healed = |node: &String| ours().any(|episode| episode.node == *node && episode.finished_at.is_some());
+        if nodes.iter().all(healed) {
+            kill(&stage.admin, leader).await?;
+            return Ok(replaced);
+        }
+        if Instant::now() > ends {
+            let told: Vec<_> = ours().map(|e| (&e.node, e.phase, &e.message)).collect();
+            bail!("not all are healed after {} s: {told:#?}", LIMIT.as_secs());
+        }
+    }
+}

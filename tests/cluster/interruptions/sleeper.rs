@@ -1,0 +1,125 @@
+//! A leader whose process stands still for longer than its Lease holds: another one takes over, and the first does nothing more
+//! when it wakes, although it knows of work. Together they never work on more nodes than may be worked on at a time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::interruptions::account::{self, Write};
+use crate::interruptions::process::Process;
+use crate::interruptions::way::named;
+use crate::interruptions::{AT_A_TIME, POLICY, Stage, kill, start_as, until};
+
+const LIMIT: Duration = Duration::from_mins(1);
+/// What the second leader is called, in the Lease and in the audit log.
+const SECOND: &str = "second";
+/// Time between two nodes that become sick.
+const BETWEEN: Duration = Duration::from_millis(150);
+/// How many are sick before the first leader stands still, while it does, and when it wakes.
+const SICK: [usize; 3] = [6, 2, 4];
+/// How many of them it has acted on by then.
+const ACTED: usize = 3;
+
+/// The leader that will sleep: a process, since only such a one can stand still.
+fn first(stage: &Stage<'_>) -> Result<Process> {
+    let bed = stage.bed;
+    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
+    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
+    *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": token.trim()});
+    Process::start(bed, "first", &config)
+}
+
+/// Who holds the Lease.
+async fn holder(stage: &Stage<'_>) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(stage.admin.clone(), "nrh-system");
+    let lease = leases.get_opt("nrh-controller").await?;
+    Ok(lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default())
+}
+
+async fn leads(stage: &Stage<'_>, who: &str) -> Result<()> {
+    until(&format!("{who} leads"), LIMIT, async || Ok(holder(stage).await?.starts_with(who).then_some(()))).await
+}
+
+/// What is done, or goes before it. That the answer to an act of before is recorded is none, nor is the Lease: either is refused
+/// if anybody has written since. Nor is an Event, which tells of an act of before.
+fn is_act(write: &Write) -> bool {
+    let others = ["leases.coordination.k8s.io", "noderemediations/status.runtimehealth.io", "events.events.k8s.io"];
+    !others.contains(&write.resource.as_str())
+}
+
+fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usize> {
+    let mut made = BTreeMap::new();
+    for write in writes.into_iter().filter(|write| write.kind() == "create jobs.batch" && write.is_done()) {
+        *made.entry(write.name.clone()).or_default() += 1;
+    }
+    made
+}
+
+/// The first leader stands still in the midst of many healings and wakes in the midst of the second's.
+pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
+    let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
+    let first = first(stage)?;
+    leads(stage, "first").await.with_context(|| first.log())?;
+    let client = named(stage.upstream.clone(), SECOND);
+    let second = start_as(&client, SECOND);
+    let [before, during, after] = SICK;
+    let names: Vec<String> = (1..=before + during + after).map(|number| format!("asleep-{number:02}")).collect();
+    let sick = async |from: usize, to: usize| -> Result<()> {
+        for node in names.get(from..to).unwrap_or_default() {
+            fleet.sick_node(node).await?;
+            tokio::time::sleep(BETWEEN).await;
+        }
+        Ok(())
+    };
+    sick(0, before).await?;
+    until("some acts of the first leader", LIMIT, async || {
+        Ok((jobs(&account::since(bed, begun)?).len() >= ACTED).then_some(()))
+    })
+    .await?;
+    first.signal(Signal::STOP)?;
+    let asleep = Timestamp::now();
+    sick(before, before + during).await?;
+    leads(stage, SECOND).await?;
+    // While the second has begun with what it found.
+    sick(before + during, names.len()).await?;
+    let woken = Timestamp::now();
+    first.signal(Signal::CONT)?;
+    ensure!(first.is_gone(), "the first goes on beside the second: {}", first.log());
+    ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
+    for node in &names {
+        fleet.healed(node).await?;
+        fleet.check(node).await?;
+    }
+    fleet.ledger_is_empty().await?;
+
+    let writes = account::since(bed, begun)?;
+    let (seconds, firsts): (Vec<&Write>, Vec<&Write>) = writes.iter().partition(|write| write.client == SECOND);
+    let jobs_of = [jobs(firsts.iter().copied()), jobs(seconds.iter().copied())];
+    let [of_first, of_second] = jobs_of.each_ref().map(BTreeMap::len);
+    ensure!(of_first >= ACTED && of_second >= after, "the first made {of_first} Jobs, the second {of_second}");
+    let all = jobs(&writes);
+    ensure!(
+        all.len() == names.len() && all.values().all(|count| *count == 1),
+        "expected a Job per node, found {all:?}"
+    );
+    let late: Vec<String> =
+        firsts.iter().filter(|write| write.at >= woken && is_act(write)).map(ToString::to_string).collect();
+    ensure!(late.is_empty(), "after it woke the first leader wrote: {late:#?}");
+    let early = seconds.iter().find(|write| write.at < asleep && is_act(write));
+    ensure!(early.is_none(), "the second wrote while the first led: {early:?}");
+    // Whoever counts by what it knew before it slept takes a node more.
+    let most = fleet.most_at_a_time(&names).await?.max(account::most_at_a_time(&writes, &names));
+    ensure!(most <= AT_A_TIME, "{most} nodes were in work at a time, at most {AT_A_TIME} are allowed");
+    println!(
+        "the first leader made {of_first} Jobs, slept, and did nothing when it woke; the second made {of_second}; {most} nodes \
+         at a time"
+    );
+    kill(&stage.admin, second).await
+}

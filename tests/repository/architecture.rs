@@ -1,0 +1,205 @@
+//! Rules of the source tree that the compiler cannot check.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the repository is.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below `folder` that Git could hold, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            if name != "target" && name != ".git" {
+                found.extend(files(&path));
+            }
+        } else if path != root().join(".git") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines of code: without comments, and up to the tests at the end of the file.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .take_while(|line| *line != "#[cfg(test)]")
+        .enumerate()
+        .map(|(number, line)| (number + 1, line.split("//").next().unwrap_or_default()))
+}
+
+/// Whether `word` stands in `line` with no letter, digit or underscore beside it.
+fn has_word(line: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].chars().next_back().is_some_and(part) && !line[at + word.len()..].chars().next().is_some_and(part)
+    })
+}
+
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    files(&root().join(folder)).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
+}
+
+#[test]
+fn the_core_decides_from_its_arguments_alone() {
+    let forbidden = [
+        "kube",
+        "k8s_openapi",
+        "tokio",
+        "tracing",
+        "rand",
+        "getrandom",
+        "SystemTime",
+        "Instant::now",
+        "Timestamp::now",
+        "Zoned::now",
+        "std::env",
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::thread",
+        "crate::api",
+        "crate::controller",
+        "crate::node",
+    ];
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for path in rust_files("crates/core/src") {
+        if is_test(&path) {
+            continue;
+        }
+        seen += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in code(&text) {
+            for word in forbidden.iter().filter(|word| has_word(line, word)) {
+                wrong.push(format!("{}:{number}: {word}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(seen > 5, "expected the files of the core below crates/core/src, found {seen}");
+    assert!(
+        wrong.is_empty(),
+        "crates/core must not name these; pass what is needed as an argument:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn the_api_types_know_no_shell() {
+    for path in rust_files("src/api") {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in code(&text) {
+            let wrong =
+                ["crate::controller", "crate::node", "tokio", "tracing"].into_iter().find(|word| has_word(line, word));
+            assert_eq!(wrong, None, "{}:{number}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
+fn probe_and_controller_share_the_core_and_the_api_only() {
+    let pairs = [
+        ("src/node", "crate::controller"),
+        ("src/controller", "crate::node"),
+        ("src/simulate", "crate::node"),
+        ("src/simulate", "crate::controller"),
+    ];
+    for (folder, other) in pairs {
+        for path in rust_files(folder) {
+            let text = fs::read_to_string(&path).unwrap();
+            for (number, line) in code(&text) {
+                assert!(!has_word(line, other), "{}:{number}: {folder} must not reach into {other}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_is_printed_passes_through_one_place() {
+    let raw = ["println", "print!", "eprintln", "eprint", "dbg", "io::stdout", "io::stderr"];
+    for path in ["src", "crates/core/src", "crates/simulate/src"].into_iter().flat_map(rust_files) {
+        if is_test(&path) || path.ends_with("src/terminal.rs") || path.ends_with("src/telemetry.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in code(&text) {
+            let wrong = raw.into_iter().find(|word| has_word(line, word));
+            assert_eq!(
+                wrong,
+                None,
+                "{}:{number}: print by src/terminal.rs, which hides what terminals obey",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_has_one_subject() {
+    const LONGEST: usize = 600;
+    let long: Vec<(usize, PathBuf)> = ["src", "crates", "tests", "testbed"]
+        .iter()
+        .flat_map(|folder| rust_files(folder))
+        .map(|path| (fs::read_to_string(&path).unwrap().lines().count(), path))
+        .filter(|(lines, _)| *lines > LONGEST)
+        .collect();
+    for (lines, path) in &long {
+        println!("long: {}: {lines} lines", path.display());
+    }
+    // Tables of cases may be long; what runs may not.
+    let wrong: Vec<_> = long.iter().filter(|(_, path)| !is_test(path)).collect();
+    assert!(wrong.is_empty(), "longer than {LONGEST} lines, to be split by subject: {wrong:#?}");
+}
+
+/// Whether a file holds nothing but tests.
+fn is_test(path: &Path) -> bool {
+    let within = path.strip_prefix(root()).unwrap_or(path);
+    within.components().any(|part| part.as_os_str() == "tests")
+        || within.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"))
+}
+
+#[test]
+fn modules_are_named_after_things() {
+    let vague = ["util", "utils", "common", "helper", "helpers", "misc", "manager"];
+    for path in ["src", "crates", "testbed"].iter().flat_map(|folder| rust_files(folder)) {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(!vague.contains(&name.as_str()), "{}: name it after what it is about", path.display());
+    }
+}
+
+#[test]
+fn the_repository_speaks_of_itself_only() {
+    // Put together here, so that this file does not hold what it looks for.
+    let phrases = [
+        ["/wo", "rk/"],
+        ["Clau", "de"],
+        ["Anthr", "opic"],
+        ["Chat", "GPT"],
+        ["AI-gen", "erated"],
+        ["language mo", "del"],
+    ]
+    .map(|halves| halves.concat());
+    let mut wrong = Vec::new();
+    for path in files(root()) {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            for phrase in phrases.iter().filter(|phrase| line.contains(phrase.as_str())) {
+                wrong.push(format!("{}:{}: {phrase}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "of no meaning to a reader elsewhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_words_are_found() {
+    assert!(has_word("use kube::Client;", "kube") && !has_word("kubelet", "kube") && !has_word("operand", "rand"));
+    assert_eq!(code("a // kube\n#[cfg(test)]\nkube").map(|(_, line)| line).collect::<String>(), "a ");
+}

@@ -1,0 +1,503 @@
+//! The definitions of our kinds: written from the types, bounded everywhere, explained everywhere, and taken by a
+//! real API server, which refuses what makes no sense with a sentence.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nrh::api::{RemediationPolicy, convert, crds};
+use nrh::core::node_condition::NodeCondition;
+use nrh::core::policy::ActionType;
+use serde_json::{Value, json};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All YAML files of a folder, in order.
+fn yaml_files(folder: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(root().join(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension().is_some_and(|e| e == "yaml") && path.file_stem().is_some_and(|s| s != "kustomization")
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn the_files_are_what_the_code_says() {
+    let mut expected: Vec<PathBuf> = Vec::new();
+    for (file, crd) in crds::all() {
+        let path = root().join("crds").join(file);
+        let written = fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == crds::yaml(&crd).unwrap(), "{} differs from the types: run `make crds`", path.display());
+        expected.push(path);
+    }
+    expected.sort();
+    assert_eq!(yaml_files("crds"), expected, "a definition that no type stands behind");
+}
+
+/// Calls `check` for every schema of every definition, with its path.
+fn walk(check: &mut dyn FnMut(&str, &Value)) {
+    fn down(path: &str, schema: &Value, check: &mut dyn FnMut(&str, &Value)) {
+        check(path, schema);
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            down(&format!("{path}.{name}"), property, check);
+        }
+        if schema["items"].is_object() {
+            down(&format!("{path}[]"), &schema["items"], check);
+        }
+        if schema["additionalProperties"].is_object() {
+            down(&format!("{path}{{}}"), &schema["additionalProperties"], check);
+        }
+    }
+    for (file, crd) in crds::all() {
+        for version in &crd.spec.versions {
+            let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
+            down(file.trim_end_matches(".yaml"), &schema["openAPIV3Schema"], check);
+        }
+    }
+}
+
+#[test]
+fn everything_has_a_bound() {
+    let mut wrong = Vec::new();
+    walk(&mut |path, schema| {
+        let bounded = match schema["type"].as_str() {
+            // The server checks the form of a date, and that bounds it.
+            Some("string") => {
+                schema["maxLength"].is_number() || schema["enum"].is_array() || schema["format"] == "date-time"
+            }
+            Some("array") => schema["maxItems"].is_number(),
+            Some("object") => schema["additionalProperties"].is_null() || schema["maxProperties"].is_number(),
+            Some("integer") => schema["minimum"].is_number() || path.ends_with("Generation"),
+            Some("boolean") => true,
+            None => schema["x-kubernetes-int-or-string"] == true && schema["maxLength"].is_number(),
+            Some(_) => false,
+        };
+        if !bounded {
+            wrong.push(path.to_owned());
+        }
+    });
+    assert!(wrong.is_empty(), "a hostile value of any size would fit here: {wrong:#?}");
+}
+
+#[test]
+fn every_field_is_explained() {
+    let mut wrong = Vec::new();
+    let mut fields = 0;
+    walk(&mut |path, schema| {
+        let field = path.contains('.') && !path.ends_with(']') && !path.ends_with('}');
+        let words = schema["description"].as_str().unwrap_or_default().split_whitespace().count();
+        fields += usize::from(field);
+        if field && words < 3 {
+            wrong.push(path.to_owned());
+        }
+        let text = schema["description"].as_str().unwrap_or_default().to_lowercase();
+        if field && path.ends_with("Seconds") && !text.contains("second") {
+            wrong.push(format!("{path}: no unit"));
+        }
+    });
+    assert!(fields > 100, "expected all fields of three kinds, found {fields}");
+    assert!(wrong.is_empty(), "`kubectl explain` has no answer for: {wrong:#?}");
+}
+
+#[test]
+fn nothing_that_the_server_warns_about() {
+    let known = ["date-time", "int32", "int64"];
+    walk(&mut |path, schema| {
+        let format = schema["format"].as_str();
+        assert!(format.is_none_or(|format| known.contains(&format)), "{path}: unknown format {format:?}");
+        // A null would count as present in CEL and hide a missing value.
+        assert!(schema["nullable"].is_null(), "{path}");
+    });
+}
+
+fn policy(text: &str) -> RemediationPolicy {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+#[test]
+fn every_policy_in_the_repository_is_valid() {
+    let mut seen = 0;
+    for path in ["config/policies", "config/policies/dry-run"].into_iter().flat_map(yaml_files).chain(
+        [
+            "policy.yaml",
+            "restart.yaml",
+            "hand-off.yaml",
+            "drain.yaml",
+            "reboot.yaml",
+            "mark-for-reboot.yaml",
+            "taint.yaml",
+        ]
+        .map(|name| root().join("config/samples").join(name)),
+    ) {
+        let read = convert::policy(&policy(&fs::read_to_string(&path).unwrap()));
+        assert!(read.is_ok(), "{}: {read:?}", path.display());
+        seen += 1;
+    }
+    assert!(seen >= 6);
+}
+
+/// Told in NVIDIA/NVSentinel #1543.
+#[test]
+fn a_bare_policy_has_finite_limits() {
+    let bare = policy(
+        "{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {name: bare},
+          spec: {rules: [{name: r, match: {faults: [LeakedShim]}, steps: [{action: CleanupOrphans}]}]}}",
+    );
+    let read = convert::policy(&bare).unwrap();
+    assert_eq!(read.limits.max_in_flight, nrh::core::policy::Amount::Count(1));
+    assert_eq!(read.limits.max_unhealthy, nrh::core::policy::Amount::Percent(30));
+    assert_eq!(read.limits.storm, nrh::core::policy::StormLimit::default());
+    assert_eq!(read.mode, nrh::core::policy::Mode::DryRun);
+}
+
+#[test]
+fn what_slips_past_the_server_is_found_with_all_its_errors() {
+    let mut slipped = policy(&fs::read_to_string(root().join("config/samples/policy.yaml")).unwrap());
+    let rule = &mut slipped.spec.rules[0];
+    rule.steps[0].attempts = 9;
+    rule.steps[0].verify.hold_for = nrh::api::HumanDuration::from_secs(3600);
+    rule.steps[1].release_hung_process = None;
+    let last = rule.steps.pop().unwrap();
+    rule.steps.insert(0, last);
+    let twin = rule.clone();
+    slipped.spec.rules.push(twin);
+    let errors = convert::policy(&slipped).unwrap_err().0;
+    for sentence in [
+        "name is used twice",
+        "attempts: expected 1 to 5, found 9",
+        "could never succeed",
+        "releaseHungProcess: needed",
+        "Notify ends the ladder",
+    ] {
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+}
+
+/// A change to the first rule of a policy.
+type Change = fn(&mut nrh::api::policy::PolicyRule);
+
+/// Expects that each change has the policy refused, with its sentence.
+fn refused<const N: usize>(text: &str, cases: [(Change, &str); N]) {
+    for (change, sentence) in cases {
+        let mut slipped = policy(text);
+        change(&mut slipped.spec.rules[0]);
+        let errors = convert::policy(&slipped).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
+    }
+}
+
+#[test]
+fn a_drain_that_slips_past_the_server_is_refused() {
+    use nrh::core::policy::{ActionType, Mode};
+    let text = fs::read_to_string(root().join("config/samples/drain.yaml")).unwrap();
+    let read = convert::policy(&policy(&text)).unwrap();
+    let with = read.rules[0].steps[2].action.drain().unwrap();
+    assert_eq!(with.except_namespaces, ["monitoring"]);
+    assert!(!with.force && !with.delete_empty_dir_data && with.grace_period_seconds.is_none());
+    let cases: [(Change, &str); 6] = [
+        (|rule| drop(rule.steps.remove(1)), "steps[1]: expected a Cordon before Drain"),
+        (|rule| rule.steps.swap(1, 2), "steps[1]: expected a Cordon before Drain"),
+        (|rule| rule.steps[1].mode = Mode::DryRun, "steps[2]: expected a Cordon of mode Enforce before Drain"),
+        (|rule| rule.steps[2].action = ActionType::DeletePod, "steps[2].drain: goes with action Drain"),
+        (
+            |rule| rule.steps[2].drain.as_mut().unwrap().except_namespaces = vec!["*".into()],
+            "steps[2].drain.exceptNamespaces: expected",
+        ),
+        (
+            |rule| {
+                rule.steps.retain(|step| matches!(step.action, ActionType::Cordon | ActionType::Drain));
+                rule.steps[0].cordon = None;
+            },
+            "nor do Taint and Drain",
+        ),
+    ];
+    refused(&text, cases);
+    // Nor does the sample empty nodes whose pods would never end.
+    let never = |kind: &nrh::core::fault::FaultType| kind.is_of_runtime() || kind.as_str().starts_with("Kubelet");
+    assert!(!with.even_if_runtime_hangs && !read.rules[0].faults.iter().any(never), "{:?}", read.rules[0].faults);
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert!(bare["spec"]["rules"][0]["steps"][0].get("drain").is_none());
+}
+
+#[test]
+fn taints_that_slip_past_the_server_are_refused() {
+    let with = |steps: &str| {
+        let text = format!(
+            "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: p}},
+              spec: {{rules: [{{name: r, match: {{faults: [StuckDaemonSetPod]}}, steps: [{steps}, {{action: Notify}}]}}]}}}}"
+        );
+        convert::policy(&policy(&text)).map(|_| ()).map_err(|errors| errors.0.join("; "))
+    };
+    let (soft, hard) = ("{action: Taint}", "{action: Taint, taint: {effect: NoSchedule}}");
+    let delete = "{action: DeletePod}";
+    assert_eq!(with(&format!("{soft}, {delete}")), Ok(()), "by default it is PreferNoSchedule");
+    assert_eq!(with(&format!("{hard}, {hard}")), Ok(()));
+    let successor = "rules[r].steps[0].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[1])";
+    assert!(with(&format!("{hard}, {delete}")).unwrap_err().contains(successor));
+    let two = "rules[r].steps[1].taint.effect: expected the one of the Taint before it";
+    for steps in [format!("{soft}, {hard}"), format!("{hard}, {soft}")] {
+        assert!(with(&steps).unwrap_err().contains(two), "{steps}");
+    }
+    let misplaced = "{action: Cordon, taint: {effect: NoSchedule}}";
+    assert!(with(misplaced).unwrap_err().contains("taint: goes with action Taint, found Cordon"));
+}
+
+#[test]
+fn a_reboot_that_slips_past_the_server_is_refused() {
+    use nrh::core::policy::{ActionType, Mode};
+    let text = fs::read_to_string(root().join("config/samples/reboot.yaml")).unwrap();
+    // Its faults keep a node from ending pods: they are not waited for, and what a budget keeps there keeps the machine up.
+    let read = convert::policy(&policy(&text)).unwrap();
+    let (drain, reboot) = (&read.rules[0].steps[3].action, &read.rules[0].steps[4].action);
+    assert!(drain.drain().unwrap().even_if_runtime_hangs && !reboot.reboot().unwrap().even_if_not_drained);
+    let mut without = policy(&text);
+    without.spec.rules[0].steps.remove(3);
+    without.spec.rules[0].steps[3].reboot = Some(nrh::core::reboot::Reboot { even_if_not_drained: true });
+    convert::policy(&without).unwrap();
+    let cases: [(Change, &str); 8] = [
+        (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon before Reboot"),
+        (|rule| drop(rule.steps.remove(3)), "steps[3]: expected a Drain before Reboot"),
+        (|rule| rule.steps[2].mode = Mode::DryRun, "steps[4]: expected a Cordon before Reboot"),
+        (|rule| rule.steps[3].mode = Mode::DryRun, "steps[4]: expected a Drain before Reboot"),
+        (|rule| (rule.steps[4].approval, rule.steps[4].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| rule.steps[4].attempts = 2, "steps[4].attempts: Reboot is tried once, found 2"),
+        (|rule| rule.steps[4].timeout = nrh::api::HumanDuration::from_secs(299), "expected at least 5m with Reboot"),
+        (
+            |rule| {
+                rule.steps[4].reboot = Some(nrh::core::reboot::Reboot::default());
+                rule.steps[4].action = ActionType::DeletePod;
+            },
+            "steps[4].reboot: goes with action Reboot",
+        ),
+    ];
+    refused(&text, cases);
+}
+
+#[test]
+fn a_mark_that_slips_past_the_server_is_refused() {
+    use nrh::core::policy::ActionType;
+    use nrh::core::reboot::MarkForReboot;
+    let text = fs::read_to_string(root().join("config/samples/mark-for-reboot.yaml")).unwrap();
+    let read = convert::policy(&policy(&text)).unwrap();
+    assert_eq!(read.rules[0].steps[1].action.mark_for_reboot(), Some(&MarkForReboot::default()));
+    // As if it named no file.
+    let mut usual = policy(&text);
+    usual.spec.rules[0].steps[1].mark_for_reboot = None;
+    assert_eq!(convert::policy(&usual).unwrap(), read);
+    let cases: [(Change, &str); 6] = [
+        (|rule| (rule.steps[1].approval, rule.steps[1].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| rule.steps[1].attempts = 2, "steps[1].attempts: MarkForReboot is tried once, found 2"),
+        (
+            |rule| rule.steps[1].timeout = nrh::api::HumanDuration::from_secs(899),
+            "expected at least 15m with MarkForReboot",
+        ),
+        (
+            |rule| rule.steps[1].mark_for_reboot = Some(MarkForReboot { path: "/var/run/reboot-required".into() }),
+            "steps[1].markForReboot.path: expected a file directly in /run with reboot in its name",
+        ),
+        (
+            |rule| rule.steps[1].mark_for_reboot = Some(MarkForReboot { path: "/run/nologin".into() }),
+            "steps[1].markForReboot.path: expected a file directly in /run with reboot in its name",
+        ),
+        (|rule| rule.steps[1].action = ActionType::DeletePod, "steps[1].markForReboot: goes with action MarkForReboot"),
+    ];
+    refused(&text, cases);
+}
+
+#[test]
+fn a_hand_off_that_slips_past_the_server_is_refused() {
+    let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
+    let cases: [(Change, &str); 5] = [
+        (|rule| rule.steps[2].hand_off = None, "steps[2].handOff: needed with action HandOff"),
+        (|rule| rule.steps[2].attempts = 2, "steps[2].attempts: HandOff is tried once"),
+        (
+            |rule| rule.steps[2].action = nrh::core::policy::ActionType::DeletePod,
+            "steps[2].handOff: goes with action HandOff",
+        ),
+        (
+            |rule| rule.steps[2].hand_off.as_mut().unwrap().remediation_template.api_version = "apps/v1".into(),
+            "steps[2].handOff.remediationTemplate.apiVersion: expected",
+        ),
+        (
+            |rule| rule.steps[2].hand_off.as_mut().unwrap().remediation_template.namespace = String::new(),
+            "steps[2].handOff.remediationTemplate.namespace: expected",
+        ),
+    ];
+    refused(&text, cases);
+    // What nobody asks for is not written, so that a controller of before can read the policy.
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert!(bare["spec"]["rules"][0]["steps"][0].get("handOff").is_none());
+}
+
+/// A policy with this `match`.
+fn matching(matches: &str) -> RemediationPolicy {
+    policy(&format!(
+        "{{apiVersion: runtimehealth.io/v1alpha1, kind: RemediationPolicy, metadata: {{name: m}},
+          spec: {{rules: [{{name: r, match: {matches}, steps: [{{action: Notify}}]}}]}}}}"
+    ))
+}
+
+#[test]
+fn conditions_of_nodes_may_stand_beside_faults_or_instead_of_them() {
+    for (matches, count) in [
+        ("{nodeConditions: [{type: KernelDeadlock, status: 'True'}]}", 1),
+        ("{faults: [], nodeConditions: [{type: A, status: 'False', reasons: [B, C]}, {type: A, status: Unknown}]}", 2),
+        ("{faults: [DiskFull], minSeverity: Medium, nodeConditions: [{type: A, status: 'True'}]}", 1),
+    ] {
+        let read = convert::policy(&matching(matches)).unwrap();
+        assert_eq!(read.rules[0].conditions.len(), count, "{matches}");
+    }
+    // What nobody asks for is not written, so that a controller of before can read the policy.
+    let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
+    assert_eq!(bare["spec"]["rules"][0]["match"], serde_json::json!({"faults": ["DiskFull"], "minSeverity": "Low"}));
+}
+
+#[test]
+fn pods_and_nodes_may_be_asked_for() {
+    let all = "{faults: [HungContainer], podSelector: {matchLabels: {app: db}, matchExpressions: [{key: t, operator: Exists}]},
+        ownerKinds: [StatefulSet, None], runtimes: [{name: containerd, versions: '>=1.7.0 <1.7.24'}, {name: cri-o}],
+        kubeletVersions: ['>=1.29 <1.31', '=1.32.1']}";
+    let narrow = convert::policy(&matching(all)).unwrap().rules[0].narrow.clone();
+    assert_eq!((narrow.pods.unwrap().0.len(), narrow.owner_kinds.len()), (2, 2));
+    assert_eq!((narrow.runtimes.len(), narrow.kubelets.len()), (2, 2));
+    assert!(narrow.runtimes[0].versions.is_some() && narrow.runtimes[1].versions.is_none());
+    // What the API server lets be is read, and what it refuses is refused here as well.
+    let any = "{faults: [HungContainer], podSelector: {}}";
+    assert_eq!(
+        convert::policy(&matching(any)).unwrap().rules[0].narrow.pods.as_ref().map(|pods| pods.0.len()),
+        Some(0)
+    );
+}
+
+#[test]
+fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
+    let long = "{nodeConditions: [{type: TYPE, status: 'True'}]}".replace("TYPE", &"x".repeat(317));
+    for (matches, sentence) in [
+        ("{minSeverity: High}", "expected at least one of faults and nodeConditions"),
+        ("{faults: [NodeCondition]}", "expected it in nodeConditions"),
+        ("{nodeConditions: [{type: '', status: 'True'}]}", "expected a type of 1 to 316 bytes"),
+        (&long, "expected a type of 1 to 316 bytes"),
+        ("{nodeConditions: [{type: A, status: 'True', reasons: ['']}]}", "expected 1 to 256 bytes each, found 0"),
+        ("{minSeverity: High, nodeConditions: [{type: A, status: 'True'}]}", "of severity Medium"),
+        ("{namespaces: [a], nodeConditions: [{type: A, status: 'True'}]}", "about no pod"),
+        ("{podSelector: {}, nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
+        ("{ownerKinds: [Job], nodeConditions: [{type: A, status: 'True'}]}", "expected a rule without them"),
+        (
+            "{faults: [HungContainer], ownerKinds: [Job, daemonset]}",
+            "ownerKinds[1]: expected the kind of an owner such as DaemonSet",
+        ),
+        ("{faults: [HungContainer], ownerKinds: ['']}", "expected the kind of an owner such as DaemonSet"),
+        (
+            "{faults: [HungContainer], ownerKinds: [Deployment]}",
+            "found Deployment, which controls none: its pods are controlled by a ReplicaSet, write ReplicaSet",
+        ),
+        ("{faults: [HungContainer], ownerKinds: [CronJob]}", "write Job"),
+        (
+            "{faults: [HungContainer, RuntimeListHung, DiskFull], ownerKinds: [Job]}",
+            "rules[r].match.ownerKinds: expected faults that can be about a pod, found RuntimeListHung, DiskFull, which never are",
+        ),
+        (
+            "{faults: [RuntimeUnreachable], podSelector: {}}",
+            "rules[r].match.podSelector: expected faults that can be about a pod, found RuntimeUnreachable",
+        ),
+        (
+            "{faults: [HungContainer], podSelector: {matchExpressions: [{key: a, operator: In}]}}",
+            "rules[r].match.podSelector.matchExpressions[a]: In and NotIn need values",
+        ),
+        (
+            "{faults: [DiskFull], runtimes: [{name: cri-o}, {name: containerd, versions: '1.7'}]}",
+            "rules[r].match.runtimes[1].versions: expected a range such as `>=1.7.0 <1.7.24`, found \"1.7\": a version needs a comparison, write `=1.7`",
+        ),
+        (
+            "{faults: [DiskFull], runtimes: [{name: 'containerd://1.7'}]}",
+            "rules[r].match.runtimes[0].name: expected the name before the :// in status.nodeInfo.containerRuntimeVersion of the Node, such as containerd, cri-o or docker, found \"containerd://1.7\": write \"containerd\"",
+        ),
+        ("{faults: [DiskFull], runtimes: [{name: Containerd}]}", "found \"Containerd\": write \"containerd\""),
+        ("{faults: [DiskFull], runtimes: [{name: ''}]}", "expected the name before"),
+        ("{faults: [DiskFull], runtimes: [{name: crio}]}", "which no Node tells: write \"cri-o\""),
+        (
+            "{faults: [DiskFull], kubeletVersions: ['>=1', '> 1.29']}",
+            "kubeletVersions[1]: expected a range such as `>=1.7.0 <1.7.24`, found \"> 1.29\": no space between",
+        ),
+        ("{faults: [DiskFull], kubeletVersions: ['~1.29']}", "there is no ~, write"),
+        (
+            "{faults: [DiskFull], kubeletVersions: ['>=1.31 <1.29']}",
+            "kubeletVersions[0]: expected a range with a version in it",
+        ),
+        (
+            "{faults: [DiskFull], runtimes: [{name: cri-o, versions: '=1.7 >=1.8'}]}",
+            "runtimes[0].versions: expected a range with a version in it",
+        ),
+    ] {
+        let errors = convert::policy(&matching(matches)).unwrap_err().0;
+        assert!(errors.iter().any(|error| error.contains(sentence)), "{matches}: {errors:#?}");
+    }
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    for own in NodeCondition::ALL.map(NodeCondition::as_str) {
+        let matches = format!("{{nodeConditions: [{{type: {own}, status: 'True'}}]}}");
+        let errors = convert::policy(&matching(&matches)).unwrap_err().0;
+        assert!(errors[0].contains(&format!("{own} is written on the Node by this controller itself")), "{errors:?}");
+        assert!(definition.contains(&format!("'{own}'")), "{own}: the API server lets it be");
+    }
+}
+
+#[test]
+fn a_step_that_no_signal_of_another_tool_ever_leads_to_is_refused() {
+    let read = |matches: &str, action: ActionType| {
+        let mut policy = matching(matches);
+        policy.spec.rules[0].steps.insert(0, serde_json::from_value(json!({"action": action})).unwrap());
+        assert!(
+            convert::policy(&policy)
+                .err()
+                .is_none_or(|bad| bad.0.iter().all(|error| !error.contains("nodeConditions alone"))),
+            "one that is stored is read as before"
+        );
+        convert::new_policy(&policy).err().map(|bad| bad.0.join("; ")).unwrap_or_default()
+    };
+    let sentence = |action: ActionType| {
+        format!(
+            "rules[r].steps: for nodeConditions alone expected only Cordon, Taint, Drain, HandOff and Notify, found {}",
+            action.as_str()
+        )
+    };
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    let flat = definition.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rule = flat.split("self.steps.all(s, s.action in [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let mut refused = 0;
+    for action in ActionType::ALL {
+        let alone = read("{nodeConditions: [{type: A, status: 'True'}]}", action);
+        let is_refused = alone.contains(&sentence(action));
+        assert_eq!(is_refused, !action.is_for_node_conditions(), "{action:?}: {alone}");
+        assert_eq!(is_refused, !rule.contains(&format!("'{}'", action.as_str())), "{action:?}: the API server: {rule}");
+        let beside = read("{faults: [KubeletDown], nodeConditions: [{type: A, status: 'True'}]}", action);
+        assert!(!beside.contains(&sentence(action)), "it may be for the fault: {beside}");
+        refused += u32::from(is_refused);
+    }
+    assert_eq!(refused, 7);
+}
+
+#[test]
+fn the_api_server_knows_which_faults_can_be_about_a_pod() {
+    let definition = fs::read_to_string(root().join("crds/remediationpolicies.yaml")).unwrap();
+    let flat = definition.split_whitespace().collect::<Vec<_>>().join(" ");
+    let can = nrh::core::fault::FaultType::ALL
+        .into_iter()
+        .filter(|kind| kind.can_name_a_pod())
+        .map(nrh::core::fault::FaultType::as_str);
+    let all: Vec<&str> = can.collect();
+    let rule = flat.split("self.faults.all(f, f in [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let mut listed: Vec<&str> = rule.split(',').map(|one| one.trim().trim_matches('\'')).collect();
+    listed.retain(|one| *one != "NodeCondition");
+    let sorted = |mut all: Vec<&str>| {
+        all.sort_unstable();
+        all.join(" ")
+    };
+    assert_eq!(sorted(listed), sorted(all));
+}

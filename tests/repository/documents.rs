@@ -1,0 +1,125 @@
+//! What the documents list is what the code has.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nrh::api::RemediationPolicy;
+use nrh::core::fault::FaultType;
+use nrh::core::policy::Mode;
+
+fn document(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// First cells of all tables that are names in backticks.
+fn rows(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once("` |")?.0)).collect()
+}
+
+#[test]
+fn each_fault_has_a_row_in_the_table_of_faults_and_one_in_the_matrix() {
+    let text = document("docs/faults.md");
+    let (before, matrix) = text.split_once("<!-- made by `make matrix`: begin -->").unwrap();
+    let (matrix, _) = matrix.split_once("<!-- made by `make matrix`: end -->").unwrap();
+    let first_table = before.split("\n\n").find(|part| part.starts_with("| fault |")).unwrap();
+    let known: BTreeSet<&str> = FaultType::ALL.into_iter().map(FaultType::as_str).collect();
+    for table in [first_table, matrix] {
+        let rows = rows(table);
+        assert_eq!(rows.iter().copied().collect::<BTreeSet<_>>(), known);
+        assert_eq!(rows.len(), known.len(), "a fault twice: {rows:?}");
+    }
+}
+
+#[test]
+fn the_runbook_has_a_paragraph_for_each_fault() {
+    let text = document("docs/runbook.md");
+    let heads: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("**`")).filter_map(|l| l.split("**").nth(1)).collect();
+    for kind in FaultType::ALL {
+        let name = format!("`{kind}`");
+        assert_eq!(heads.iter().filter(|head| head.contains(&name)).count(), 1, "{name} in {heads:#?}");
+    }
+}
+
+#[test]
+fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
+    use nrh::simulate::{expect, of_files, text};
+
+    let document = document("docs/policies.md");
+    let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let example = blocks.map(|(block, _)| block).find(|block| block.starts_with("description:")).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("timeline.yaml");
+    std::fs::write(&path, example).unwrap();
+    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/wide-limits.policy.yaml");
+    let (timeline, account) = of_files(&path, &[policies], false).unwrap();
+    let unmet = expect::unmet(&timeline.expect, &account);
+    assert!(unmet.is_empty(), "{}\n{}", unmet.join("\n"), text::table(&account));
+}
+
+/// Whoever applies the folder hears of everything.
+#[test]
+fn the_enforcing_policies_have_a_rule_for_each_fault() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policies");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut met = BTreeSet::new();
+    for path in
+        files.filter(|path| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml"))
+    {
+        let policy: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(policy.spec.mode, Mode::Enforce, "{}", path.display());
+        met.extend(policy.spec.rules.into_iter().flat_map(|rule| rule.matches.faults));
+    }
+    // A condition of a Node is a fault only where a policy asks for it, which is its rule then.
+    met.insert(FaultType::NodeCondition);
+    let lacking: Vec<FaultType> = FaultType::ALL.into_iter().filter(|kind| !met.contains(kind)).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+}
+
+/// File of a test that docs/lessons.md names, and its function where it is one.
+fn test_file(name: &str) -> (String, Option<&str>) {
+    let Some((file, function)) = name.split_once("::") else { return (format!("tests/{name}.yaml"), None) };
+    let file = if ["src/", "crates/", "testbed/"].iter().any(|folder| file.starts_with(folder)) {
+        file.to_owned()
+    } else {
+        format!("tests/{file}")
+    };
+    (format!("{file}.rs"), Some(function))
+}
+
+/// What a test says of itself: the description of a timeline, or the comment before a function.
+fn says_of_itself(name: &str) -> String {
+    let (file, function) = test_file(name);
+    let text = document(&file);
+    let Some(function) = function else {
+        let read: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        return read["description"].as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let head =
+        lines.iter().position(|line| line.contains(&format!("fn {function}("))).unwrap_or_else(|| panic!("no {name}"));
+    let own: Vec<&str> =
+        lines[..head].iter().rev().copied().take_while(|l| l.starts_with("///") || l.starts_with("#[")).collect();
+    assert!(own.iter().any(|line| line.ends_with("test]") || line.contains("::test(")), "{name} is no test: {own:?}");
+    own.join(" ")
+}
+
+#[test]
+fn each_story_from_elsewhere_has_tests_that_name_it() {
+    let text = document("docs/lessons.md");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| [")).collect();
+    assert_eq!(rows.len(), 45, "the text says forty-five");
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [stories, happened, lesson, tests] = cells[..] else { panic!("not four cells: {row}") };
+        assert!(!happened.trim().is_empty() && !lesson.trim().is_empty(), "{row}");
+        let stories: Vec<&str> = stories.split('[').skip(1).filter_map(|link| Some(link.split_once(']')?.0)).collect();
+        let tests: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "nothing holds {stories:?}");
+        for (story, test) in stories.iter().flat_map(|story| tests.iter().map(move |test| (story, test))) {
+            let said = says_of_itself(test);
+            assert!(said.contains(story), "{test} does not name {story}: {said}");
+        }
+    }
+}

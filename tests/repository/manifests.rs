@@ -1,0 +1,421 @@
+//! What `kubectl apply -k config/default` installs: the least rights, the least powers, nothing by accident.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nrh::api::DEPLOYMENT_NAME;
+use nrh::controller::rbac::RBAC;
+use nrh::node::agent;
+use serde_json::Value;
+
+/// kubectl: the machine's, or the test bed's.
+fn kubectl() -> PathBuf {
+    use nrh_testbed::{assets, packages};
+    packages::find("kubectl").unwrap_or_else(|| {
+        let folders = assets::ensure(&[assets::KUBECTL], true).expect("kubectl of the test bed");
+        folders
+            .iter()
+            .map(|folder| folder.join("kubectl"))
+            .find(|path| path.is_file())
+            .expect("kubectl of the test bed")
+    })
+}
+
+/// Renders a folder of `config/` as kubectl does.
+fn render(folder: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(folder);
+    let output = Command::new(kubectl()).arg("kustomize").arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "a warning about {}", path.display());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    assert!(!documents.is_empty(), "{} is empty", path.display());
+    documents
+}
+
+fn name(object: &Value) -> String {
+    format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap())
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+fn one<'a>(objects: &'a [Value], wanted: &str) -> &'a Value {
+    objects.iter().find(|object| name(object) == wanted).unwrap_or_else(|| panic!("no {wanted}"))
+}
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn no_role_holds_more_than_it_needs() {
+    let objects = render("default");
+    let mut rules = 0;
+    for role in objects.iter().filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole") {
+        // One that is put together of others' has none of its own.
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            rules += 1;
+            let what = format!("{}: {rule}", name(role));
+            if role["metadata"]["name"] == "nrh:metrics-reader" {
+                assert_eq!(*rule, serde_json::json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]}));
+                continue;
+            }
+            let (groups, resources, verbs) =
+                (texts(&rule["apiGroups"]), texts(&rule["resources"]), texts(&rule["verbs"]));
+            for list in [&groups, &resources, &verbs] {
+                assert!(!list.contains(&"*"), "a wildcard in {what}");
+            }
+            for never in [
+                "nodes/proxy",
+                "secrets",
+                "pods/exec",
+                "pods/attach",
+                "pods/portforward",
+                "serviceaccounts/token",
+                "pods/ephemeralcontainers",
+            ] {
+                assert!(!resources.contains(&never), "{never} in {what}");
+            }
+            for never in ["escalate", "bind", "impersonate", "deletecollection"] {
+                assert!(!verbs.contains(&never), "{never} in {what}");
+            }
+            assert!(rule["nonResourceURLs"].is_null(), "{what}");
+            let writes = verbs.iter().any(|verb| !["get", "list", "watch"].contains(verb));
+            if writes
+                && groups.iter().any(|group| group.starts_with("rbac.") || group.starts_with("admissionregistration."))
+            {
+                panic!("rights over rights in {what}");
+            }
+        }
+    }
+    assert!(rules > 10, "expected the roles of controller and probe, found {rules} rules");
+}
+
+#[test]
+fn a_node_may_read_reports_and_write_a_status_and_nothing_else() {
+    let objects = render("default");
+    let role = one(&objects, "ClusterRole/nrh:probe");
+    for rule in role["rules"].as_array().unwrap() {
+        assert_eq!(texts(&rule["apiGroups"]), ["runtimehealth.io"], "{rule}");
+        for verb in texts(&rule["verbs"]) {
+            let expected = if verb == "patch" { "noderuntimehealths/status" } else { "noderuntimehealths" };
+            assert!(["get", "watch", "patch"].contains(&verb), "{rule}");
+            assert_eq!(texts(&rule["resources"]), [expected], "{rule}");
+        }
+    }
+    // The kubelet's own port is the probe's to ask, not that of every node's certificate.
+    let port = one(&objects, "ClusterRole/nrh:probe-port");
+    let rules =
+        serde_json::json!([{"apiGroups": [""], "resources": ["nodes/healthz", "nodes/metrics"], "verbs": ["get"]}]);
+    assert_eq!(port["rules"], rules);
+    let subjects = serde_json::json!([{"kind": "ServiceAccount", "name": "nrh-probe", "namespace": "nrh-node"}]);
+    assert_eq!(one(&objects, "ClusterRoleBinding/nrh:probe-port")["subjects"], subjects);
+    // Nothing else is bound to the node's identities.
+    for binding in objects.iter().filter(|object| object["kind"].as_str().unwrap().ends_with("RoleBinding")) {
+        for subject in binding["subjects"].as_array().unwrap() {
+            let of_a_node = subject["namespace"] == "nrh-node" || subject["name"] == "system:nodes";
+            let role = binding["roleRef"]["name"].as_str().unwrap();
+            let of_the_probe = role == "nrh:probe" || (role == "nrh:probe-port" && subject["kind"] == "ServiceAccount");
+            assert!(!of_a_node || of_the_probe, "{binding}");
+            assert!(subject["kind"] != "Group" || subject["name"] == "system:nodes", "{binding}");
+        }
+    }
+    assert_eq!(one(&objects, "ServiceAccount/nrh-act")["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn no_container_is_privileged() {
+    let objects = render("default");
+    let mut containers = 0;
+    for workload in objects.iter().filter(|object| object["spec"]["template"]["spec"].is_object()) {
+        let pod = &workload["spec"]["template"]["spec"];
+        assert!(pod["initContainers"].is_null() && pod["hostIPC"].is_null(), "{}", name(workload));
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{}", name(workload));
+        for container in pod["containers"].as_array().unwrap() {
+            containers += 1;
+            let context = &container["securityContext"];
+            let what = format!("{}: {context}", name(workload));
+            assert_ne!(context["privileged"], true, "{what}");
+            assert_eq!(context["allowPrivilegeEscalation"], false, "{what}");
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{what}");
+            assert_eq!(texts(&context["capabilities"]["drop"]), ["ALL"], "{what}");
+            assert!(container["resources"]["limits"]["memory"].is_string(), "{what}");
+            assert!(container["resources"]["requests"]["cpu"].is_string(), "{what}");
+            assert_eq!(container["imagePullPolicy"], "IfNotPresent", "{what}");
+        }
+    }
+    assert_eq!(containers, 2);
+}
+
+#[test]
+fn the_controller_fits_the_restricted_level() {
+    let objects = render("default");
+    assert_eq!(
+        one(&objects, "Namespace/nrh-system")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "restricted"
+    );
+    let spec = &one(&objects, "Deployment/nrh-controller")["spec"];
+    let pod = &spec["template"]["spec"];
+    assert_eq!(spec["replicas"], 2);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert!(pod["hostPID"].is_null() && pod["hostNetwork"].is_null() && pod["volumes"].is_null());
+    let container = &pod["containers"][0];
+    assert!(container["securityContext"]["capabilities"]["add"].is_null());
+    // The Jobs' image is read from here and compared with this by admission, so an overlay changes one thing only.
+    assert_eq!(one(&objects, "ValidatingAdmissionPolicyBinding/nrh-jobs")["spec"]["paramRef"]["name"], DEPLOYMENT_NAME);
+    assert!(container["env"].as_array().unwrap().iter().all(|env| env["name"] != "NRH_IMAGE"));
+}
+
+#[test]
+fn the_checks_of_the_controller_have_a_port_of_their_own() {
+    let objects = render("default");
+    let container = &one(&objects, "Deployment/nrh-controller")["spec"]["template"]["spec"]["containers"][0];
+    let ports =
+        serde_json::json!([{"name": "metrics", "containerPort": 8080}, {"name": "health", "containerPort": 8081}]);
+    assert_eq!(container["ports"], ports);
+    for (check, path) in [("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[check]["httpGet"], serde_json::json!({"path": path, "port": "health"}), "{check}");
+    }
+}
+
+#[test]
+fn the_probe_has_what_it_needs_and_is_everywhere() {
+    let objects = render("default");
+    let pod = &one(&objects, "DaemonSet/nrh-probe")["spec"]["template"]["spec"];
+    assert_eq!(pod["hostPID"], true);
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["tolerations"], serde_json::json!([{"operator": "Exists"}]));
+    assert_eq!(pod["nodeSelector"], serde_json::json!({"kubernetes.io/os": "linux"}));
+    let container = &pod["containers"][0];
+    let sorted = |mut list: Vec<&'static str>| {
+        list.sort_unstable();
+        list
+    };
+    let mut added = texts(&container["securityContext"]["capabilities"]["add"]);
+    added.sort_unstable();
+    assert_eq!(
+        added,
+        sorted(agent::CAPABILITIES.iter().map(|(name, _)| *name).collect()),
+        "what the code says it needs"
+    );
+    let mut mounted: Vec<_> =
+        pod["volumes"].as_array().unwrap().iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+    mounted.sort_unstable();
+    assert_eq!(
+        mounted,
+        sorted(agent::MOUNTS.iter().map(|(path, _, _)| *path).collect()),
+        "what the code says it needs"
+    );
+    for (path, writable, _) in agent::MOUNTS {
+        let mount =
+            container["volumeMounts"].as_array().unwrap().iter().find(|mount| mount["mountPath"] == *path).unwrap();
+        assert_eq!(mount["readOnly"] != true, *writable, "{mount}");
+    }
+    // Jobs are allowed the same, and no more.
+    let jobs = one(&objects, "ValidatingAdmissionPolicy/nrh-jobs").to_string();
+    for name in agent::CAPABILITIES.iter().map(|(name, _)| name).chain(agent::MOUNTS.iter().map(|(path, _, _)| path)) {
+        assert!(jobs.contains(&format!("'{name}'")), "{name} is not allowed to Jobs");
+    }
+    let quota = of_kind(&objects, "ResourceQuota")
+        .into_iter()
+        .find(|quota| quota["metadata"]["namespace"] == "nrh-node")
+        .unwrap();
+    assert_eq!(
+        quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"],
+        serde_json::json!(["system-node-critical"])
+    );
+}
+
+#[test]
+fn network_policies_open_the_port_for_metrics_and_keep_nothing_in() {
+    let objects = render("default");
+    let policies = of_kind(&objects, "NetworkPolicy");
+    let namespaces: Vec<&str> =
+        policies.iter().map(|policy| policy["metadata"]["namespace"].as_str().unwrap()).collect();
+    assert_eq!(namespaces, ["nrh-node", "nrh-system"]);
+    for policy in policies {
+        // Nobody knows where the API server is.
+        assert_eq!(texts(&policy["spec"]["policyTypes"]), ["Ingress"], "{policy}");
+        let from = serde_json::json!([{"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}]);
+        assert_eq!(policy["spec"]["ingress"][0]["from"], from, "{policy}");
+    }
+    let (policy, deployment) =
+        (one(&objects, "NetworkPolicy/nrh-controller"), one(&objects, "Deployment/nrh-controller"));
+    let template = &deployment["spec"]["template"];
+    let selected = policy["spec"]["podSelector"]["matchLabels"].as_object().unwrap();
+    assert!(selected.iter().all(|(key, value)| template["metadata"]["labels"][key] == *value), "{selected:?}");
+    let port = &template["spec"]["containers"][0]["ports"][0]["containerPort"];
+    assert_eq!(policy["spec"]["ingress"][0]["ports"], serde_json::json!([{"protocol": "TCP", "port": port}]));
+}
+
+#[test]
+fn accounts_of_nodes_have_a_bounded_share_of_the_api_server() {
+    let objects = render("default");
+    let (flow, level) = (one(&objects, "FlowSchema/nrh-node"), one(&objects, "PriorityLevelConfiguration/nrh-node"));
+    assert_eq!(flow["spec"]["priorityLevelConfiguration"]["name"], level["metadata"]["name"]);
+    let subjects = serde_json::json!([{"kind": "Group", "group": {"name": "system:serviceaccounts:nrh-node"}}]);
+    assert_eq!(flow["spec"]["rules"][0]["subjects"], subjects);
+    // The cluster's own for all accounts has 9000; the first that matches counts.
+    assert!(flow["spec"]["matchingPrecedence"].as_i64().unwrap() < 9000);
+    assert_eq!(level["spec"]["limited"]["borrowingLimitPercent"], 0);
+}
+
+#[test]
+fn admission_fails_closed_and_every_policy_is_bound() {
+    let objects = render("default");
+    let policies = of_kind(&objects, "ValidatingAdmissionPolicy");
+    assert!(policies.len() >= 7);
+    for policy in policies {
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{}", name(policy));
+        for validation in policy["spec"]["validations"].as_array().unwrap() {
+            assert!(validation["message"].as_str().is_some_and(|message| message.len() > 20), "{validation}");
+        }
+        let bound = of_kind(&objects, "ValidatingAdmissionPolicyBinding").into_iter().any(|binding| {
+            binding["spec"]["policyName"] == policy["metadata"]["name"]
+                && texts(&binding["spec"]["validationActions"]) == ["Deny"]
+        });
+        assert!(bound, "{} is not bound", name(policy));
+    }
+}
+
+#[test]
+fn everything_carries_our_label_and_nothing_needs_its_kind_first() {
+    for object in render("default") {
+        assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "nrh", "{}", name(&object));
+        // kubectl looks up all kinds before it applies the first object: an object of a kind of ours would make the
+        // first `kubectl apply -k` of a cluster fail.
+        assert_ne!(object["apiVersion"], "runtimehealth.io/v1alpha1", "{}", name(&object));
+    }
+}
+
+#[test]
+fn the_opt_in_for_conditions_of_nodes_gives_one_right_and_sets_one_variable() {
+    // A component is built from the overlay that names it.
+    let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).unwrap();
+    let overlay = "resources: [../../config/default]\ncomponents: [../../config/node-conditions]\n";
+    std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+    let (plain, with) = (render("default"), render(folder.path().to_str().unwrap()));
+    let added: Vec<String> = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
+    assert_eq!(
+        added,
+        ["ClusterRole/nrh:controller-node-conditions", "ClusterRoleBinding/nrh:controller-node-conditions"]
+    );
+    let rules = &one(&with, "ClusterRole/nrh:controller-node-conditions")["rules"];
+    assert_eq!(*rules, serde_json::json!([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]));
+    let binding = one(&with, "ClusterRoleBinding/nrh:controller-node-conditions");
+    assert_eq!(texts(&serde_json::json!([binding["subjects"][0]["name"]])), ["nrh-controller"]);
+    let env = |objects: &[Value]| {
+        one(objects, "Deployment/nrh-controller")["spec"]["template"]["spec"]["containers"][0]["env"].clone()
+    };
+    let (before, after) = (env(&plain), env(&with));
+    let (before, after) = (before.as_array().unwrap(), after.as_array().unwrap());
+    assert_eq!(after[..before.len()], before[..]);
+    assert_eq!(after[before.len()..], [serde_json::json!({"name": "NRH_NODE_CONDITIONS", "value": "all"})]);
+}
+
+#[test]
+fn admission_lets_the_controller_mirror_what_it_can_mirror() {
+    let objects = render("default");
+    let policy = one(&objects, "ValidatingAdmissionPolicy/nrh-node-changes");
+    let variables = policy["spec"]["variables"].as_array().unwrap();
+    let mirrored = variables.iter().find(|variable| variable["name"] == "mirrored").unwrap();
+    let named: Vec<&str> = mirrored["expression"].as_str().unwrap().split('\'').skip(1).step_by(2).collect();
+    assert_eq!(
+        named,
+        nrh::core::node_condition::NodeCondition::ALL.map(nrh::core::node_condition::NodeCondition::as_str)
+    );
+}
+
+#[test]
+fn the_controller_has_no_right_to_hand_a_node_off_but_what_others_give_it() {
+    let objects = render("default");
+    let role = one(&objects, "ClusterRole/nrh:hand-off");
+    assert!(role["rules"].is_null(), "{role}");
+    // The label of the medik8s family is an opt-in: installing one of its operators gives the controller nothing.
+    let selectors = serde_json::json!([{"matchLabels": {nrh::api::HAND_OFF_LABEL: "true"}}]);
+    assert_eq!(role["aggregationRule"]["clusterRoleSelectors"], selectors);
+    let subjects = serde_json::json!([{"kind": "ServiceAccount", "name": "nrh-controller", "namespace": "nrh-system"}]);
+    assert_eq!(one(&objects, "ClusterRoleBinding/nrh:hand-off")["subjects"], subjects);
+    for given in of_kind(&objects, "ClusterRole") {
+        assert!(given["metadata"]["labels"][nrh::api::HAND_OFF_LABEL].is_null(), "{}", name(given));
+    }
+}
+
+#[test]
+fn the_enforcing_policies_are_one_per_incident_and_one_that_tells() {
+    let names: Vec<String> = render("policies").iter().map(name).collect();
+    let told = "RemediationPolicy/tell";
+    assert_eq!(
+        names,
+        ["RemediationPolicy/hung-container", "RemediationPolicy/leftovers", "RemediationPolicy/stuck-daemonset", told]
+    );
+    let shipped = render("policies/dry-run");
+    assert_eq!(shipped[0]["spec"]["mode"], "DryRun");
+    assert!(shipped[0]["spec"]["priority"].as_i64().unwrap() < 0);
+}
+
+/// A tenant's DaemonSet that crashes must not have nodes cordoned.
+#[test]
+fn stuck_pods_are_deleted_in_namespaces_of_the_system_alone() {
+    let policies = ["policies", "policies/dry-run"].into_iter().flat_map(render);
+    let rules: Vec<_> = policies.flat_map(|policy| policy["spec"]["rules"].as_array().unwrap().clone()).collect();
+    let is_of_pods = |rule: &&Value| {
+        rule["match"]["faults"].as_array().is_some_and(|faults| faults.contains(&"StuckDaemonSetPod".into()))
+    };
+    let of_pods: Vec<_> = rules.iter().filter(is_of_pods).collect();
+    assert_eq!(of_pods.len(), 2);
+    for rule in of_pods {
+        assert!(
+            rule["match"]["namespaces"].as_array().is_some_and(|only| only.contains(&"kube-system".into())),
+            "{rule}"
+        );
+    }
+}
+
+/// One verb on one resource, where, and on which name.
+type Grant = (String, String, String, String, String);
+
+fn grants(group: &str, resource: &str, verb: &str, namespace: &str, names: &[&str]) -> Vec<Grant> {
+    let of = |name: &str| (namespace.into(), group.into(), resource.into(), verb.into(), name.into());
+    if names.is_empty() { vec![of("")] } else { names.iter().map(|name| of(name)).collect() }
+}
+
+/// Told in medik8s/poison-pill #65.
+#[test]
+fn the_controller_has_the_rights_its_calls_need_and_no_other() {
+    let objects = render("default");
+    let mut granted: Vec<Grant> = Vec::new();
+    for role in objects.iter().filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole") {
+        if !role["metadata"]["name"].as_str().unwrap().starts_with("nrh:controller") {
+            continue;
+        }
+        let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
+        for rule in role["rules"].as_array().unwrap() {
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    for verb in texts(&rule["verbs"]) {
+                        granted.extend(grants(group, resource, verb, namespace, &texts(&rule["resourceNames"])));
+                    }
+                }
+            }
+        }
+    }
+    let mut needed: Vec<Grant> = RBAC
+        .iter()
+        .flat_map(|right| {
+            let namespace = right.namespace.unwrap_or_default();
+            right.verbs.iter().flat_map(move |verb| grants(right.group, right.resource, verb, namespace, right.names))
+        })
+        .collect();
+    granted.sort();
+    needed.sort();
+    needed.dedup();
+    let missing: Vec<_> = needed.iter().filter(|grant| !granted.contains(grant)).collect();
+    let spare: Vec<_> = granted.iter().filter(|grant| !needed.contains(grant)).collect();
+    assert!(missing.is_empty() && spare.is_empty(), "missing in config/rbac: {missing:#?}\nno call needs: {spare:#?}");
+}
