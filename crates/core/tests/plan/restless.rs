@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use nrh_core::episode::{Episode, StepState, since};
+use nrh_core::episode::{Episode, StepRecord, StepState, since};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Effect, Operation, Plan};
-use nrh_core::policy::{Mode, Policy};
+use nrh_core::policy::{ActionType, Mode, Policy};
 use nrh_core::snapshot::Tri;
 use proptest::prelude::*;
 
@@ -22,6 +22,8 @@ use crate::world::{Chaos, Cure, World, secs};
 const LASTS: Duration = Duration::from_hours(3);
 /// For how long an episode that is healed may be watched since its node flaps.
 const WATCHED: Duration = Duration::from_hours(1);
+/// For how long a node stays cordoned that may still go down for a reboot nobody waits for any more.
+const MAY_GO_DOWN: Duration = Duration::from_mins(40);
 /// What comes on top of every bound: answers that do not come, and the time between two passes.
 const SLACK: Duration = Duration::from_mins(5);
 
@@ -164,12 +166,22 @@ fn longest(world: &World, policy: &Policy) -> Duration {
     each.max().unwrap_or_default() + SLACK
 }
 
+/// Whether it keeps its node cordoned after a reboot of which nobody knows what came.
+fn may_go_down(episode: &Episode) -> bool {
+    let is_reboot = |step: &StepRecord| {
+        matches!(step.action, ActionType::Reboot | ActionType::MarkForReboot)
+            && matches!(step.state, StepState::TimedOut | StepState::Cancelled)
+    };
+    episode.undo.owes_cordon() && episode.current_step().is_none() && episode.steps.iter().any(is_reboot)
+}
+
 /// Whatever is waited for has an end. What began before the clock was set ahead seems to last longer by that.
 fn check_waits(world: &World, plan: &Plan, set: Option<(Timestamp, Duration)>) {
     for episode in world.episodes.values().filter(|episode| episode.is_open()) {
         assert!(plan.next.is_some(), "open, and nobody looks again: {episode:#?}");
         let Some(policy) = world.policies.iter().find(|policy| policy.name == episode.policy) else { continue };
         let longest = if episode.is_watched() { WATCHED + SLACK } else { longest(world, policy) };
+        let longest = if may_go_down(episode) { longest.max(MAY_GO_DOWN + SLACK) } else { longest };
         let step = episode.current_step();
         let last = step.map_or_else(
             || episode.last_activity(),
