@@ -458,7 +458,7 @@ mod tests {
             policy_status(&row, Some(&outlook), now())
         };
         let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
-        let spent = SpentNode { node: "n1".into(), acts: 20, until: now() };
+        let spent = SpentNode { node: "n1".into(), acts: 20, is_slow: false, until: now() };
         let limits = LimitsOutlook {
             topologies: vec![room],
             topologies_left_out: 3,

@@ -219,7 +219,9 @@ fn nothing_of_the_probe_piles_up() {
     until("nothing is told of a node that nobody has harmed", GONE, || faults_of(&told(node, nrh)).is_empty());
     let probe = || {
         let processes = view::processes(node.init_pid()).unwrap();
-        processes.into_iter().find(|process| process.comm == "nrh-probe").expect("a probe")
+        let probe = processes.into_iter().find(|process| process.comm == "nrh-probe").expect("a probe");
+        // Not its state, which changes from one moment to the next.
+        (probe.host_pid, probe.started)
     };
     let (first, began) = (probe(), Instant::now());
 
@@ -229,7 +231,7 @@ fn nothing_of_the_probe_piles_up() {
         let watch = scope.spawn(|| {
             let mut samples = Vec::new();
             while !stop.load(Ordering::Relaxed) {
-                samples.push(sample(node, nrh, first.host_pid, began));
+                samples.push(sample(node, nrh, first.0, began));
                 sleep(EVERY);
             }
             samples
@@ -281,7 +283,7 @@ fn nothing_of_the_probe_piles_up() {
     let quiet: Vec<Sample> = (0..6)
         .map(|_| {
             sleep(EVERY);
-            sample(node, nrh, first.host_pid, began)
+            sample(node, nrh, first.0, began)
         })
         .collect();
     samples.extend(&quiet);

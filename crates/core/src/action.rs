@@ -81,6 +81,19 @@ impl ActionType {
         !matches!(self, Self::Cordon | Self::Taint | Self::Notify)
     }
 
+    /// Whether the node itself carries it out and answers, and not the controller by its own calls.
+    pub const fn is_done_on_node(self) -> bool {
+        matches!(
+            self,
+            Self::CleanupOrphans
+                | Self::ReleaseHungProcess
+                | Self::RestartKubelet
+                | Self::RestartRuntime
+                | Self::Reboot
+                | Self::MarkForReboot
+        )
+    }
+
     /// Whether it is ever done for what another tool says of a node (`NodeCondition`). The others have the node look once more at what
     /// they are for, right before the act, and nobody there can look at that.
     pub const fn is_for_node_conditions(self) -> bool {

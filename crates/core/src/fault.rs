@@ -227,6 +227,46 @@ impl FaultType {
         )
     }
 
+    /// The most harm that a fault of this kind does. A node may report less, never more.
+    pub const fn worst_severity(self) -> Severity {
+        match self {
+            Self::OrphanContainer
+            | Self::RuntimeUnreachable
+            | Self::KubeletDown
+            | Self::KubeletStartBlocked
+            | Self::ReadOnlyFilesystem => Severity::Critical,
+            Self::NetworkPluginHung
+            | Self::DeafShim
+            | Self::RuntimeUpdateBlocked
+            | Self::RuntimeListHung
+            | Self::NetworkNotReady
+            | Self::KubeletCrashLoop
+            | Self::PlegStalled
+            | Self::SyncLoopStalled
+            | Self::PlegSlow
+            | Self::DiskFull
+            | Self::PidExhaustion
+            | Self::FdExhaustion
+            | Self::DbusUnresponsive
+            | Self::ExitedContainerPileUp
+            | Self::ClientCertificateExpiring => Severity::High,
+            Self::HungContainer
+            | Self::RuntimeClientHung
+            | Self::LeakedShim
+            | Self::LostTask
+            | Self::DuplicateSandbox
+            | Self::UnknownKubepodsProcess
+            | Self::UninterruptibleProcess
+            | Self::FrozenCgroup
+            | Self::ClockUnsynchronised
+            | Self::StuckDaemonSetPod
+            | Self::NodeCondition
+            | Self::NodeFlapping
+            | Self::ProbeSilent => Severity::Medium,
+            Self::GhostSandbox | Self::ContainerStuck | Self::ProbeBlind => Severity::Low,
+        }
+    }
+
     /// Whether the controller finds it (from API state), not the probe.
     pub const fn is_cluster_fault(self) -> bool {
         matches!(

@@ -277,6 +277,7 @@ impl Entry {
     fn tell(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
+        debug_assert!(self.severity <= sighting.kind.worst_severity(), "{} is {:?}", sighting.kind, self.severity);
         self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
         self.subject = sighting.subject.clone();
         self.target = sighting.target.clone();

@@ -38,7 +38,7 @@ pub struct PolicyLimits {
     pub storm: PolicyStorm,
 }
 
-/// How often one node may be acted on: after that a person has to see what is wrong with it.
+/// How often, and for how long, one node may be acted on: after that a person has to see what is wrong with it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyNodeLimit {
@@ -47,7 +47,8 @@ pub struct PolicyNodeLimit {
     #[serde(default = "default_acts")]
     #[schemars(range(min = 1, max = 100))]
     pub acts: u32,
-    /// Within this time: a duration from 1s to 24h. Default 1h.
+    /// Within this time: a duration from 1s to 24h. Default 1h. For a quarter of it, or for as long as the longest of the policy's rules
+    /// takes if that is more, the policy waits for the node's answers; then the other nodes have their turn.
     #[serde(default = "default_acts_within")]
     pub within: HumanDuration,
 }

@@ -76,7 +76,7 @@ pub struct PolicyLimitsStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_fault: Vec<FaultLimitStatus>,
-    /// `perNode`: the nodes that were acted on as often as they may be, those that wait for longest first. At most 16;
+    /// `perNode`: the nodes that were acted on as often, or for as long, as they may be, those that wait for longest first. At most 16;
     /// `perNodeLeftOut` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

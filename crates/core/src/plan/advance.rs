@@ -164,7 +164,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
             continue;
         }
-        match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(scope, rule)) {
+        match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
             Err(hold) => turn.hold(id, hold, wake),
             // A node that boots shows much that goes by itself.
             Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
@@ -196,8 +196,8 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
 }
 
 /// What joins an open episode is as new as what would open one: where nothing new may be begun, it waits.
-fn not_blocked<'p>(scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Hold> {
-    let blocked = scope.and_then(Scope::blocked);
+fn not_blocked<'p>(facts: &NodeFacts<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Hold> {
+    let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
     blocked.map_or(Ok(rule), |(reason, message)| Err(Hold::new(reason, &message)))
 }
 
@@ -396,8 +396,9 @@ fn try_fault(
             reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
             return Ok(());
         }
-        if idle < patience {
-            wake.at(patience.saturating_sub(idle));
+        let rest = patience.saturating_sub(idle);
+        if !rest.is_zero() && !hold.outlasts(rest) {
+            wake.at(rest);
             return Err(hold);
         }
         pass_over(ctx, turn, standing, rule, step, &hold);
@@ -498,12 +499,13 @@ fn reserve(
     wake.at(ctx.settings.retry);
 }
 
-/// A step that stayed held for too long is passed over: every wait has an end. One that waits for the hour of day, or since
-/// the node was acted on too often, or since nobody knows whose fault it is, is not replaced by a harsher one: people are told
-/// instead, where the ladder says so.
+/// Passes over a step that stayed held for too long, or that stays so for longer than anybody waits: every wait has an end. One that
+/// waits for the hour of day, or since the node had its turn, or since nobody knows whose fault it is, is not replaced by a harsher
+/// one: people are told instead, where the ladder says so.
 fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
     let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
-    record.finish(StepState::Refused, &format!("held for too long: {}", hold.message()), ctx.snapshot.now);
+    let why = if hold.reason == HoldReason::NodeLimit { "not done" } else { "held for too long" };
+    record.finish(StepState::Refused, &format!("{why}: {}", hold.message()), ctx.snapshot.now);
     turn.episode.steps.push(record);
     standing.rung = drain::rung_without(step, rule, standing.rung);
     if hold.waits_for_its_hour() || hold.is_doubt() {

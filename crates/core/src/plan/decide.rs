@@ -123,7 +123,10 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         nodes: outlooks(ctx, &nodes, &turns, &held),
         policies: scopes
             .iter()
-            .map(|(name, scope)| ((*name).to_owned(), scope.outlook(&nodes, &slots, snapshot.now)))
+            .map(|(name, scope)| {
+                let outlook = scope.outlook(&nodes, &slots, (snapshot.now, settings.answer_within));
+                ((*name).to_owned(), outlook)
+            })
             .collect(),
         held,
         next: wake.get(),

@@ -122,7 +122,8 @@ fn release_first<'s, 'a>(
         };
         // What is not open yet has to join.
         let is_new = known.is_none_or(|known| known.state != HealState::Open);
-        let is_blocked = || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked().is_some());
+        let is_blocked =
+            || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_some());
         !(is_new && is_blocked()) && may().is_ok()
     };
     facts.seen.iter().find(is_first)

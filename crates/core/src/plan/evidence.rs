@@ -168,6 +168,13 @@ impl<'a> NodeFacts<'a> {
         self.real().filter(|episode| episode.policy == policy.name)
     }
 
+    /// When something that disturbs a node of that name was last over, of what ended within that time.
+    pub fn last_served(&self, now: Timestamp, within: Duration) -> Option<Timestamp> {
+        let disturbed = |episode: &&Episode| episode.steps.iter().any(|step| step.action.disturbs());
+        let ended = self.real().filter(disturbed).filter_map(|episode| episode.finished_at);
+        ended.filter(|at| since(now, *at) < within).max()
+    }
+
     /// And on this very node.
     pub fn episodes_of(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
         let uid = self.view.map(|view| view.uid.as_str());
@@ -349,7 +356,7 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
         // A probe has no say in what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.for_seconds).saturating_add(arrived);
-            all.push(Seen { fault: Cow::Borrowed(&reported.fault), looked: reported.looked, lasted });
+            all.push(Seen { fault: believed(&reported.fault), looked: reported.looked, lasted });
         }
     }
     // A report that names a fault twice is read with the greater doubt, whatever its order.
@@ -372,6 +379,15 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
         all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     }
     all
+}
+
+/// The fault as it counts: a node that says more than its kind can do gets no turn before others by that.
+fn believed(reported: &Fault) -> Cow<'_, Fault> {
+    let worst = reported.kind.worst_severity();
+    if reported.severity <= worst {
+        return Cow::Borrowed(reported);
+    }
+    Cow::Owned(Fault { severity: worst, ..reported.clone() })
 }
 
 /// Faults that show only in the API.

@@ -44,6 +44,11 @@ impl Hold {
         matches!(self.reason, HoldReason::OutsideWindow | HoldReason::NodeLimit)
     }
 
+    /// Whether waiting for that long is in vain: the node has had its turn, which comes back later than that.
+    pub fn outlasts(&self, wait: Duration) -> bool {
+        self.reason == HoldReason::NodeLimit && self.until.is_some_and(|until| until > wait)
+    }
+
     /// A no that may end by the passing of time.
     pub fn until(mut self, until: Duration) -> Self {
         self.until = Some(until);

@@ -348,15 +348,26 @@ pub(super) fn still_asked_for(
 /// Whether the node may be acted on once more.
 fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
-    let Some(spent) = limits::spent(facts, policy, now) else { return Ok(()) };
-    let message = format!(
-        "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
-        facts.name,
-        spent.acts,
-        limit.within.as_secs() / 60,
-        policy.name,
-        clock(spent.until)
-    );
+    let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
+    let message = if spent.is_slow {
+        format!(
+            "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \
+             the other nodes', not its own again before {}",
+            facts.name,
+            policy.name,
+            limit.within.as_secs() / 60,
+            clock(spent.until)
+        )
+    } else {
+        format!(
+            "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
+            facts.name,
+            spent.acts,
+            limit.within.as_secs() / 60,
+            policy.name,
+            clock(spent.until)
+        )
+    };
     Err(Hold::new(HoldReason::NodeLimit, &message).until(since(spent.until, now).min(limit.within)))
 }
 

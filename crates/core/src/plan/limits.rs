@@ -1,14 +1,15 @@
 //! The narrower limits of a policy as they come out now: how many there may be, how many there are, and where nothing more may be done.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Nodes};
 use crate::budget::Slots;
-use crate::episode::{StepState, since};
+use crate::episode::{Lane, StepRecord, StepState, since};
 use crate::fault::FaultType;
-use crate::policy::{Policy, TopologyLimit};
+use crate::policy::{Policy, Rule, Step, TopologyLimit};
 
 /// Most entries that are shown of each kind.
 pub const MAX_SHOWN: usize = 16;
@@ -64,6 +65,8 @@ pub struct SpentNode {
     pub node: String,
     /// Acts that count now.
     pub acts: u32,
+    /// Whether it may not since its answers took too long, however few acts there were.
+    pub is_slow: bool,
     /// When one more may be done.
     pub until: Timestamp,
 }
@@ -75,14 +78,15 @@ pub(super) fn outlook(
     selected: u32,
     nodes: &Nodes<'_>,
     slots: &Slots,
-    now: Timestamp,
+    (now, answer_within): (Timestamp, Duration),
 ) -> LimitsOutlook {
     let limits = &policy.limits;
     let each = limits.per_topology.iter().zip(groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
     let (rooms, topologies_left_out) = least(rooms);
-    let spent = nodes.values().filter_map(|facts| spent(facts, policy, now));
-    let (spent, spent_left_out) = least(spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.acts)).collect());
+    let spent = nodes.values().filter_map(|facts| spent(facts, policy, now, answer_within));
+    let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.acts, one.is_slow));
+    let (spent, spent_left_out) = least(spent.collect());
     LimitsOutlook {
         topologies: rooms.into_iter().map(|(_, room)| room.told()).collect(),
         topologies_left_out,
@@ -95,7 +99,10 @@ pub(super) fn outlook(
                 max_in_flight: limit.max_in_flight.of(selected),
             })
             .collect(),
-        spent: spent.into_iter().map(|(until, node, acts)| SpentNode { node, acts, until: until.0 }).collect(),
+        spent: spent
+            .into_iter()
+            .map(|(until, node, acts, is_slow)| SpentNode { node, acts, is_slow, until: until.0 })
+            .collect(),
         spent_left_out,
     }
 }
@@ -154,20 +161,78 @@ fn rooms<'a>(
     group.iter().map(|(value, count)| room(*value, *count)).collect()
 }
 
-/// That the policy has acted on this node as often as it may, if so. Whatever Node object it was: one that was made anew under that
-/// name may stand for the same machine, and what makes machines anew in vain must have an end, too.
-pub(super) fn spent(facts: &NodeFacts<'_>, policy: &Policy, now: Timestamp) -> Option<SpentNode> {
+/// The share of [`NodeLimit::within`](crate::policy::NodeLimit) for which a node may keep its policy's slot busy.
+const BUSY: u32 = 4;
+
+/// That the policy has acted on this node as often, or for as long, as it may, if so. Whatever Node object it was: one that was made
+/// anew under that name may stand for the same machine, and what makes machines anew in vain must have an end, too.
+///
+/// Whether an attempt has healed makes no difference: the node says so itself. What it has refused counts as well, since it has had
+/// the slot for that.
+pub(super) fn spent(
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    now: Timestamp,
+    answer_within: Duration,
+) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
     let steps = facts.episodes_by(policy).flat_map(|episode| &episode.steps);
-    let disturbing = steps.filter(|step| step.action.disturbs());
     // An act that failed, or that gave no answer, may have touched something too.
-    let touched = disturbing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
-    let at = touched.filter_map(|step| step.acted_at.or(step.started_at));
-    let mut acted: Vec<Timestamp> = at.filter(|at| since(now, *at) < limit.within).collect();
+    let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
+    let asked = asked.filter(|step| step.state != StepState::Refused || step.lane != Lane::Api);
+    let mut acted: Vec<Timestamp> = Vec::new();
+    let mut busy: Vec<(Timestamp, Duration)> = Vec::new();
+    for step in asked {
+        let at = step.acted_at.or(step.started_at);
+        acted.extend(at.filter(|at| since(now, *at) < limit.within));
+        if let Some(end) = step.clean_since.or(step.finished_at) {
+            busy.push((end, waited(step, end, answer_within)));
+        }
+    }
     acted.sort_unstable();
     let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
     // The one with which there were as many as there may be: when it leaves the window there is room for another.
-    let at = acted.len().checked_sub(most).and_then(|first| acted.get(first))?;
-    let until = at.checked_add(limit.within).unwrap_or(*at);
-    Some(SpentNode { node: facts.name.to_owned(), acts: u32::try_from(acted.len()).unwrap_or(u32::MAX), until })
+    let often = acted.len().checked_sub(most).and_then(|first| acted.get(first)).copied();
+    let slow = long(busy, (limit.within / BUSY).max(longest(policy, answer_within)), limit.within);
+    let slow = slow.filter(|at| since(now, *at) < limit.within);
+    let at = often.max(slow)?;
+    let until = at.checked_add(limit.within).unwrap_or(at);
+    let acts = u32::try_from(acted.len()).unwrap_or(u32::MAX);
+    Some(SpentNode { node: facts.name.to_owned(), acts, is_slow: slow > often, until })
+}
+
+/// For how long an attempt has kept the slot busy with waiting for the node. What the controller does by itself, and a person who is
+/// asked, is not the node's doing.
+fn waited(step: &StepRecord, end: Timestamp, answer_within: Duration) -> Duration {
+    if step.lane == Lane::Api || step.state == StepState::Cancelled {
+        return Duration::ZERO;
+    }
+    // One that no person has approved ends like one without an answer, after hours.
+    let unbegun = || since(end, step.reserved_at).min(answer_within);
+    step.started_at.map_or_else(unbegun, |started| since(end, started))
+}
+
+/// The end of the last attempt with which those of a window had taken as long as they may. The whole window counts from there: a turn
+/// that went on as its beginning is forgotten would have no end.
+fn long(mut busy: Vec<(Timestamp, Duration)>, most: Duration, within: Duration) -> Option<Timestamp> {
+    busy.sort_unstable();
+    let (mut total, mut oldest, mut last) = (Duration::ZERO, 0, None);
+    for (end, took) in &busy {
+        total = total.saturating_add(*took);
+        while let Some((_, length)) = busy.get(oldest).filter(|(first, _)| since(*end, *first) >= within) {
+            (total, oldest) = (total.saturating_sub(*length), oldest + 1);
+        }
+        last = if total >= most { Some(*end) } else { last };
+    }
+    last
+}
+
+/// The longest that the node can be waited for in one fault's ladder: that much everyone may take.
+fn longest(policy: &Policy, answer_within: Duration) -> Duration {
+    let each = |step: &Step| step.timeout.max(answer_within).saturating_mul(step.attempts);
+    let on_node = |rule: &Rule| -> Duration {
+        let steps = rule.steps.iter().filter(|step| step.action.kind().is_done_on_node());
+        steps.map(each).fold(Duration::ZERO, Duration::saturating_add)
+    };
+    policy.rules.iter().map(on_node).max().unwrap_or_default()
 }

@@ -1,7 +1,9 @@
-//! New episodes: the most severe node first, as long as the budgets last.
+//! New episodes, as long as the budgets last: first the node that waits for its turn for longest, then the most severe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Nodes, Seen};
 use super::payment::Payment;
@@ -28,13 +30,22 @@ struct Candidate<'c, 'a> {
     policy: &'a Policy,
     ready: Vec<(&'c Seen<'a>, &'a Rule)>,
     worst: Severity,
+    /// When the node had its last turn, if that was of late.
+    served: Option<Timestamp>,
     /// Whether it is a dry run beside a policy that acts: recorded, and nothing else is said of it.
     is_trial: bool,
 }
 
 impl<'c, 'a> Candidate<'c, 'a> {
-    fn new(facts: &'c NodeFacts<'a>, policy: &'a Policy, seen: &'c Seen<'a>, rule: &'a Rule, is_trial: bool) -> Self {
-        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, is_trial }
+    fn new(
+        ctx: Ctx<'_>,
+        facts: &'c NodeFacts<'a>,
+        policy: &'a Policy,
+        (seen, rule): (&'c Seen<'a>, &'a Rule),
+        is_trial: bool,
+    ) -> Self {
+        let served = facts.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
+        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
     }
 }
 
@@ -66,8 +77,10 @@ pub(super) fn open<'a>(
     }
     // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
     candidates.sort_by(|a, b| {
+        // A node that falls ill again and again, or says so, takes no turn from one that had none.
+        let by_turn = a.served.cmp(&b.served);
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
-        a.is_trial.cmp(&b.is_trial).then(by_urgency)
+        a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
     });
     for candidate in candidates {
         let node = candidate.facts.name;
@@ -126,13 +139,13 @@ fn on_node<'c, 'a>(
         };
         match readiness::judge(ctx, facts, policy, seen) {
             Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
-            Ok(rule) => add(&mut candidates, Candidate::new(facts, policy, seen, rule, false)),
+            Ok(rule) => add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), false)),
         }
         let trial = facts.trial_for(&seen.fault, policy);
         if let Some((policy, rule)) =
             trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
         {
-            add(&mut candidates, Candidate::new(facts, policy, seen, rule, true));
+            add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), true));
         }
     }
     candidates
@@ -262,7 +275,7 @@ fn begin<'a>(
         let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
         return Err(dry_run(policy, known));
     };
-    if let Some((reason, message)) = scope.and_then(Scope::blocked) {
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
         return Err(Hold::new(reason, &message));
     }
     let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());

@@ -1,6 +1,7 @@
 //! What each policy covers: its nodes, how many of them are unhealthy, and whether anything new may start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -10,9 +11,13 @@ use super::storm::{Front, StormOutlook, Weather};
 use super::{HoldReason, PolicyOutlook};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{Fault, FaultState, FaultType};
-use crate::policy::{Mode, Policy, Rule};
+use crate::policy::{Amount, Mode, Policy, Rule};
 use crate::snapshot::{NodeView, Snapshot, Tri};
 use crate::window::{self, Shut};
+
+/// So many of the selected nodes may be unhealthy by nothing but their own probe's word before that counts in `maxUnhealthy`: one
+/// that lies, or whose probe errs, must not keep the others from being healed. Many that say so have a cause in common.
+const MAY_LIE: Amount = Amount::Percent(5);
 
 /// A policy with what it covers now.
 #[derive(Debug)]
@@ -22,6 +27,8 @@ pub(super) struct Scope<'a> {
     pub shut: Option<Shut>,
     pub selected: u32,
     pub unhealthy: u32,
+    /// Those of them of which nothing but their own probe says so.
+    by_own_word: u32,
     pub unknown: u32,
     pub max_unhealthy: u32,
     pub max_in_flight: u32,
@@ -84,6 +91,7 @@ impl<'a> Scope<'a> {
             shut: None,
             selected: 0,
             unhealthy: 0,
+            by_own_word: 0,
             unknown: 0,
             max_unhealthy: 0,
             max_in_flight: 0,
@@ -102,13 +110,15 @@ impl<'a> Scope<'a> {
         }
         if is_unhealthy(self.policy, facts) {
             self.unhealthy += 1;
+            self.by_own_word += u32::from(!is_corroborated(self.policy, facts));
         } else if matches!(facts.probe, Probe::Never | Probe::WrongNode) {
             self.unknown += 1;
         }
     }
 
-    /// Why the policy starts nothing new, budgets of slots aside.
-    pub fn blocked(&self) -> Option<(HoldReason, String)> {
+    /// Why the policy starts nothing new on this node, budgets of slots aside; without one: on any node of which only its own probe says
+    /// that it is unhealthy.
+    pub fn blocked(&self, facts: Option<&NodeFacts<'_>>) -> Option<(HoldReason, String)> {
         let name = &self.policy.name;
         if self.policy.suspend {
             return Some((HoldReason::Suspended, format!("policy {name} is suspended")));
@@ -119,10 +129,17 @@ impl<'a> Scope<'a> {
         if let Some(request) = self.policy.pause_requests.iter().min() {
             return Some((HoldReason::Paused, format!("policy {name} is paused: {request}")));
         }
-        (self.unhealthy > self.max_unhealthy).then(|| {
+        // Its own word counts for a node itself.
+        let own = facts.is_none_or(|facts| is_unhealthy(self.policy, facts) && !is_corroborated(self.policy, facts));
+        let left_out = self.by_own_word.saturating_sub(own.into()).min(MAY_LIE.of(self.selected));
+        (self.unhealthy.saturating_sub(left_out) > self.max_unhealthy).then(|| {
+            let own_word = match left_out {
+                0 => String::new(),
+                count => format!(" ({count} of them, of which only their own probe says so, not counted)"),
+            };
             let message = format!(
-                "{} of the {} nodes of policy {name} are unhealthy, maxUnhealthy is {}: nothing new starts until fewer \
-                 are",
+                "{} of the {} nodes of policy {name} are unhealthy{own_word}, maxUnhealthy is {}: nothing new starts until \
+                 fewer are",
                 self.unhealthy, self.selected, self.max_unhealthy
             );
             (HoldReason::TooManyUnhealthy, message)
@@ -183,14 +200,19 @@ impl<'a> Scope<'a> {
     }
 
     /// What is written about the policy.
-    pub fn outlook(&self, nodes: &Nodes<'_>, slots: &Slots, now: Timestamp) -> PolicyOutlook {
+    pub fn outlook(
+        &self,
+        nodes: &Nodes<'_>,
+        slots: &Slots,
+        (now, answer_within): (Timestamp, Duration),
+    ) -> PolicyOutlook {
         let mode = self.policy.mode;
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
         let storms = self.weather.told(self.policy, &self.storms);
         let storm =
             |told: &StormOutlook| (HoldReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
         PolicyOutlook {
-            limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, now),
+            limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
             windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
             selected: self.selected,
             unhealthy: self.unhealthy,
@@ -199,7 +221,7 @@ impl<'a> Scope<'a> {
             max_unhealthy: self.max_unhealthy,
             max_in_flight: self.max_in_flight,
             blocked: self
-                .blocked()
+                .blocked(None)
                 .or_else(|| self.outside())
                 .or_else(|| storms.first().map(storm))
                 .or_else(|| slots.refuse(&self.policy.name, bounds)),
@@ -231,10 +253,25 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
         || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
         || facts.unreadable.is_some()
         || facts.finished.iter().any(|episode| episode.is_contained())
-        || facts.seen.iter().any(|seen| {
-            seen.fault.state == FaultState::Confirmed
-                && policy.perhaps_for(&seen.fault, &facts.around).any(|(rule, _)| counts(rule, &seen.fault))
-        })
+        || is_sick(policy, facts, |_| true)
+}
+
+/// Whether the API shows that an unhealthy node is, and not its own probe alone: it is not Ready or kept from its pods, its probe
+/// is silent, or the controller itself has found the fault.
+fn is_corroborated(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
+    facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some() || view.unschedulable)
+        || facts.probe == Probe::Silent
+        || facts.unreadable.is_some()
+        || is_sick(policy, facts, |fault| fault.kind.is_cluster_fault())
+}
+
+/// Whether it has a confirmed fault, of those asked for, that a rule is for, or may be for.
+fn is_sick(policy: &Policy, facts: &NodeFacts<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
+    let confirmed =
+        facts.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);
+    confirmed
+        .filter(|fault| is_asked(fault))
+        .any(|fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| counts(rule, fault)))
 }
 
 fn counts(rule: &Rule, fault: &Fault) -> bool {

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::evidence::{NodeFacts, Nodes, Seen};
 use super::ladder::{self, Look, Relapse};
 use super::payment::Payment;
-use super::scope::Scope;
 use super::turn::Turn;
 use super::{Ctx, Effect, Held, Hold, HoldReason, Wake, advance, ending, hand_off, readiness};
 use crate::budget::{Bounds, Slots};
@@ -347,7 +346,7 @@ fn room<'a>(
     slots: &Slots,
 ) -> Result<(), Hold> {
     let scope = ctx.scopes.get(wish.policy.as_str());
-    if let Some((reason, message)) = scope.and_then(Scope::blocked) {
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
         return Err(Hold::new(reason, &message));
     }
     if let Some(unseen) = slots.unseen_episode(facts.name, &wish.name) {

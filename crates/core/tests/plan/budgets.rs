@@ -1,7 +1,7 @@
 //! Policies, budgets, slots, dry runs and history.
 
 use nrh_core::episode::{Phase, StepState};
-use nrh_core::fault::{FaultType, Severity};
+use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::narrow::{Answer, Around};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{Effect, HoldReason, plan};
@@ -84,9 +84,7 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
     let tasks = policy("tasks", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     let mut world = World::new(&[net, tasks], &["n1"]);
     world.infect("n1", hung("log"), Cure::Cont);
-    let mut critical = plugin();
-    critical.severity = Severity::Critical;
-    world.infect("n1", critical, Cure::Cont);
+    world.infect("n1", plugin(), Cure::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
@@ -114,8 +112,7 @@ fn what_is_only_told_does_not_keep_another_fault_from_being_healed() {
     let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
     let heal = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[step(Action::CleanupOrphans)])]);
     let mut world = World::new(&[tell, heal], &["n1"]);
-    let mut down = fault(FaultType::KubeletDown, "kubelet");
-    down.severity = Severity::Critical;
+    let down = Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "kubelet") };
     world.infect("n1", down, Cure::Nothing);
     world.infect("n1", fault(FaultType::OrphanContainer, "log"), Cure::Cleanup);
     let began = world.now;
@@ -571,10 +568,10 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
         message: "signalled, and still in state D".into(),
         at,
     });
-    let plan = world.pass();
+    world.pass();
     assert_eq!(world.did(), ["job ReleaseCont"], "what failed may have touched something");
-    assert!(reasons(&plan).contains(&HoldReason::NodeLimit), "{:?}", plan.held);
-    assert_eq!(plan.nodes["n1"].self_healing, Tri::False, "a person has to see it");
+    assert!(world.only_episode().steps[1].message.contains("limits.perNode"), "{:?}", world.only_episode().steps);
+    assert_eq!(world.plan().nodes["n1"].self_healing, Tri::False, "a person has to see it");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use nrh_core::drain::{Drain, Owner};
 use nrh_core::episode::{Approval, HealState, Phase, StepState};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Effect, HoldReason, Operation, plan};
-use nrh_core::policy::{Action, ApprovalMode, Keep, Mode, NodeLimit, OnFailure, Step};
+use nrh_core::policy::{Action, ActionType, ApprovalMode, Keep, Mode, NodeLimit, OnFailure, Step};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
@@ -203,8 +203,9 @@ fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.policies[0].limits.per_node = NodeLimit { acts: 1, within: secs(7_200) };
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain"]);
-    assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify", "uncordon"]);
+    let killed = world.only_episode().steps.iter().find(|step| step.action == ActionType::ReleaseHungProcess).unwrap();
+    assert!(killed.state == StepState::Refused && killed.message.contains("limits.perNode"), "{}", killed.message);
 }
 
 #[test]

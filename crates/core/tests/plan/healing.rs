@@ -1,7 +1,7 @@
 //! From the first step to the verified cure.
 
 use nrh_core::episode::{HealState, Phase, StepState};
-use nrh_core::fault::{FaultType, Severity};
+use nrh_core::fault::FaultType;
 use nrh_core::plan::{Effect, Health, HoldReason, Operation};
 use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
 use nrh_core::snapshot::Tri;
@@ -169,9 +169,7 @@ fn steps_that_cannot_apply_are_left_out() {
 #[test]
 fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
-    let mut critical = plugin();
-    critical.severity = Severity::Critical;
-    world.infect("n1", critical, Cure::Cont);
+    world.infect("n1", plugin(), Cure::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst]);
@@ -185,11 +183,9 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    let mut critical = hung("x");
-    critical.severity = Severity::Critical;
     world.infect("a", hung("x"), Cure::Cont);
-    world.infect("b", critical.clone(), Cure::Cont);
-    world.infect("c", critical, Cure::Cont);
+    world.infect("b", plugin(), Cure::Cont);
+    world.infect("c", plugin(), Cure::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].0, "b");
     assert_eq!(reasons(&plan), [HoldReason::InFlightLimit; 2]);

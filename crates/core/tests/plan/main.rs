@@ -16,6 +16,7 @@ mod drains;
 mod dry_runs;
 mod endings;
 mod events;
+mod fairness;
 mod flaps;
 mod hand_offs;
 mod hard_drains;

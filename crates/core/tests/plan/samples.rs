@@ -56,7 +56,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
     Fault {
         id: Fault::identity(kind, key),
         kind,
-        severity: Severity::High,
+        severity: Severity::High.min(kind.worst_severity()),
         state: FaultState::Confirmed,
         subject: Subject { name: Some(key.into()), pod: has_pod.then(|| pod(key)), ..Subject::of(subject_kind) },
         target: Target {

@@ -1,7 +1,7 @@
 //! Policies that are tried as a dry run beside one that acts.
 
 use nrh_core::episode::Phase;
-use nrh_core::fault::FaultType;
+use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::plan::HoldReason;
 use nrh_core::policy::{Mode, Policy, Step};
 use nrh_core::snapshot::Tri;
@@ -74,7 +74,7 @@ fn an_enforcing_policy_that_is_suspended_still_stands_for_its_faults() {
 fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
-    world.infect("n1", plugin(), Cure::Nothing);
+    world.infect("n1", Fault { severity: Severity::Low, ..plugin() }, Cure::Nothing);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst], "as if it enforced: {:?}", plan.held);
     assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
