@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -52,7 +54,7 @@ pub mod watches;
 
 use arrival::Arrivals;
 use conditions::Shared;
-use guard::Unreads;
+use guard::{Guardable, Unreads};
 use job::JobRow;
 use known_pods::KnownPods;
 use report::Standing;
@@ -114,6 +116,8 @@ pub struct EpisodeRow {
 /// A DaemonSet as far as its pods may be suspects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRow {
+    /// Its uid.
+    pub uid: String,
     /// Its namespace.
     pub namespace: String,
     /// Its label selector, in the API's notation.
@@ -221,6 +225,18 @@ pub struct State {
 }
 
 impl State {
+    /// Whether a DaemonSet controls a pod: one that is listed, by its uid. A name alone, in the `ownerReferences` of the pod, proves
+    /// nothing, since whoever makes a pod writes them. Unknown where that DaemonSet cannot be read.
+    pub fn is_of_daemon_set(&self, pod: &Pod) -> Tri {
+        let Some(owner) = pods::daemon_set(pod) else { return Tri::False };
+        let key = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
+        match self.daemon_sets.get(&key) {
+            Some(set) if !set.uid.is_empty() && set.uid == owner.uid => Tri::True,
+            _ if self.unread.has(DaemonSet::KIND, &key) => Tri::Unknown,
+            _ => Tri::False,
+        }
+    }
+
     /// Nothing is known yet.
     pub(crate) fn new(now: Instant) -> Self {
         Self {

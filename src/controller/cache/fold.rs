@@ -305,6 +305,7 @@ impl Folds for DaemonSet {
         };
         let status = self.status.as_ref();
         let row = DaemonSetRow {
+            uid: self.metadata.uid.clone().unwrap_or_default(),
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
             selector,
             desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),

@@ -143,6 +143,11 @@ impl Unreads {
         }
     }
 
+    /// Whether this one is among them.
+    pub fn has(&self, kind: &str, key: &str) -> bool {
+        self.0.get(kind).is_some_and(|keys| keys.contains(key))
+    }
+
     /// How many there are of a kind.
     pub fn count(&self, kind: &str) -> usize {
         self.0.get(kind).map_or(0, BTreeSet::len)
