@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::admission::Proof;
 use super::evictions;
-use super::hand_offs::rights::Lacks;
+use super::hand_offs::rights::{Lacks, TemplateRead};
 use super::node_conditions;
 use crate::api::{RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
@@ -288,11 +288,17 @@ impl State {
     }
 
     /// Takes over what is lacking to use a template; whether that is news.
-    pub fn note_rights(&mut self, template: TemplateRef, lacks: Lacks, now: Instant) -> bool {
-        if self.rights.get(&template) == Some(&lacks) {
+    pub fn note_rights(&mut self, template: TemplateRef, read: TemplateRead, now: Instant) -> bool {
+        let versions = &mut self.snapshot.template_versions;
+        let is_same_version = versions.get(&template) == read.version.as_ref();
+        if is_same_version && self.rights.get(&template) == Some(&read.lacks) {
             return false;
         }
-        self.rights.insert(template, lacks);
+        match read.version {
+            Some(version) => versions.insert(template.clone(), version),
+            None => versions.remove(&template),
+        };
+        self.rights.insert(template, read.lacks);
         self.list_policies(now);
         true
     }
@@ -316,6 +322,7 @@ impl State {
     fn list_policies(&mut self, now: Instant) {
         let named = self.templates();
         self.rights.retain(|template, _| named.contains(template));
+        self.snapshot.template_versions.retain(|template, _| named.contains(template));
         for row in self.policies.values_mut() {
             let asked: BTreeSet<TemplateRef> =
                 row.usable().map(|policy| templates(policy).collect()).unwrap_or_default();

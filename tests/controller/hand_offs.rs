@@ -83,6 +83,41 @@ async fn a_node_is_handed_off_and_comes_back_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_made() {
+    let world = world("30m");
+    let mut asks = steps("30m");
+    asks[0]["approval"] = json!("Manual");
+    world.policy("hung", "Enforce", &asks);
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
+    assert!(step(&world)["templateVersion"].is_string(), "{}", step(&world));
+    let mut armed = true;
+    world.api.hook(move |call| {
+        let is_read = call.verb == "get" && call.target.plural == TEMPLATES && std::mem::take(&mut armed);
+        is_read.then(|| {
+            Fault::Meanwhile(Box::new(|api| {
+                api.change(TEMPLATES, "automatic", |template| {
+                    template["spec"]["template"]["spec"]["remediationStrategy"] = json!("OutOfServiceTaint");
+                });
+            }))
+        })
+    });
+    let (name, operation) = {
+        let episode = world.api.list("noderemediations").remove(0);
+        (episode["metadata"]["name"].as_str().unwrap().to_owned(), step(&world)["operationId"].clone())
+    };
+    let approval = json!({"by": "ann", "operationId": operation});
+    world.api.change("noderemediations", &name, |episode| episode["spec"]["approval"] = approval);
+    world.until("tried", || step(&world)["state"] == "Failed").await;
+    let failed = step(&world);
+    assert!(failed["message"].as_str().unwrap().contains("has changed since ann was asked"), "{failed}");
+    world.until("asked anew", || world.phases() == ["AwaitingApproval"]).await;
+    assert_eq!(created(&world), 0);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_remediator_that_fails_is_quoted() {
     let world = world("30m");
     let replica = world.controller("a");

@@ -346,6 +346,8 @@ pub struct Snapshot {
     pub unproven: BTreeSet<TemplateRef>,
     /// Those of them of which it is known that the controller may not, or that they are not there.
     pub lacking: BTreeSet<TemplateRef>,
+    /// Uid and generation of the templates that policies name, as read last.
+    pub template_versions: BTreeMap<TemplateRef, String>,
     /// Whether the controller may evict pods. Unknown = nobody has said so far, and a drain is held; it is asked only where a
     /// policy drains nodes.
     pub may_evict: Tri,

@@ -23,7 +23,7 @@ use nrh_core::drain::cannot_end;
 use nrh_core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::flaps::Flaps;
-use nrh_core::hand_off::HandedOff;
+use nrh_core::hand_off::{HandedOff, TemplateRef};
 use nrh_core::narrow::{PodSeen, PodTraits, asked_keys};
 use nrh_core::notices::Notices;
 use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
@@ -143,6 +143,8 @@ pub struct World {
     pub epoch: u64,
     /// Whether the controller may evict pods, as far as it knows.
     pub may_evict: Tri,
+    /// Uid and generation of templates.
+    pub template_versions: BTreeMap<TemplateRef, String>,
     /// Why the admission policies are not known to be in force.
     pub admission_doubt: Option<String>,
     /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
@@ -176,6 +178,7 @@ impl World {
             ceiling: 10,
             epoch: 1,
             may_evict: Tri::True,
+            template_versions: BTreeMap::new(),
             admission_doubt: None,
             refuses: false,
             version: 0,
@@ -215,6 +218,7 @@ impl World {
             unproven: BTreeSet::new(),
             lacking: BTreeSet::new(),
             may_evict: self.may_evict,
+            template_versions: self.template_versions.clone(),
             admission_doubt: self.admission_doubt.clone(),
             epoch: self.epoch,
             ceiling: self.ceiling,

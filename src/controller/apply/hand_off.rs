@@ -14,10 +14,11 @@ use crate::api::{
     EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, TIMED_OUT_ANNOTATION,
 };
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use crate::controller::hand_offs::rights::version;
 use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
 use crate::core::episode::{self, ActResult, Episode};
 use crate::core::fault::MAX_LINE;
-use crate::core::hand_off::{HandOff, HandedOff};
+use crate::core::hand_off::{HandOff, HandedOff, TemplateRef};
 use crate::core::order::OutcomeReason;
 use crate::core::text::{bounded as cut, short_name};
 use kube::Resource;
@@ -47,6 +48,9 @@ impl Applier {
         let Some(read) = read else {
             return Ok(ActResult::Failed { message: format!("{template} is not there: nothing was made of it") });
         };
+        if let Some(message) = is_another(&read, template, operation, &live.episode) {
+            return Ok(ActResult::Failed { message });
+        }
         if !read.data.pointer("/spec/template").is_some_and(Value::is_object) {
             let message = format!("{template}: expected spec.template, found none: nothing was made of it");
             return Ok(ActResult::Failed { message });
@@ -191,6 +195,19 @@ impl Applier {
     async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
         crate::controller::hand_offs::kind(&self.calls, api_version, kind).await
     }
+}
+
+/// Why nothing is made of a template, where it is not what a person has agreed to: who may edit it need not be who may approve.
+fn is_another(read: &DynamicObject, template: &TemplateRef, operation: &str, episode: &Episode) -> Option<String> {
+    let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
+    let by = step.approved_by.as_ref()?;
+    let (is, expected) = (version(read), step.template_version.as_deref().unwrap_or("unknown"));
+    (is != expected).then(|| {
+        let message = format!(
+            "{template} has changed since {by} was asked: expected uid and generation {expected}, found {is}: nothing was made of it"
+        );
+        cut(&message, MAX_LINE)
+    })
 }
 
 /// The episode of ours, and its operation, for which an object was made before, by the object's own word.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::api::PostParams;
+use kube::api::{DynamicObject, PostParams};
 use tokio::time::Instant;
 
 use super::{Kind, among, machine, served};
@@ -25,6 +25,23 @@ const VERBS: [&str; 4] = ["create", "get", "patch", "delete"];
 /// What the controller lacks to use a template, one sentence each; nothing = it may.
 pub type Lacks = Vec<String>;
 
+/// How a template stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplateRead {
+    /// What the controller lacks to use it.
+    pub lacks: Lacks,
+    /// Its uid and generation, where it is there and may be read.
+    pub version: Option<String>,
+}
+
+/// Uid and generation of a template: what it contains changes with neither of them, or not at all.
+pub fn version(template: &DynamicObject) -> String {
+    let meta = &template.metadata;
+    // A kind that counts no generations has a version that rises with each write.
+    let generation = meta.generation.map(|number| number.to_string()).or_else(|| meta.resource_version.clone());
+    format!("{}/{}", meta.uid.as_deref().unwrap_or_default(), generation.unwrap_or_default())
+}
+
 /// Asks for every template that a policy names, again and again, for as long as it runs.
 pub async fn run(calls: Calls, cache: Arc<Cache>) {
     let mut tried: BTreeMap<TemplateRef, Instant> = BTreeMap::new();
@@ -33,9 +50,9 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
         let due = due(&cache.lock(), &mut tried, now);
         for template in due {
             tried.insert(template.clone(), now);
-            match lacking(&calls, &template).await {
-                Ok(lacks) => {
-                    if cache.lock().note_rights(template, lacks, Instant::now()) {
+            match read(&calls, &template).await {
+                Ok(read) => {
+                    if cache.lock().note_rights(template, read, Instant::now()) {
                         cache.wake();
                     }
                 }
@@ -64,20 +81,25 @@ fn due(state: &State, tried: &mut BTreeMap<TemplateRef, Instant>, now: Instant) 
     named.into_iter().filter(is_due).collect()
 }
 
-/// What is lacking; an error where that cannot be known now.
-pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
+/// How a template stands; an error where that cannot be known now.
+///
+/// # Errors
+/// A call that failed.
+pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead, CallError> {
     let served = served(calls, &template.api_version).await?;
     let find = |kind: &str| among(&served, &template.api_version, kind).ok_or_else(|| no_kind(template, kind));
     let (kinds, mut lacks): (Vec<_>, Vec<_>) =
         [template.kind.as_str(), template.object_kind()].map(find).into_iter().partition(Result::is_ok);
     let kinds: Vec<Kind> = kinds.into_iter().flatten().collect();
     let [of_template, of_object] = kinds.as_slice() else {
-        return Ok(lacks.drain(..).filter_map(Result::err).collect());
+        let lacks = lacks.drain(..).filter_map(Result::err).collect();
+        return Ok(TemplateRead { lacks, version: None });
     };
-    let mut lacks = Lacks::new();
+    let (mut lacks, mut found) = (Lacks::new(), None);
     if may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
         let api = of_template.api(calls.raw_acts(), &template.namespace);
-        if bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?.is_none() {
+        found = bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?;
+        if found.is_none() {
             lacks.push(format!("handOff to {template}: there is no such template: name one that is there, or make it"));
         }
     } else {
@@ -95,7 +117,7 @@ pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, Cal
     if template.needs_machine() {
         lacks.extend(machine::lacking(calls, template).await?);
     }
-    Ok(lacks)
+    Ok(TemplateRead { lacks, version: found.as_ref().map(version) })
 }
 
 /// Whether the controller may do this to objects of a kind.

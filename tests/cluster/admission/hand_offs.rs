@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nrh::controller::hand_offs::rights::lacking;
+use nrh::controller::hand_offs::rights::read;
 use nrh::core::hand_off::TemplateRef;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
@@ -136,13 +136,13 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
         json!({"apiVersion": SELF_NODE, "kind": "SelfNodeRemediation", "metadata": {"name": "worker-1"}, "spec": {}});
     let objects = format!("/apis/{SELF_NODE}/namespaces/medik8s/selfnoderemediations");
     cases.denied(&all.controller, "hand a node off", create(&objects, object.clone()), "cannot create resource").await;
-    let lacks = lacking(&calls, &own).await?;
+    let lacks = read(&calls, &own).await?.lacks;
     let says = |lacks: &[String], part: &str| lacks.iter().any(|lack| lack.contains(part));
     let names =
         says(&lacks, "may not get selfnoderemediationtemplates.self-node-remediation.medik8s.io in namespace medik8s")
             && says(&lacks, "may not create, get, patch, delete selfnoderemediations.self-node-remediation.medik8s.io");
     cases.note("what the controller lacks is named", names, &format!("{lacks:?}"));
-    let none = lacking(&calls, &template("none.example/v1", "NoneTemplate")).await?;
+    let none = read(&calls, &template("none.example/v1", "NoneTemplate")).await?.lacks;
     let names = says(&none, "expected a kind NoneTemplate") && says(&none, "expected a kind None with");
     cases.note("a remediator that is not installed is named", names, &format!("{none:?}"));
 
@@ -153,7 +153,7 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     make_template(all, SELF_NODE, "SelfNodeRemediationTemplate", "selfnoderemediationtemplates").await?;
     until_lacking(all, &own, None).await?;
     cases.note("the role of the sample gives the rights", true, "");
-    cases.note("and no others", !lacking(&calls, &metal).await?.is_empty(), "rights on Metal3Remediations");
+    cases.note("and no others", !read(&calls, &metal).await?.lacks.is_empty(), "rights on Metal3Remediations");
     // Remediators of the family bring roles with a label of their own, which counts once an administrator says so.
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "metal-ext",
             "labels": {"rbac.ext-remediation/aggregate-to-ext-remediation": "true"}},
@@ -202,7 +202,7 @@ async fn make_template(all: &Callers, api_version: &str, kind: &str, plural: &st
 async fn until_lacking(all: &Callers, template: &TemplateRef, only: Option<&str>) -> Result<()> {
     let (calls, ends) = (all.controller.calls(), Instant::now() + Duration::from_secs(30));
     loop {
-        let lacks = lacking(&calls, template).await?;
+        let lacks = read(&calls, template).await?.lacks;
         let is_it = match (only, lacks.as_slice()) {
             (None, []) => true,
             (Some(part), [one]) => one.contains(part),

@@ -120,6 +120,11 @@ pub struct StepRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub approved_by: Option<String>,
+    /// Uid and generation of the template of a hand-off, as it stood when the attempt was recorded. Nothing is made of
+    /// another one once a person has approved it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 80))]
+    pub template_version: Option<String>,
     /// When the act was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,

@@ -65,6 +65,12 @@ pub(super) fn wait(
             now,
         );
     }
+    // As long as nobody has read it, as right after a change of leaders, it is held anyway.
+    let version = attempt::template_version(ctx, step);
+    if version.is_some() && version != record.template_version.as_deref() {
+        let why = "the template has changed since its approval was asked for";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
     let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
     let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.episode, &standing, step));
     let age = since(now, record.reserved_at);

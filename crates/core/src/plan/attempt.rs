@@ -31,6 +31,7 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         message: String::new(),
         reserved_at: ctx.snapshot.now,
         approved_by: None,
+        template_version: template_version(ctx, step).map(ToOwned::to_owned),
         started_at: None,
         switched_at: None,
         continued_at: None,
@@ -39,6 +40,12 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         clean_since: None,
         finished_at: None,
     }
+}
+
+/// Uid and generation of the template of a hand-off, as read last.
+pub(super) fn template_version<'a>(ctx: Ctx<'a>, step: &Step) -> Option<&'a str> {
+    let template = &step.action.hand_off()?.remediation_template;
+    ctx.snapshot.template_versions.get(template).map(String::as_str)
 }
 
 /// What is to be put back after the act. Owed before it: a crash in between strands nothing.

@@ -270,6 +270,31 @@ fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
 }
 
 #[test]
+fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_is_asked_anew() {
+    let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
+    let template = asks.action.hand_off().unwrap().remediation_template.clone();
+    let mut world = handed(&[asks, notify()], Remediator::Works);
+    let agree = |world: &mut World| {
+        let episode = world.episodes.values_mut().next().unwrap();
+        let operation_id = episode.awaiting().unwrap().to_owned();
+        episode.approval = Some(nrh_core::episode::Approval { by: "ann".into(), operation_id });
+    };
+    for version in ["u/1", "u/2"] {
+        agree(&mut world);
+        world.template_versions.insert(template.clone(), version.to_owned());
+        world.run(secs(60));
+        assert!(world.remediators.made.is_empty(), "{:?}", world.did());
+        let episode = world.only_episode();
+        let last = episode.steps.last().unwrap();
+        assert_eq!((last.state, last.template_version.as_deref()), (StepState::AwaitingApproval, Some(version)));
+    }
+    agree(&mut world);
+    world.run(secs(60));
+    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
+    assert!(states(&world).starts_with(&[StepState::Cancelled; 2]), "{:?}", states(&world));
+}
+
+#[test]
 fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.node("n1").sick.clear();

@@ -253,6 +253,7 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         message: String::new(),
         reserved_at: now(),
         approved_by: None,
+        template_version: None,
         started_at: acted.then(now),
         switched_at: None,
         continued_at: None,
