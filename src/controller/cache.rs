@@ -35,6 +35,7 @@ use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 
 pub mod arrival;
+pub mod command;
 pub mod conditions;
 pub mod fold;
 pub mod guard;
@@ -49,6 +50,7 @@ pub mod versions;
 pub mod watches;
 
 use arrival::Arrivals;
+use command::CommandRow;
 use conditions::Shared;
 use guard::Unreads;
 use job::JobRow;
@@ -139,6 +141,8 @@ pub struct AllVersions {
     pub nodes: Versions,
     /// Reports.
     pub reports: Versions,
+    /// Commands to nodes.
+    pub commands: Versions,
     /// Policies.
     pub policies: Versions,
     /// Episodes.
@@ -152,10 +156,11 @@ pub struct AllVersions {
 }
 
 impl AllVersions {
-    fn all(&self) -> [(&'static str, &Versions); 7] {
+    fn all(&self) -> [(&'static str, &Versions); 8] {
         [
             ("nodes", &self.nodes),
             ("noderuntimehealths", &self.reports),
+            ("nodecommands", &self.commands),
             ("remediationpolicies", &self.policies),
             ("noderemediations", &self.episodes),
             ("daemonsets", &self.daemon_sets),
@@ -176,6 +181,8 @@ pub struct State {
     pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, Standing>,
+    /// Each NodeCommand, by node; most nodes have none.
+    pub commands: BTreeMap<String, CommandRow>,
     /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
     pub node_conditions: BTreeMap<String, node_conditions::Standing>,
     /// Heartbeats, by node.
@@ -221,6 +228,7 @@ impl State {
             versions: AllVersions::default(),
             unread: Unreads::default(),
             standing: BTreeMap::new(),
+            commands: BTreeMap::new(),
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),
