@@ -1,5 +1,6 @@
-//! The three objects that people, controller and probe speak through, and their way into the core.
+//! The four objects that people, controller and probe speak through, and their way into the core.
 
+pub mod command;
 pub mod condition;
 pub mod convert;
 pub mod crds;
@@ -10,6 +11,7 @@ pub mod plain;
 pub mod policy;
 pub mod remediation;
 
+pub use command::{NodeCommand, NodeCommandSpec};
 pub use condition::{ConditionReason, ConditionType};
 pub use duration::HumanDuration;
 pub use flap::WrittenFlap;
@@ -17,14 +19,16 @@ pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStat
 pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
 pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};
 
-/// API group of all three kinds.
+/// API group of all kinds.
 pub const GROUP: &str = "runtimehealth.io";
-/// Version of all three kinds.
+/// Version of all kinds.
 pub const VERSION: &str = "v1alpha1";
 /// Field manager of the probe, in both modes.
 pub const PROBE_MANAGER: &str = "nrh-probe";
 /// Field manager of the controller.
 pub const CONTROLLER_MANAGER: &str = "nrh-controller";
+/// Field manager of the controller where it asks a probe for a fresh check: its orders stand beside that in the same object.
+pub const LOOKS_MANAGER: &str = "nrh-controller-looks";
 /// Namespace of the controller, the ledger and the leader Lease (Pod Security: restricted).
 pub const SYSTEM_NAMESPACE: &str = "nrh-system";
 /// Namespace of the probe and the Jobs (Pod Security: privileged).

@@ -168,7 +168,7 @@ pub struct ActArgs {
 pub struct ExplainArgs {
     /// The node. With `--file` it may be left out when the file holds one node only.
     pub node: Option<String>,
-    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints them.
+    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
 }
@@ -287,7 +287,7 @@ pub struct SimulateArgs {
     /// stand there now.
     #[arg(long, conflicts_with_all = ["timeline", "policies", "enforce", "output"])]
     pub record: bool,
-    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints it.
+    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints it.
     #[arg(long, short, requires = "record")]
     pub file: Option<PathBuf>,
     /// File or folder with policies; may be given several times. By default those that the timeline names.

@@ -11,6 +11,7 @@ pub mod apply;
 pub mod cache;
 pub mod calls;
 pub mod clock;
+pub mod commands;
 pub mod decide;
 pub mod events;
 pub mod evictions;

@@ -22,10 +22,11 @@ use crate::node::fuzz::{agent, bus, kubelet, proc, runtime};
 type Target = fn(&[u8]) -> bool;
 
 /// All targets, by name.
-const TARGETS: [(&str, Target); 35] = [
+const TARGETS: [(&str, Target); 36] = [
     ("bus_message", bus::message),
     ("certificate", kubelet::certificate),
     ("claim", agent::claim),
+    ("command_object", cluster::command_object),
     ("credential_plugin", agent::credential_plugin),
     ("cri_answers", runtime::cri_answers),
     ("cri_error", runtime::cri_error),

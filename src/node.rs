@@ -3,7 +3,7 @@
 //! ```text
 //! lanes (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
 //!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
-//! order (status.order, or a Job's argument) ─► agent: claim ─► look again ─► act on one object ─► outcome
+//! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► look again ─► act on one object ─► outcome
 //! ```
 
 pub mod agent;

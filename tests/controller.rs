@@ -639,7 +639,7 @@ async fn a_blocked_start_of_a_kubelet_is_named_on_a_ready_node_and_no_job_is_sen
     assert_eq!(written(), before, "what stays the same is not written");
 
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
     assert!(world.api.list("jobs").is_empty(), "nobody would run it");
     world.set_sick("w1", false);
     world.write_node_status("w1");

@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
-use nrh::api::NodeRuntimeHealth;
+use nrh::api::NodeCommand;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -50,27 +50,27 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
     if answers == Answers::None {
         return std::future::pending().await;
     }
-    let healths: Api<NodeRuntimeHealth> = Api::all(client.clone());
+    let commands: Api<NodeCommand> = Api::all(client.clone());
     let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");
-    let mut healths = pin!(watcher(healths, Config::default()).default_backoff());
+    let mut commands = pin!(watcher(commands, Config::default()).default_backoff());
     let mut pods = pin!(watcher(pods, Config::default().labels(JOB_NAME)).default_backoff().applied_objects());
     let permits = Arc::new(Semaphore::new(PARALLEL));
     let mut looks = std::collections::BTreeMap::new();
     let mut running = JoinSet::new();
     loop {
         let tasks: Vec<Task> = tokio::select! {
-            event = healths.try_next() => match event?.context("the watch of reports ended")? {
+            event = commands.try_next() => match event?.context("the watch of commands ended")? {
                 // What was asked before is not known to be open.
-                Event::InitApply(health) => {
-                    looks.insert(health.name_any(), look(&health));
-                    ordered(&health).into_iter().collect()
+                Event::InitApply(command) => {
+                    looks.insert(command.name_any(), command.spec.look_requested);
+                    ordered(&command).into_iter().collect()
                 }
-                Event::Apply(health) => {
-                    let asked = look(&health);
-                    let before = looks.insert(health.name_any(), asked).flatten();
+                Event::Apply(command) => {
+                    let asked = command.spec.look_requested;
+                    let before = looks.insert(command.name_any(), asked).flatten();
                     let is_asked = asked.is_some() && asked != before;
-                    let asks = is_asked.then(|| Task::Look { node: health.name_any() });
-                    asks.into_iter().chain(ordered(&health)).collect()
+                    let asks = is_asked.then(|| Task::Look { node: command.name_any() });
+                    asks.into_iter().chain(ordered(&command)).collect()
                 }
                 _ => Vec::new(),
             },
@@ -91,13 +91,9 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
     }
 }
 
-fn look(health: &NodeRuntimeHealth) -> Option<u64> {
-    health.status.as_ref()?.remediation.as_ref()?.look_requested
-}
-
-fn ordered(health: &NodeRuntimeHealth) -> Option<Task> {
-    let order = health.status.as_ref()?.order.as_ref()?;
-    Some(Task::Order { node: health.name_any(), operation: order.operation_id.clone() })
+fn ordered(command: &NodeCommand) -> Option<Task> {
+    let order = command.spec.order.as_ref()?;
+    Some(Task::Order { node: command.name_any(), operation: order.operation_id.clone() })
 }
 
 /// A pod that kwok has begun to run.

@@ -91,7 +91,7 @@ pub async fn chains(client: &Client, bed: &Bed, act: &str, nodes: &[String], tim
 
 /// Removes what was made.
 fn clean(bed: &Bed) -> Result<()> {
-    for kind in ["noderemediations", "jobs --namespace=nrh-node"] {
+    for kind in ["noderemediations", "nodecommands", "jobs --namespace=nrh-node"] {
         let words: Vec<&str> = kind.split(' ').collect();
         let label = format!("--selector={MARK}=yes");
         bed.kubectl(&[&["delete", "--wait=false", &label], words.as_slice()].concat())?;
@@ -150,10 +150,16 @@ impl Templates {
                 let body = json!({"status": {"message": format!("written by a bare client: {index}")}});
                 send("PATCH", &format!("{GROUP}/noderemediations/{episode}/status"), merge, &body)
             }
-            "patch noderuntimehealths/status" => {
-                // An order would be one to somebody: the same field manager writes another word of its own.
-                let body = json!({"status": {"summary": {"doing": format!("bare {index}")}}});
-                send("PATCH", &format!("{GROUP}/noderuntimehealths/{node}/status"), merge, &body)
+            "get nodecommands" => get(&format!("{GROUP}/nodecommands/{node}")),
+            "create nodecommands" | "patch nodecommands" => {
+                let report = self.reports.get(node).context("a report")?;
+                // An order would be one to somebody: a check is asked for, which nobody answers here.
+                let body = json!({
+                    "apiVersion": report["apiVersion"], "kind": "NodeCommand", "spec": {"lookRequested": index},
+                    "metadata": {"name": node, "labels": {MARK: "yes"}, "ownerReferences": report["metadata"]["ownerReferences"]},
+                });
+                let path = format!("{GROUP}/nodecommands/{node}?fieldManager=nrh-controller&force=true");
+                send("PATCH", &path, "application/apply-patch+yaml", &body)
             }
             "apply noderuntimehealths/status" => {
                 let report = self.reports.get(node).context("a report")?;

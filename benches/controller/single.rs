@@ -11,7 +11,7 @@ use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
-use nrh::api::NodeRuntimeHealth;
+use nrh::api::{NodeCommand, NodeRuntimeHealth};
 use nrh::core::fault::FaultState;
 use serde::de::DeserializeOwned;
 
@@ -95,11 +95,11 @@ async fn until(watch: &mut Watch, name: &str) -> Result<Instant> {
 }
 
 async fn follow(client: &Client, fleet: &Fleet, names: &[String], lane: Lane) -> Result<Vec<Sample>> {
-    let healths = || Api::<NodeRuntimeHealth>::all(client.clone());
-    let mut reports = watch(healths(), is_confirmed).await?;
+    let healths = Api::<NodeRuntimeHealth>::all(client.clone());
+    let mut reports = watch(healths, is_confirmed).await?;
     let mut acts = match lane {
         Lane::Job => watch(Api::<Job>::namespaced(client.clone(), "nrh-node"), |_| true).await?,
-        Lane::Order => watch(healths(), |health| health.status.as_ref().is_some_and(|s| s.order.is_some())).await?,
+        Lane::Order => watch(Api::<NodeCommand>::all(client.clone()), |command| command.spec.order.is_some()).await?,
         Lane::Cordon => watch(Api::<Node>::all(client.clone()), is_cordoned).await?,
     };
     // Nothing is acted upon before a second heartbeat has dated the first.

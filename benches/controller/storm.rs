@@ -69,7 +69,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let requests: usize = storm.asked.kinds().values().sum();
     let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
     let fresh = stage.fleet.names();
-    let act = if lane == Lane::Job { "create jobs" } else { "patch noderuntimehealths/status" };
+    let act = if lane == Lane::Job { "create jobs" } else { "create nodecommands" };
     let (bare, mut chains) = stage.run(Answers::None, async |_| {
         let own = stage.program.client(stage.bed.client_config().await?)?;
         let bare = bare::rate(&own, stage.bed, &kinds, &fresh, bare::PARALLEL).await?;

@@ -1,4 +1,4 @@
-//! The three definitions of custom resources as YAML: what `nrh crd` prints and `crds/` holds.
+//! The four definitions of custom resources as YAML: what `nrh crd` prints and `crds/` holds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -6,11 +6,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::{CustomResourceExt, Resource};
 use serde_json::json;
 
-use super::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
+use super::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 
 /// All definitions, with the file name each has in `crds/`.
 pub fn all() -> Vec<(String, CustomResourceDefinition)> {
-    [NodeRuntimeHealth::crd(), RemediationPolicy::crd(), NodeRemediation::crd()]
+    [NodeRuntimeHealth::crd(), NodeCommand::crd(), RemediationPolicy::crd(), NodeRemediation::crd()]
         .into_iter()
         .map(|mut crd| {
             let is_of_node = crd.spec.names.kind == NodeRuntimeHealth::kind(&());

@@ -15,7 +15,7 @@ use super::flap::WrittenFlap;
 use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
 use crate::core::observation::{KubeletSettings, SettingsSource};
-use crate::core::order::{Order, Outcome};
+use crate::core::order::Outcome;
 use crate::core::plan::Health;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
@@ -111,7 +111,7 @@ pub struct NodeRuntimeHealthStatus {
     /// the reasons. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_safe: Option<RestartSafeStatus>,
-    /// What became of the last order. Written by the probe.
+    /// What became of the last order, which its NodeCommand or a Job has brought. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Outcome>,
     /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
@@ -119,9 +119,6 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub cluster_faults: Vec<Fault>,
-    /// An order for the probe to carry out, when no Job can run on the node. Written by the controller.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
     /// What is being done about the node, by which policy. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<RemediationStatus>,
@@ -315,9 +312,6 @@ pub struct RemediationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub episode: Option<String>,
-    /// A fresh look is asked for: a number that rises with each request. The probe answers at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look_requested: Option<u64>,
     /// That a person has stopped the healing of this node: nothing begins anew for an hour. Kept here since the
     /// episode itself may have been deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ use super::events::Events;
 use super::leader::Leadership;
 use super::ledger::{LedgerStore, StoreError};
 use super::metrics::Metrics;
-use crate::core::plan::Effect;
+use crate::core::plan::{Effect, Operation};
 use crate::core::snapshot::Ledger;
 
 mod act;
@@ -342,6 +342,7 @@ impl Applier {
                     operation: &operation_id,
                     node: &node,
                     node_uid: &node_uid,
+                    is_order: matches!(operation, Operation::GiveOrder(_)),
                     paid_from: paid()?,
                 };
                 Box::pin(self.act(look, &operation)).await

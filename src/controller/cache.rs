@@ -38,6 +38,7 @@ use crate::core::policy::Policy;
 use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 
 pub mod arrival;
+pub mod command;
 pub mod conditions;
 pub mod fold;
 pub mod guard;
@@ -53,6 +54,7 @@ pub mod wakes;
 pub mod watches;
 
 use arrival::Arrivals;
+use command::CommandRow;
 use conditions::Shared;
 use guard::{Guardable, Unreads};
 use job::JobRow;
@@ -146,6 +148,8 @@ pub struct AllVersions {
     pub nodes: Versions,
     /// Reports.
     pub reports: Versions,
+    /// Commands to nodes.
+    pub commands: Versions,
     /// Policies.
     pub policies: Versions,
     /// Episodes.
@@ -159,10 +163,11 @@ pub struct AllVersions {
 }
 
 impl AllVersions {
-    fn all(&self) -> [(&'static str, &Versions); 7] {
+    fn all(&self) -> [(&'static str, &Versions); 8] {
         [
             ("nodes", &self.nodes),
             ("noderuntimehealths", &self.reports),
+            ("nodecommands", &self.commands),
             ("remediationpolicies", &self.policies),
             ("noderemediations", &self.episodes),
             ("daemonsets", &self.daemon_sets),
@@ -183,6 +188,8 @@ pub struct State {
     pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, Standing>,
+    /// Each NodeCommand, by node; most nodes have none.
+    pub commands: BTreeMap<String, CommandRow>,
     /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
     pub node_conditions: BTreeMap<String, node_conditions::Standing>,
     /// Heartbeats, by node.
@@ -244,6 +251,7 @@ impl State {
             versions: AllVersions::default(),
             unread: Unreads::default(),
             standing: BTreeMap::new(),
+            commands: BTreeMap::new(),
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),

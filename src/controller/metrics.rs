@@ -15,6 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
 use super::cache::guard::Guardable;
+use crate::api::NodeCommand;
 use crate::core::fault::FaultType;
 use crate::core::plan::{Health, Plan};
 
@@ -151,7 +152,8 @@ impl Metrics {
             ("NodeRuntimeHealth", bad_reports),
             ("NodeRemediation", bad_episodes),
         ];
-        let others = [Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND].map(|kind| (kind, state.unread.count(kind)));
+        let others = [NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
+        let others = others.map(|kind| (kind, state.unread.count(kind)));
         for (kind, n) in bad.into_iter().chain(others) {
             self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));
         }
@@ -194,6 +196,7 @@ mod tests {
             "nrh_unreadable_objects{of=\"RemediationPolicy\"} 0",
             "nrh_unreadable_objects{of=\"NodeRemediation\"} 0",
             "nrh_unreadable_objects{of=\"Node\"} 0",
+            "nrh_unreadable_objects{of=\"NodeCommand\"} 0",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

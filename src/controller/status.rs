@@ -95,14 +95,8 @@ pub struct NodePart {
     pub conditions: Vec<Condition>,
 }
 
-/// What is to be written about a node. `look` is the number of the look that is asked for.
-pub fn node_part(
-    outlook: &NodeOutlook,
-    held: &[String],
-    standing: &Standing,
-    look: Option<u64>,
-    now: Timestamp,
-) -> NodePart {
+/// What is to be written about a node.
+pub fn node_part(outlook: &NodeOutlook, held: &[String], standing: &Standing, now: Timestamp) -> NodePart {
     let mut cluster_faults = outlook.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
@@ -110,7 +104,6 @@ pub fn node_part(
         remediation: RemediationStatus {
             policy: outlook.policy.clone(),
             episode: outlook.episode.clone(),
-            look_requested: look,
             held: held.to_vec(),
             stopped: outlook.stopped.clone(),
         },
@@ -228,7 +221,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
-        (is.policy.clone(), is.episode.clone(), is.look_requested, is.stopped.as_ref().map(|by| by.episode.clone()))
+        (is.policy.clone(), is.episode.clone(), is.stopped.as_ref().map(|by| by.episode.clone()))
     };
     // Nothing stands of it, as before an upgrade, or that nobody can tell: to write either is no hurry.
     let is_watched = |want: &Condition| {
@@ -369,34 +362,35 @@ mod tests {
     #[test]
     fn what_was_written_is_not_written_again() {
         let outlook = NodeOutlook { doing: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
-        let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), Some(3), now());
+        let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), now());
         assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let standing = stands(part.clone());
         assert_eq!(difference(&standing, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
-        let again = node_part(&outlook, &["TooYoung: x".into()], &standing, Some(3), later);
+        let again = node_part(&outlook, &["TooYoung: x".into()], &standing, later);
         assert_eq!(again, part, "transition times are kept");
-        let words = node_part(&outlook, &["TooYoung: y".into()], &standing, Some(3), later);
+        let words = node_part(&outlook, &["TooYoung: y".into()], &standing, later);
         assert_eq!(difference(&standing, &words), Difference::Words);
         let watched = NodeOutlook { stable: Tri::True, ..outlook.clone() };
-        let watched = node_part(&watched, &["TooYoung: x".into()], &standing, Some(3), later);
+        let watched = node_part(&watched, &["TooYoung: x".into()], &standing, later);
         assert_eq!(difference(&standing, &watched), Difference::Watched);
-        let asked = node_part(&outlook, &["TooYoung: x".into()], &standing, Some(4), later);
-        assert_eq!(difference(&standing, &asked), Difference::Matter);
+        let begun = NodeOutlook { episode: Some("e".into()), ..outlook.clone() };
+        let begun = node_part(&begun, &["TooYoung: x".into()], &standing, later);
+        assert_eq!(difference(&standing, &begun), Difference::Matter);
     }
 
     #[test]
     fn that_nobody_has_watched_the_nodes_yet_is_not_written_to_each_after_an_upgrade() {
         let outlook = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
-        let before = node_part(&outlook, &[], &Standing::default(), None, now());
+        let before = node_part(&outlook, &[], &Standing::default(), now());
         let mut old = before.clone();
         old.conditions.retain(|condition| condition.type_ != "NodeStable");
         let standing = stands(old);
-        assert_eq!(difference(&standing, &node_part(&outlook, &[], &standing, None, now())), Difference::None);
+        assert_eq!(difference(&standing, &node_part(&outlook, &[], &standing, now())), Difference::None);
         let of = |stable| NodeOutlook { stable, ..outlook.clone() };
-        let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, None, now()));
+        let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, now()));
         assert_eq!((difference_of(Tri::True), difference_of(Tri::False)), (Difference::Watched, Difference::Matter));
     }
 
@@ -410,12 +404,12 @@ mod tests {
             )
         };
         let late = NodeOutlook { restart_safe_known: false, ..NodeOutlook::default() };
-        let part = node_part(&late, &[], &with("True"), None, now());
+        let part = node_part(&late, &[], &with("True"), now());
         assert_eq!(of_type(&part, "RestartSafe").unwrap().status, "Unknown");
         assert!(of_type(&part, "RuntimeReady").is_none());
-        assert!(of_type(&node_part(&late, &[], &with("False"), None, now()), "RestartSafe").is_none());
+        assert!(of_type(&node_part(&late, &[], &with("False"), now()), "RestartSafe").is_none());
         let known = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
-        assert!(of_type(&node_part(&known, &[], &with("True"), None, now()), "RestartSafe").is_none());
+        assert!(of_type(&node_part(&known, &[], &with("True"), now()), "RestartSafe").is_none());
     }
 
     #[test]

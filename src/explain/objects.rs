@@ -16,17 +16,17 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::plain::plain;
-use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
+use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::caller::{DEADLINE, client, objects_in, within};
 use crate::controller::cache::guard::{Guardable, Guarded};
-use crate::controller::cache::{node, pods, report};
+use crate::controller::cache::{command, node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
 use crate::core::foreign::Noticed;
 use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
-use crate::core::snapshot::{Ledger, Slot, Snapshot, Tri, UnreadableEpisode};
+use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, Tri, UnreadableEpisode};
 use crate::core::text::bounded;
 
 /// Most pods that are read one by one.
@@ -37,6 +37,8 @@ const MAX_PODS: usize = 500;
 pub(crate) struct Objects {
     nodes: Vec<Node>,
     healths: Vec<NodeRuntimeHealth>,
+    /// By node, those that cannot be read too.
+    commands: BTreeMap<String, CommandView>,
     policies: Vec<RemediationPolicy>,
     episodes: Vec<NodeRemediation>,
     /// Pods that faults name, as far as they were read.
@@ -79,7 +81,7 @@ impl Objects {
         Ok((objects, saved))
     }
 
-    /// Reads the output of `kubectl get nodes,nrh,rmp,nrem -o yaml` (or json).
+    /// Reads the output of `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` (or json).
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for item in objects_in(text)? {
@@ -93,6 +95,10 @@ impl Objects {
                 "NodeRuntimeHealth" => {
                     let read = objects.read(&kind, item);
                     objects.healths.extend(read);
+                }
+                "NodeCommand" => {
+                    let read = objects.read(&kind, item);
+                    objects.command(read.into_iter());
                 }
                 "RemediationPolicy" => {
                     let read = objects.read(&kind, item);
@@ -112,7 +118,7 @@ impl Objects {
                     if group == Some("runtimehealth.io") {
                         let (kind, name) = (bounded(&kind, 63), bounded(&name, 253));
                         objects.unreadable.push(format!(
-                            "{kind} {name} is not looked at: expected NodeRuntimeHealth, RemediationPolicy or NodeRemediation"
+                            "{kind} {name} is not looked at: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy or NodeRemediation"
                         ));
                     }
                 }
@@ -124,7 +130,7 @@ impl Objects {
                 broken => format!("; {}", broken.join("; ")),
             };
             bail!(
-                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,rmp,nrem -o yaml` prints{found}"
+                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints{found}"
             );
         }
         Ok(objects)
@@ -138,6 +144,9 @@ impl Objects {
         if kind == "NodeRemediation" {
             self.lost.insert(name.to_owned(), convert::unreadable_episode(&metadata, error));
         }
+        if kind == "NodeCommand" {
+            self.commands.insert(name.to_owned(), command::unreadable(&metadata, error));
+        }
         if kind == "NodeRuntimeHealth" {
             self.broken.push((metadata, error.to_owned()));
         }
@@ -148,6 +157,11 @@ impl Objects {
         // A text of a node must not be taken for a line of ours.
         let object = Guarded::read(&plain(object, usize::MAX));
         object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
+    }
+
+    /// Takes commands that can be read.
+    fn command(&mut self, commands: impl Iterator<Item = NodeCommand>) {
+        self.commands.extend(commands.map(|object| (object.name_any(), command::view(&object))));
     }
 
     /// Those that can be read.
@@ -168,6 +182,9 @@ impl Objects {
         objects.nodes = objects.readable("Node", nodes);
         let healths = list::<NodeRuntimeHealth>(client.clone()).await.with_context(|| what("noderuntimehealths"))?;
         objects.healths = objects.readable("NodeRuntimeHealth", healths);
+        let commands = list::<NodeCommand>(client.clone()).await.with_context(|| what("nodecommands"))?;
+        let commands = objects.readable("NodeCommand", commands);
+        objects.command(commands.into_iter());
         let policies = list::<RemediationPolicy>(client.clone()).await.with_context(|| what("remediationpolicies"))?;
         objects.policies = objects.readable("RemediationPolicy", policies);
         let episodes = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
@@ -303,6 +320,7 @@ impl Objects {
             let (view, _) = report::unreadable(metadata, error);
             snapshot.reports.insert(metadata.name.clone().unwrap_or_default(), view);
         }
+        snapshot.commands.clone_from(&self.commands);
         for object in &self.policies {
             match convert::policy(object) {
                 Ok(policy) => snapshot.policies.push(policy),
@@ -423,6 +441,7 @@ mod tests {
                 {"metadata": named("w1", "u1"), "spec": {}, "status": {"faults": [{"type": "OfAnotherVersion"}]}},
                 {"metadata": named("w2", "u2"), "spec": {}, "status": {"flap": "often"}},
             ]),
+            "nodecommands" => json!([{"metadata": named("w2", "u2"), "spec": {"order": {"action": "ReformatDisk"}}}]),
             "remediationpolicies" => json!([{"metadata": {"name": "p"}, "spec": {"rules": "none"}}]),
             _ => json!([{"metadata": {"name": "e"}, "spec": {"nodeName": []}}]),
         });
@@ -433,15 +452,17 @@ mod tests {
         for said in [
             "Node w3 cannot be used: ",
             "NodeRuntimeHealth w1 cannot be used: ",
+            "NodeCommand w2 cannot be used: ",
             "policy p cannot be used: ",
             "NodeRemediation e cannot be used: ",
             "status.flap of NodeRuntimeHealth w2 is not used: expected a history of changes: ",
         ] {
             assert!(invalid.iter().any(|line| line.starts_with(said)), "{said}: {invalid:?}");
         }
-        assert_eq!(invalid.len(), 5);
+        assert_eq!(invalid.len(), 6);
         // As by the controller: the node is held, and nothing is taken for clean.
         assert!(snapshot.reports["w1"].suspended.as_ref().unwrap().contains("cannot be read"));
+        assert!(snapshot.commands["w2"].unreadable.as_ref().unwrap().contains("ReformatDisk"));
         assert!(snapshot.reports["w2"].suspended.is_none() && snapshot.flaps.is_empty());
     }
 

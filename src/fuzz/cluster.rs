@@ -11,16 +11,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use crate::api::NodeCommand;
 use crate::api::convert;
 use crate::api::health::NodeRuntimeHealth;
 use crate::api::policy::RemediationPolicy;
 use crate::api::remediation::NodeRemediation;
 use crate::controller::cache::arrival::Arrivals;
-use crate::controller::cache::{job, node, pods, report};
+use crate::controller::cache::{command, job, node, pods, report};
 use crate::controller::{ledger as stored, shipped_policy};
 use crate::core::fault::MAX_FAULTS;
 use crate::core::plan::{PlanSettings, plan};
 use crate::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, Snapshot, Tri};
+use crate::node::fuzz::agent;
 
 const NODE: &str = "w1";
 /// A report of a container that hangs.
@@ -111,6 +113,18 @@ pub(super) fn health_object(data: &[u8]) -> bool {
         place(&mut snapshot, NodeView { ready, ..NodeView::default() }, report.clone());
         decide(&snapshot);
     }
+    true
+}
+
+/// The command to a node, as the controller and the probe read it.
+pub(super) fn command_object(data: &[u8]) -> bool {
+    let read = agent::own_command(data);
+    let Ok(object) = serde_json::from_slice::<NodeCommand>(data) else { return read.is_some() };
+    is_stable(&object);
+    assert_eq!(read.and_then(|command| command.order), object.spec.order, "both read the same order");
+    let mut snapshot = sick();
+    snapshot.commands.insert(NODE.to_owned(), command::view(&object));
+    decide(&snapshot);
     true
 }
 

@@ -4,7 +4,7 @@
 //! lanes ──► judge ──► newest draft ──► reporter ──► status of the own object
 //!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
 //!   │                    └────────────────────────────────┐
-//!   └── look asked for ◄── feedback ◄── reporter ──► orders ──► executor (a task of its own)
+//!   └── check asked for ◄── command ◄── reporter ──► orders ──► executor (a task of its own)
 //! ```
 //! The newest draft is also what `/metrics` and `nrh status` on the node tell.
 //! Nothing here waits for the API server, and no lane waits for another.
@@ -39,7 +39,7 @@ use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::patience::within;
 use crate::node::proc;
-use crate::node::report::client::{Credentials, Feedback};
+use crate::node::report::client::{Command, Credentials, Feedback};
 use crate::node::report::clock::Tell;
 use crate::node::report::draft::Draft;
 use crate::node::report::{Delivery, Reporter};
@@ -108,6 +108,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
 
     let (drafts, newest) = watch::channel(None);
     let (feedback_sender, feedback) = watch::channel(Feedback::default());
+    let (command_sender, command) = watch::channel(Command::default());
     let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
     let told_of = Arc::clone(&lanes);
@@ -120,6 +121,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         name: args.node_name.clone(),
         drafts: newest.clone(),
         feedback: feedback_sender,
+        command: command_sender,
         delivery,
         wall: Timestamp::now,
     };
@@ -130,7 +132,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
-    Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback)).run().await
+    Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback, command)).run().await
 }
 
 /// Makes what `nrh status` shows.
@@ -179,6 +181,7 @@ struct Probe {
     about: About,
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
+    command: watch::Receiver<Command>,
     /// The highest look request answered so far.
     answered: u64,
     asked: Option<Asked>,
@@ -196,11 +199,15 @@ impl Probe {
         saved: Saved,
         file: StateFile,
         lanes: Arc<Lanes>,
-        (drafts, feedback): (watch::Sender<Option<Arc<Draft>>>, watch::Receiver<Feedback>),
+        (drafts, feedback, command): (
+            watch::Sender<Option<Arc<Draft>>>,
+            watch::Receiver<Feedback>,
+            watch::Receiver<Command>,
+        ),
     ) -> Self {
         let agent = agent_settings(&args);
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
-        tokio::spawn(marks::tend(agent.clone(), feedback.clone()));
+        tokio::spawn(marks::tend(agent.clone(), command.clone()));
         let execute = executor(agent.clone(), Arc::clone(&lanes), evidence.gate());
         Self {
             agent,
@@ -213,6 +220,7 @@ impl Probe {
             file,
             drafts,
             feedback,
+            command,
             answered: 0,
             asked: None,
             urgent: false,
@@ -261,20 +269,22 @@ impl Probe {
                 self.about.missing = missing;
             }
             changed = self.feedback.changed() => changed.context("the reporter has ended")?,
+            changed = self.command.changed() => changed.context("the reporter has ended")?,
         }
         let feedback = self.feedback.borrow_and_update().clone();
-        if let Some(order) = &feedback.order {
-            self.orders.offer(order);
-        }
         if feedback.node_uid.is_some() {
             self.about.node_uid = feedback.node_uid;
         }
         if feedback.kubelet_version.is_some() {
             self.lanes.kubelet_is(feedback.kubelet_version);
         }
+        let command = self.command.borrow_and_update().clone();
+        if let Some(order) = &command.order {
+            self.orders.offer(order);
+        }
         let newest = self.asked.map_or(self.answered, |asked| asked.number.max(self.answered));
-        if feedback.look_requested > newest {
-            self.asked = Some(Asked { number: feedback.look_requested, at: Instant::now() });
+        if command.look_requested > newest {
+            self.asked = Some(Asked { number: command.look_requested, at: Instant::now() });
             self.lanes.refresh();
         }
         Ok(())

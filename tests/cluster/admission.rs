@@ -5,6 +5,7 @@
 mod approvals;
 mod by_hand;
 mod callers;
+mod commands;
 mod controller;
 mod credential;
 mod drains;
@@ -39,9 +40,11 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
         .run(async |admin| {
             let callers = Callers::new(admin, &bed).await?;
             let mut cases = Cases::default();
+            commands::without_any_policy(&callers, &bed, &mut cases).await?;
             requests::wait_until_active(&callers).await?;
             flow::of_the_probe(&callers, &mut cases).await?;
             nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
+            commands::guarded(&callers, &bed, &mut cases).await?;
             credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;

@@ -44,7 +44,7 @@ async fn no_running_pod_is_ended_past_its_disruption_budget() {
         message.contains("PodDisruptionBudget d/log lets none go, and the kill would end Pod d/log-x"),
         "{message}"
     );
-    assert!(world.api.list("jobs").is_empty() && world.status("w1")["order"].is_null(), "nothing was ordered");
+    assert!(world.api.list("jobs").is_empty() && world.order("w1").is_null(), "nothing was ordered");
     replica.crash().await;
 }
 

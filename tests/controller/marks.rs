@@ -24,7 +24,7 @@ fn step(world: &World, place: usize) -> Value {
 
 /// The probe of a node says what came of the order that stands.
 fn answer(world: &World, node: &str, reason: &str) {
-    let operation = world.status(node)["order"]["operationId"].clone();
+    let operation = world.order(node)["operationId"].clone();
     world.api.change("noderuntimehealths", node, |health| {
         health["status"]["agent"] = json!({"operationId": operation, "state": "Done", "reason": reason,
             "message": "/run/kured-reboot asks for a reboot", "at": "2026-01-01T00:00:00Z"});
@@ -36,8 +36,8 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     let world = world("4h");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("ordered", || world.status("w1")["order"]["action"] == "MarkForReboot").await;
-    let order = world.status("w1")["order"].clone();
+    world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
+    let order = world.order("w1");
     assert_eq!(order["mark"], json!({"path": "/run/kured-reboot", "standsForSeconds": 14400}));
     assert_eq!(order["bootId"], "b");
     assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
@@ -46,11 +46,11 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     replica.crash().await;
     let replica = world.controller("b");
     sleep(Duration::from_hours(2)).await;
-    assert_eq!((step(&world, 0)["state"].as_str(), world.status("w1")["order"].clone()), (Some("Started"), order));
+    assert_eq!((step(&world, 0)["state"].as_str(), world.order("w1")), (Some("Started"), order));
     world.set_sick("w1", false);
     world.set_boot("w1", "b2", true);
     world.until("verified", || step(&world, 0)["state"] == "Succeeded").await;
-    world.until("taken back", || world.status("w1")["order"].is_null()).await;
+    world.until("taken back", || world.order("w1").is_null()).await;
     assert_eq!(step(&world, 0)["markForReboot"]["path"], "/run/kured-reboot");
     replica.stop().await.unwrap();
 }
@@ -61,7 +61,7 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
         let world = world("4h");
         let replica = world.controller("a");
         world.set_sick("w1", true);
-        world.until("ordered", || world.status("w1")["order"]["action"] == "MarkForReboot").await;
+        world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
         answer(&world, "w1", "AlreadyMarked");
         world.until("answered", || step(&world, 0)["reason"] == "AlreadyMarked").await;
         if heals {
@@ -72,7 +72,7 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
                 episode["spec"]["cancel"] = json!({"by": "ann", "reason": "kept for a look"});
             });
         }
-        world.until("withdrawn", || world.status("w1")["order"].is_null()).await;
+        world.until("withdrawn", || world.order("w1").is_null()).await;
         assert_eq!(step(&world, 0)["state"], "Cancelled");
         replica.stop().await.unwrap();
     }
@@ -85,6 +85,6 @@ async fn one_whose_probe_does_not_answer_is_taken_back_and_people_are_told() {
     world.set_sick("w1", true);
     world.until("told", || step(&world, 1)["action"] == "Notify").await;
     assert_eq!(step(&world, 0)["state"], "TimedOut");
-    assert!(world.status("w1")["order"].is_null());
+    assert!(world.order("w1").is_null());
     replica.stop().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Orders to the probe: they stand in an object into which others write, too.
+//! Orders to the probe, and requests for a fresh check: both stand in its NodeCommand, which the controller alone writes.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,7 @@ use crate::fake_api::world::World;
 #[tokio::test(start_paused = true)]
 async fn an_order_that_meets_another_write_is_given_at_once_after_another_look() {
     let world = World::new(1);
+    let lasts = command(&world, "w1", &json!({"lookRequested": 7}));
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     let replica = world.controller("a");
@@ -27,13 +28,13 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     let (orders, looked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
     let (tries, looks) = (Arc::clone(&orders), Arc::clone(&looked));
     world.api.hook(move |call| {
-        if call.target.plural != "noderuntimehealths" {
+        if call.target.plural != "nodecommands" {
             return None;
         }
         if call.verb == "get" {
             *looks.lock().unwrap() += 1;
         }
-        if call.body["status"]["order"]["operationId"] == Value::Null {
+        if call.body["spec"]["order"]["operationId"] == Value::Null {
             return None;
         }
         let mut tries = tries.lock().unwrap();
@@ -41,7 +42,10 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
         (tries.len() < 3).then_some(Fault::Code(409))
     });
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    let given = world.api.get("nodecommands", "w1").unwrap();
+    assert_eq!(given["metadata"]["uid"], lasts["metadata"]["uid"], "it is changed, not made anew");
+    assert!(given["spec"]["lookRequested"].as_u64().is_some_and(|number| number >= 7), "{given}");
     let tries = orders.lock().unwrap().clone();
     assert_eq!(tries.len(), 3);
     let first = tries.first().unwrap();
@@ -49,6 +53,95 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     assert!(tries.iter().all(|at| at.duration_since(*first) < Duration::from_millis(100)), "{tries:?}");
     assert!(*looked.lock().unwrap() >= 3, "each time on what was read right before");
     sleep(Duration::from_secs(1)).await;
+    replica.crash().await;
+}
+
+/// A NodeCommand that is there already, owned by the node's Node.
+fn command(world: &World, node: &str, spec: &Value) -> Value {
+    let uid = world.api.get("nodes", node).unwrap()["metadata"]["uid"].clone();
+    owned_command(world, node, &uid, spec)
+}
+
+fn owned_command(world: &World, node: &str, owner: &Value, spec: &Value) -> Value {
+    let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner}]);
+    world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand",
+        "metadata": {"name": node, "ownerReferences": owners}, "spec": spec}))
+}
+
+/// A node whose kubelet starts no Job, so that its probe is ordered.
+async fn blocked() -> World {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    let replica = world.controller("to-begin");
+    world.probe("w1");
+    let status = || world.status("w1");
+    world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
+    sleep(Duration::from_mins(4)).await;
+    world.restart_kubelet("w1");
+    world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    replica.stop().await.unwrap();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
+    let world = blocked().await;
+    assert!(world.api.list("nodecommands").is_empty(), "nothing was needed yet");
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    let made = world.api.get("nodecommands", "w1").unwrap();
+    let node = world.api.get("nodes", "w1").unwrap();
+    let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": node["metadata"]["uid"], "blockOwnerDeletion": false}]);
+    assert_eq!(made["metadata"]["ownerReferences"], owners);
+    let writes =
+        world.api.calls().into_iter().filter(|call| call.is_write() && call.target.plural == "noderuntimehealths");
+    let told: Vec<Value> = writes.map(|call| call.body["status"].clone()).collect();
+    assert!(told.iter().all(|status| status["order"].is_null() && status["remediation"]["lookRequested"].is_null()));
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_ordered() {
+    let world = blocked().await;
+    let old = owned_command(&world, "w1", &json!("of-another"), &json!({"lookRequested": 9}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    let made = world.api.get("nodecommands", "w1").unwrap();
+    assert_ne!(made["metadata"]["uid"], old["metadata"]["uid"]);
+    let node = world.api.get("nodes", "w1").unwrap();
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_before_it_is_known_which_orders_stand() {
+    let world = blocked().await;
+    world.api.forget_calls();
+    world.api.hook(|call| (call.verb == "list" && call.target.plural == "nodecommands").then_some(Fault::Code(403)));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    sleep(Duration::from_mins(3)).await;
+    assert!(world.order("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
+    world.api.unhook();
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed_it() {
+    let world = blocked().await;
+    command(&world, "w1", &json!({"order": {"action": "OfAnotherVersion"}}));
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    let held = || world.status("w1")["remediation"]["held"].to_string();
+    world.until("it is told", || held().contains("NodeCommand w1 cannot be read")).await;
+    sleep(Duration::from_mins(2)).await;
+    assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
+    assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
+    world.api.remove("nodecommands", "w1");
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
     replica.crash().await;
 }
 
@@ -83,12 +176,11 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     let replica = world.controller("a");
     world.probe("w1");
     world.set_sick("w1", true);
-    let status = || world.status("w1");
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
-    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
     assert!(asked.elapsed() < Duration::from_secs(10), "a refused pod is waited for no longer");
-    let operation = status()["order"]["operationId"].clone();
+    let operation = world.order("w1")["operationId"].clone();
     assert_eq!(job, operation, "the node claims it once");
     let at = world.wall().to_string();
     world.api.change("noderuntimehealths", "w1", |object| {
@@ -120,15 +212,15 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     world.restart_kubelet("w1");
     world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || status()["order"]["action"] == "ReleaseCont").await;
-    let operation = status()["order"]["operationId"].clone();
+    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    let operation = world.order("w1")["operationId"].clone();
     // The kubelet has got on, and the probe, which plays no part here, takes no order.
     world.write_node_status("w1");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let calls = world.api.calls();
     let order = |call: &crate::fake_api::Call| {
-        let is_it = call.verb == "patch" && call.target.plural == "noderuntimehealths";
-        call.body["status"].get("order").filter(|_| is_it).cloned()
+        let is_it = call.verb == "patch" && call.target.plural == "nodecommands";
+        call.body["spec"].get("order").filter(|_| is_it).cloned()
     };
     let withdrawn = calls.iter().position(|call| order(call) == Some(Value::Null)).unwrap();
     let is_made = |call: &crate::fake_api::Call| call.verb == "create" && call.target.plural == "jobs";

@@ -29,7 +29,7 @@ fn step(world: &World, place: usize) -> Value {
 /// Orders to reboot that were written, each with its boot id.
 fn orders(world: &World) -> Vec<Value> {
     let calls = world.api.calls();
-    let orders = calls.iter().map(|call| call.body["status"]["order"].clone());
+    let orders = calls.iter().map(|call| call.body["spec"]["order"].clone());
     orders.filter(|order| order["action"] == "Reboot").map(|order| order["bootId"].clone()).collect()
 }
 
@@ -38,7 +38,7 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     let world = world("15m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("ordered", || world.status("w1")["order"]["action"] == "Reboot").await;
+    world.until("ordered", || world.order("w1")["action"] == "Reboot").await;
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
     // The controller dies; another one leads while the order stands.
     replica.crash().await;
@@ -57,7 +57,7 @@ async fn a_node_is_ordered_once_and_opened_when_its_new_boot_is_well() {
     assert!(said.starts_with("the node has booted anew: its boot id was b and is b2"), "{said}");
     world.until("opened", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
     assert_eq!(orders(&world), ["b"]);
-    assert!(world.status("w1")["order"].is_null(), "taken back");
+    assert!(world.order("w1").is_null(), "taken back");
     replica.stop().await.unwrap();
 }
 

@@ -250,12 +250,13 @@ impl FakeApi {
         self.lock().calls.iter().filter(|call| call.is_write()).map(Call::line).collect()
     }
 
-    /// Writes that touch anything but leases, statuses, reports and Events.
+    /// Writes that touch anything but leases, statuses, reports, commands and Events.
     pub fn acts(&self) -> Vec<String> {
         let bookkeeping = |call: &&Call| {
             !["leases", "events"].contains(&call.target.plural.as_str())
                 && call.target.plural != "noderemediations"
                 && call.target.plural != "noderuntimehealths"
+                && call.target.plural != "nodecommands"
                 && call.target.subresource.as_deref() != Some("status")
         };
         self.lock().calls.iter().filter(|call| call.is_write()).filter(bookkeeping).map(Call::line).collect()

@@ -131,8 +131,10 @@ impl World {
             let (mut sequence, mut answered, mut last) = (0_u64, 0_u64, None::<Instant>);
             loop {
                 sleep(Duration::from_millis(500)).await;
-                let Some(object) = world.api.get("noderuntimehealths", &node) else { continue };
-                let asked = object["status"]["remediation"]["lookRequested"].as_u64().unwrap_or(0);
+                if world.api.get("noderuntimehealths", &node).is_none() {
+                    continue;
+                }
+                let asked = world.command(&node)["lookRequested"].as_u64().unwrap_or(0);
                 let due = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(15));
                 if due || asked != answered {
                     (answered, last) = (asked, Some(Instant::now()));
@@ -255,6 +257,16 @@ impl World {
         }
     }
 
+    /// What a node is told to do; null where it has no NodeCommand.
+    pub fn command(&self, node: &str) -> Value {
+        self.api.get("nodecommands", node).map(|one| one["spec"].clone()).unwrap_or_default()
+    }
+
+    /// The order that stands for a node, or null.
+    pub fn order(&self, node: &str) -> Value {
+        self.command(node)["order"].clone()
+    }
+
     /// The status of a node's report.
     pub fn status(&self, node: &str) -> Value {
         self.api.get("noderuntimehealths", node).map(|one| one["status"].clone()).unwrap_or_default()
@@ -267,8 +279,15 @@ impl World {
         self.api.hook(move |call| {
             let mut seen = seen.lock().unwrap();
             let counts = call.is_write()
-                && !["leases", "events", "noderuntimehealths", "remediationpolicies", "selfsubjectaccessreviews"]
-                    .contains(&call.target.plural.as_str());
+                && ![
+                    "leases",
+                    "events",
+                    "noderuntimehealths",
+                    "nodecommands",
+                    "remediationpolicies",
+                    "selfsubjectaccessreviews",
+                ]
+                .contains(&call.target.plural.as_str());
             if seen.1 {
                 return counts.then_some(Fault::Stall);
             }

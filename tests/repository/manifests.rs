@@ -96,16 +96,17 @@ fn no_role_holds_more_than_it_needs() {
 }
 
 #[test]
-fn a_node_may_read_reports_and_write_a_status_and_nothing_else() {
+fn a_node_may_read_reports_and_commands_and_write_a_status_and_nothing_else() {
     let objects = render("default");
     let role = one(&objects, "ClusterRole/nrh:probe");
     for rule in role["rules"].as_array().unwrap() {
         assert_eq!(texts(&rule["apiGroups"]), ["runtimehealth.io"], "{rule}");
-        for verb in texts(&rule["verbs"]) {
-            let expected = if verb == "patch" { "noderuntimehealths/status" } else { "noderuntimehealths" };
-            assert!(["get", "watch", "patch"].contains(&verb), "{rule}");
-            assert_eq!(texts(&rule["resources"]), [expected], "{rule}");
-        }
+        let verbs: &[&str] = match texts(&rule["resources"])[..] {
+            ["noderuntimehealths" | "nodecommands"] => &["get", "watch"],
+            ["noderuntimehealths/status"] => &["patch"],
+            _ => panic!("{rule}"),
+        };
+        assert_eq!(texts(&rule["verbs"]), verbs, "{rule}");
     }
     // The kubelet's own port is the probe's to ask, not that of every node's certificate.
     let port = one(&objects, "ClusterRole/nrh:probe-port");
@@ -125,6 +126,24 @@ fn a_node_may_read_reports_and_write_a_status_and_nothing_else() {
         }
     }
     assert_eq!(one(&objects, "ServiceAccount/nrh-act")["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn the_controller_alone_may_write_a_command_to_a_node() {
+    let (objects, mut readers) = (render("default"), 0);
+    for role in objects.iter().filter(|object| object["kind"].as_str().unwrap().ends_with("Role")) {
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            let all = texts(&rule["resources"]);
+            assert!(!all.contains(&"*"), "{rule}");
+            if !all.iter().any(|resource| resource.starts_with("nodecommands")) {
+                continue;
+            }
+            let writes = texts(&rule["verbs"]).iter().any(|verb| !["get", "list", "watch"].contains(verb));
+            assert_eq!(writes, name(role) == "ClusterRole/nrh:controller", "{}: {rule}", name(role));
+            readers += usize::from(!writes);
+        }
+    }
+    assert!(readers >= 2, "the probe's and people's: {readers}");
 }
 
 #[test]

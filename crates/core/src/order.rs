@@ -1,7 +1,7 @@
 //! An order to touch one object on one node, and what became of it.
 //!
-//! The same JSON stands in `status.order` of a NodeRuntimeHealth (for the probe) and on the command line of
-//! a Job: one executor serves both.
+//! The same JSON stands in `spec.order` of a `NodeCommand` (for the probe) and in the environment of a Job: one executor
+//! serves both.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;

@@ -100,10 +100,19 @@ pub struct ReportView {
     pub restart: RestartView,
     /// The last outcome of an order.
     pub agent: Option<Outcome>,
-    /// The order that stands in the object now.
-    pub order: Option<Order>,
     /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
     pub stopped: Option<Stopped>,
+}
+
+/// What a node is told to do: its `NodeCommand` as a decision needs it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CommandView {
+    /// Uid of the Node in the owner reference: another uid = a command to another node of the same name.
+    pub node_uid: Option<String>,
+    /// The order that stands, if one does.
+    pub order: Option<Order>,
+    /// Why the object cannot be read, if so. Nobody knows then whether an order stands: nothing is begun on the node.
+    pub unreadable: Option<String>,
 }
 
 /// What condition `RestartSafe` says, for each of the two.
@@ -310,6 +319,8 @@ pub struct Snapshot {
     pub nodes: BTreeMap<String, NodeView>,
     /// All reports, by node name.
     pub reports: BTreeMap<String, ReportView>,
+    /// All commands to nodes, by node name. A node without one has no order.
+    pub commands: BTreeMap<String, CommandView>,
     /// All valid policies.
     pub policies: Vec<Policy>,
     /// Names of those of which nothing is known but that they are there: they cannot be used, and were not read before they were so.

@@ -29,7 +29,7 @@ use nrh_core::notices::Notices;
 use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
 use nrh_core::policy::Policy;
-use nrh_core::snapshot::{Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
+use nrh_core::snapshot::{CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
 use nrh_core::wish::OpenWish;
 
 /// Age of what a probe has seen when its report arrives.
@@ -90,6 +90,8 @@ pub struct WorldNode {
     pub view: NodeView,
     /// The last report that arrived.
     pub report: ReportView,
+    /// The order that stands in its `NodeCommand`.
+    pub order: Option<Order>,
     /// Whether its probe reports.
     pub probe_runs: bool,
     /// Whether its kubelet starts the pods of Jobs.
@@ -200,6 +202,7 @@ impl World {
             now: self.now,
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
+            commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
             policies: self.policies.clone(),
             unusable_policies: BTreeSet::new(),
             episodes: self.episodes.clone(),
@@ -353,7 +356,7 @@ impl World {
             }
             Effect::WithdrawOrder { node } => {
                 if let Some(node) = self.nodes.get_mut(node) {
-                    node.report.order = None;
+                    node.order = None;
                 }
             }
             Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
@@ -436,11 +439,11 @@ impl World {
             Operation::GiveOrder(order) => {
                 debug_assert!(order.issued_at <= now, "an order of the future");
                 let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
-                let standing = world_node.report.order.as_ref().map(|order| &order.operation_id);
+                let standing = world_node.order.as_ref().map(|order| &order.operation_id);
                 if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
                     return None; // not now: another order waits for its answer
                 }
-                world_node.report.order = Some(order.clone());
+                world_node.order = Some(order.clone());
                 Some(ActResult::Started)
             }
         }
@@ -479,7 +482,7 @@ impl World {
             if node.boot() || !node.probe_runs {
                 continue;
             }
-            if let Some(order) = node.report.order.clone()
+            if let Some(order) = node.order.clone()
                 && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.can_act)
                 && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
             {
@@ -519,6 +522,7 @@ impl WorldNode {
         let mut node = Self {
             view: NodeView { uid: uid.clone(), ready: Tri::True, ..NodeView::default() },
             report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
+            order: None,
             probe_runs: true,
             job_starts: true,
             sick: Vec::new(),
@@ -534,6 +538,12 @@ impl WorldNode {
         node.tell_boot();
         node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
         node
+    }
+
+    /// Its `NodeCommand`, while an order stands in it.
+    fn command(&self) -> Option<CommandView> {
+        let order = Some(self.order.clone()?);
+        Some(CommandView { node_uid: Some(self.view.uid.clone()), order, unreadable: None })
     }
 
     /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.

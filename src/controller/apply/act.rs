@@ -13,6 +13,7 @@ use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRunt
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
+use crate::controller::commands::{self, Command};
 use crate::controller::jobs;
 use crate::core::drain::hung;
 use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
@@ -25,8 +26,8 @@ use crate::core::thresholds::Thresholds;
 
 pub(super) mod undo;
 
-/// How often an act is made anew at once whose object somebody else has written right before: the probe, and our own status,
-/// stand in the object of an order, too.
+/// How often an act is made anew at once whose object somebody else has written right before: a request for a fresh check stands in
+/// the object of an order, too.
 const CONFLICTS: u32 = 2;
 
 fn parameters() -> PatchParams {
@@ -190,52 +191,28 @@ impl Applier {
     }
 
     async fn give_order(&self, order: &Order, live: &Live) -> Result<ActResult, ApplyError> {
-        let status = live.report.status.clone().unwrap_or_default();
-        let standing = status.order.as_ref();
-        let running = status
-            .agent
-            .as_ref()
-            .filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
+        let agent = live.report.status.as_ref().and_then(|status| status.agent.as_ref());
+        let running =
+            agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
         if let Some(running) = running {
             return Err(ApplyError::NotNow(format!(
                 "node {} is still at work on order {}",
                 order.node, running.operation_id
             )));
         }
-        if standing == Some(order) {
+        let found = live.command.as_ref();
+        if found.is_some_and(|command| command.spec.order.as_ref() == Some(order)) {
             return Ok(ActResult::Started);
         }
-        let old = standing.map(serde_json::to_value).transpose()?.unwrap_or(Value::Null);
-        self.patch_order(live, &replacement(&old, serde_json::to_value(order)?)).await?;
+        let (node, uid) = (live.node.name_any(), live.node.uid().unwrap_or_default());
+        let command = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
+        command.give_order(found, order).await?;
         Ok(ActResult::Started)
     }
 
-    async fn patch_order(&self, live: &Live, order: &Value) -> Result<(), CallError> {
-        let name = live.report.name_any();
-        let patch = json!({
-            "metadata": {"resourceVersion": live.report.resource_version()},
-            "status": {"order": order},
-        });
-        let api = self.calls.act::<NodeRuntimeHealth>();
-        let what = || format!("giving an order to NodeRuntimeHealth {name}");
-        let written = bounded(what, api.patch_status(&name, &parameters(), &Patch::Merge(&patch))).await?;
-        written.fold(&mut self.cache.lock(), Instant::now());
-        Ok(())
-    }
-
-    /// Takes back whatever order stands in the node's object.
+    /// Withdraws whatever order stands.
     pub(super) async fn withdraw_order(&self, node: &str) -> Result<(), ApplyError> {
-        let api = self.calls.act::<NodeRuntimeHealth>();
-        let what = || format!("withdrawing the order of NodeRuntimeHealth {node}");
-        let patch = json!({"status": {"order": null}});
-        match bounded(what, api.patch_status(node, &parameters(), &Patch::Merge(&patch))).await {
-            Ok(written) => {
-                written.fold(&mut self.cache.lock(), Instant::now());
-                Ok(())
-            }
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(commands::withdraw_order(&self.calls, &self.cache, node).await?)
     }
 
     /// Ends a Job; its pod goes with it.
@@ -307,16 +284,6 @@ fn settle(result: Result<ActResult, ApplyError>) -> Result<ActResult, ApplyError
     }
 }
 
-/// A merge patch that turns `old` into exactly `new`: what is in `old` only becomes null.
-fn replacement(old: &Value, new: Value) -> Value {
-    let (Value::Object(old), Value::Object(mut new)) = (old, new.clone()) else { return new };
-    for (key, before) in old {
-        let after = new.remove(key).unwrap_or(Value::Null);
-        new.insert(key.clone(), replacement(before, after));
-    }
-    Value::Object(new)
-}
-
 /// A quiet round as what it has come to: one that goes on, or the end.
 fn told(next: &Episode, operation_id: &str, result: ActResult) -> ActResult {
     let ActResult::Quiet { message } = result else { return result };
@@ -362,14 +329,6 @@ const fn result_name(result: &ActResult) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_replacement_leaves_nothing_of_the_old_order() {
-        let old = json!({"a": 1, "target": {"pid": 7, "wchan": "x"}, "gone": [1]});
-        let patch = replacement(&old, json!({"a": 2, "target": {"pid": 8}}));
-        assert_eq!(patch, json!({"a": 2, "target": {"pid": 8, "wchan": null}, "gone": null}));
-        assert_eq!(replacement(&Value::Null, json!({"a": 1})), json!({"a": 1}));
-    }
 
     #[test]
     fn whatever_hangs_below_a_pod_keeps_it_from_being_deleted() {

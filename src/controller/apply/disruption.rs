@@ -147,7 +147,7 @@ impl Applier {
         let state = self.cache.lock();
         let episode = state.snapshot.episodes.get(look.episode)?;
         let pod = ended_by(order, episode)?;
-        let standing = state.snapshot.reports.get(look.node).and_then(|report| report.order.as_ref());
+        let standing = state.snapshot.commands.get(look.node).and_then(|command| command.order.as_ref());
         let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
             || state.snapshot.jobs.contains_key(&order.operation_id);
         let step = episode.steps.iter().find(|step| step.operation_id == order.operation_id)?;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Applier, ApplyError, reboot};
 use crate::api::policy::PolicyStep;
-use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
@@ -39,6 +39,8 @@ pub(super) struct Look<'a> {
     pub node: &'a str,
     /// The node's uid.
     pub node_uid: &'a str,
+    /// Whether an order is given: then the node's NodeCommand is read, too.
+    pub is_order: bool,
     /// The version of the ledger in which the episode's slot was stored.
     pub paid_from: &'a str,
 }
@@ -50,6 +52,8 @@ pub(super) struct Live {
     pub node: Node,
     /// Its report.
     pub report: NodeRuntimeHealth,
+    /// Its NodeCommand, where an order is given and there is one.
+    pub command: Option<NodeCommand>,
     /// The episode, as it stands now.
     pub episode: Episode,
 }
@@ -58,6 +62,7 @@ pub(super) struct Live {
 struct Read {
     node: Option<Node>,
     report: Option<NodeRuntimeHealth>,
+    command: Option<NodeCommand>,
     policy: Option<RemediationPolicy>,
     /// Whether that policy was read for this look alone.
     is_policy_new: bool,
@@ -75,11 +80,11 @@ impl Applier {
     /// episode is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
     /// episode and keeps its slot.
     pub(super) async fn recheck(&self, look: Look<'_>) -> Result<Live, ApplyError> {
-        let Look { episode: name, operation, node, node_uid, paid_from } = look;
+        let Look { episode: name, operation, node, node_uid, is_order, paid_from } = look;
         let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
         let pod = self.asked_pod(name, operation);
-        let read = Box::pin(self.read_again(name, node, &policy, pod));
+        let read = Box::pin(self.read_again((name, node, &policy), pod, is_order));
         let ledger = async { Ok(self.lately.ledger(&self.calls).await?) };
         let (read, ledger) = futures::try_join!(read, ledger)?;
         self.fold_in(&read);
@@ -138,12 +143,28 @@ impl Applier {
         Ok(Some(LivePod::Gone(named, last)))
     }
 
+    /// The command to the node as it stands now, if there is one. That it cannot be read is a no, and the base of the next decision.
+    async fn command_now(&self, node: &str, is_order: bool) -> Result<Option<NodeCommand>, ApplyError> {
+        if !is_order {
+            return Ok(None);
+        }
+        let api = self.calls.read::<Guarded<NodeCommand>>();
+        match bounded_opt(|| format!("reading NodeCommand {node}"), api.get(node)).await?.map(|found| found.0) {
+            None => Ok(None),
+            Some(Ok(command)) => Ok(Some(command)),
+            Some(Err(bad)) => {
+                let why = format!("NodeCommand {node} cannot be read: {}", bad.why);
+                Guarded::<NodeCommand>(Err(bad)).fold(&mut self.cache.lock(), Instant::now());
+                Err(ApplyError::NotNow(why))
+            }
+        }
+    }
+
     async fn read_again(
         &self,
-        episode: &str,
-        node: &str,
-        policy: &str,
+        (episode, node, policy): (&str, &str, &str),
         pod: Option<PodRef>,
+        is_order: bool,
     ) -> Result<Read, ApplyError> {
         let calls = &self.calls;
         let reports = calls.read::<NodeRuntimeHealth>();
@@ -154,10 +175,11 @@ impl Applier {
                 self.lately.episode(calls, episode),
             )?)
         };
-        let ((report, policy, episode), node, pod) = futures::try_join!(all, self.node_now(node), self.read_pod(pod))?;
+        let ((report, policy, episode), node, command, pod) =
+            futures::try_join!(all, self.node_now(node), self.command_now(node, is_order), self.read_pod(pod))?;
         let is_policy_new = policy.as_ref().is_some_and(|read| read.is_new);
         let policy = policy.map(|read| read.policy);
-        Ok(Read { node, report, policy, is_policy_new, episode, pod })
+        Ok(Read { node, report, command, policy, is_policy_new, episode, pod })
     }
 
     fn fold_in(&self, read: &Read) {
@@ -167,6 +189,9 @@ impl Applier {
         }
         if let Some(report) = read.report.clone() {
             report.fold(&mut state, now);
+        }
+        if let Some(command) = read.command.clone() {
+            command.fold(&mut state, now);
         }
         if let Some(policy) = read.policy.clone().filter(|_| read.is_policy_new) {
             policy.fold(&mut state, now);
@@ -265,7 +290,7 @@ fn judge(
     still_replaced(step, &view)?;
     still_safe(step, &report)?;
     reboot::still_to_do(&episode, step, &view, &report)?;
-    Ok(Live { node, report, episode })
+    Ok(Live { node, report, command: read.command, episode })
 }
 
 /// Whether the node is one of the policy's: somebody may have taken a label off the one, or narrowed the other.

@@ -98,7 +98,6 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
         kubelet: process(status),
         restart: restart(status),
         agent: status.agent.clone(),
-        order: status.order.clone(),
         stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
     }
 }
@@ -186,8 +185,8 @@ pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
     let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.makes_pods, view.kubelet.settings);
-    (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.order, &old.stopped)
-        != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.order, &new.stopped)
+    (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.stopped)
+        != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.stopped)
         || kubelet(old) != kubelet(new)
         || beat(old) != beat(new)
         || faults(old) != faults(new)

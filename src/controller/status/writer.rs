@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
 use serde_json::json;
@@ -20,6 +19,7 @@ use crate::api::{
     CONTROLLER_MANAGER, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL, RemediationPolicy,
     RemediationPolicyStatus, WrittenFlap,
 };
+use crate::controller::cache::command::CommandRow;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::report::Standing;
@@ -27,6 +27,7 @@ use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
+use crate::controller::commands::{Command, owned_by};
 use crate::controller::leader::Leadership;
 use crate::core::along::Along;
 use crate::core::plan::NodeOutlook;
@@ -48,7 +49,7 @@ const WORDS_EVERY: Duration = Duration::from_secs(15);
 const CROWD: usize = 32;
 /// For how long that is so after the last round in which it was.
 const CROWD_LASTS: Duration = Duration::from_secs(10);
-/// Least time between two writes about one node in a crowd: the first is written at once, as is a look that is asked for.
+/// Least time between two writes about one node in a crowd: the first is written at once.
 const CROWD_EVERY: Duration = Duration::from_secs(5);
 /// The same where only words differ.
 const CROWD_WORDS_EVERY: Duration = REPAIR;
@@ -66,6 +67,8 @@ enum Write {
     Create { node: String, node_uid: String },
     /// Remove the object of a Node that was replaced under the same name.
     Remove { node: String, uid: String },
+    /// Ask the probe for a fresh check.
+    Look { node: String, node_uid: String, row: Option<CommandRow>, number: u64 },
     /// Write the controller's part.
     Node { node: String, part: Box<NodePart> },
     /// Write a policy's status.
@@ -76,6 +79,7 @@ impl Write {
     fn key(&self) -> String {
         match self {
             Self::Create { node, .. } | Self::Remove { node, .. } | Self::Node { node, .. } => format!("node {node}"),
+            Self::Look { node, .. } => format!("command {node}"),
             Self::Policy { name, .. } => format!("policy {name}"),
         }
     }
@@ -238,7 +242,7 @@ impl StatusWriter {
         if !state.is_synced() {
             return Vec::new();
         }
-        let State { snapshot, standing: standings, policies, .. } = &mut *state;
+        let State { snapshot, standing: standings, commands, policies, .. } = &mut *state;
         let wall = self.clock.now();
         let mut writes: Vec<Write> = Vec::new();
         for (name, row) in &*policies {
@@ -261,7 +265,7 @@ impl StatusWriter {
         if is_all {
             self.compared.1 = Some(now);
         }
-        let mut standings = Along::new(standings);
+        let (mut standings, mut commands) = (Along::new(standings), Along::new(&*commands));
         let (mut said_now, mut said_before) = (Along::new(&outlook.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = writes.len() < ROUND;
@@ -278,8 +282,14 @@ impl StatusWriter {
                     if standing.is_settled || !is_room {
                         continue;
                     }
+                    let row = commands.at(node);
+                    let look = self.look(node, said.0.look_requested, standing.sequence, row);
+                    let is_asked = look.is_none();
+                    let (node_uid, row) = (&view.uid, row.cloned());
+                    let ask = |number| Write::Look { node: node.clone(), node_uid: node_uid.clone(), row, number };
+                    writes.extend(look.map(ask));
                     match self.node_write(node, said, standing, now, &mut budget) {
-                        Compared::Same => standing.is_settled = true,
+                        Compared::Same => standing.is_settled = is_asked,
                         Compared::PutOff => {}
                         Compared::Due(write) => writes.push(write),
                     }
@@ -304,14 +314,12 @@ impl StatusWriter {
         if standing.unreadable {
             return Compared::Same;
         }
-        let look = self.look(node, outlook.look_requested, standing);
-        let part = node_part(outlook, held, standing, look, self.clock.now());
-        let asks = look != standing.remediation.as_ref().and_then(|stands| stands.look_requested);
+        let part = node_part(outlook, held, standing, self.clock.now());
         let is_recent = |least| !self.has_rested(node, now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > now);
         let is_put_off = match difference(standing, &part) {
             Difference::None => return Compared::Same,
-            Difference::Matter => is_crowded && !asks && is_recent(CROWD_EVERY),
+            Difference::Matter => is_crowded && is_recent(CROWD_EVERY),
             Difference::Watched => {
                 let is_left = budget.watched > 0;
                 budget.watched = budget.watched.saturating_sub(1);
@@ -338,19 +346,17 @@ impl StatusWriter {
         self.written.get(key).is_none_or(|at| now.saturating_duration_since(*at) >= least)
     }
 
-    /// Number of the look to ask for: the standing one until it is answered, then the next.
-    fn look(&mut self, node: &str, wanted: bool, standing: &Standing) -> Option<u64> {
-        let stands = standing.remediation.as_ref().and_then(|remediation| remediation.look_requested);
+    /// Number of the fresh check to ask for: one at a time, the next when the one before is answered. `None` = none is wanted, or it is
+    /// asked for.
+    fn look(&mut self, node: &str, wanted: bool, sequence: Option<u64>, row: Option<&CommandRow>) -> Option<u64> {
         if !wanted {
-            return stands;
+            return None;
         }
-        let open = self.asked.get(node).filter(|asked| asked.at == standing.sequence);
-        if let Some(asked) = open {
-            return Some(asked.number);
-        }
-        let number = stands.unwrap_or(0).saturating_add(1);
-        self.asked.insert(node.to_owned(), Asked { number, at: standing.sequence });
-        Some(number)
+        let stands = row.and_then(|row| row.look_requested).unwrap_or(0);
+        let open = self.asked.get(node).filter(|asked| asked.at == sequence);
+        let number = open.map_or(stands.saturating_add(1), |asked| asked.number);
+        self.asked.insert(node.to_owned(), Asked { number, at: sequence });
+        (stands < number).then_some(number)
     }
 }
 
@@ -358,6 +364,14 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
     match write {
         Write::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
         Write::Remove { node, uid } => remove(calls, node, uid).await,
+        Write::Look { node, node_uid, row, number } => {
+            let command = Command { calls, cache, node, uid: node_uid };
+            match command.ask_look(row.as_ref(), *number).await {
+                // The watch brings it.
+                Err(error) if error.is_conflict() => Ok(()),
+                answer => answer,
+            }
+        }
         Write::Node { node, part } => {
             let api: Api<Guarded<NodeRuntimeHealth>> = calls.act();
             let what = || format!("writing the status of NodeRuntimeHealth {node}");
@@ -406,8 +420,7 @@ fn apply() -> PatchParams {
     PatchParams::apply(CONTROLLER_MANAGER).force()
 }
 
-/// Everything the controller owns in the object, `status.order` aside: what an apply leaves out is removed,
-/// and orders are given and withdrawn by writes of their own.
+/// Everything the controller owns in the object: what an apply leaves out is removed.
 fn node_patch(part: &NodePart) -> serde_json::Value {
     let mut status = json!({
         "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
@@ -441,18 +454,10 @@ fn fold<K: Folds>(cache: &Cache, before: u64, object: K) {
 
 /// Creates the object of a Node, owned by exactly that Node: it goes when the Node goes.
 async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Result<(), CallError> {
-    let owner = OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: node.to_owned(),
-        uid: node_uid.to_owned(),
-        controller: None,
-        block_owner_deletion: Some(false),
-    };
     let object = NodeRuntimeHealth {
         metadata: ObjectMeta {
             name: Some(node.to_owned()),
-            owner_references: Some(vec![owner]),
+            owner_references: Some(vec![owned_by(node, node_uid)]),
             labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned())])),
             ..ObjectMeta::default()
         },

@@ -17,7 +17,7 @@ use crate::node::agent::admission::{Task, task};
 use crate::node::agent::claims::{Known, of_claim};
 use crate::node::agent::job::read_order;
 use crate::node::config;
-use crate::node::report::client::{Feedback, OwnObject};
+use crate::node::report::client::{Command, Feedback, OwnCommand, OwnObject};
 use crate::node::report::{clock, plugin};
 use crate::node::state::Saved;
 
@@ -142,16 +142,22 @@ pub(crate) fn credential_plugin(data: &[u8]) -> bool {
     }
 }
 
-/// The probe's own object, as far as it reads it.
+/// The probe's own report, as far as it reads it.
 pub(crate) fn own_object(data: &[u8]) -> bool {
     let Ok(object) = serde_json::from_slice::<OwnObject>(data) else { return false };
     let feedback = Feedback::from(object);
     assert!(feedback.kubelet_version.as_ref().is_none_or(|version| is_bounded(version, 64)));
-    if let Some(order) = &feedback.order {
+    true
+}
+
+/// The command to the node, as far as the probe reads it.
+pub(crate) fn own_command(data: &[u8]) -> Option<Command> {
+    let command = Command::from(serde_json::from_slice::<OwnCommand>(data).ok()?);
+    if let Some(order) = &command.order {
         let written = serde_json::to_string(order).unwrap_or_default();
         assert_eq!(serde_json::from_str(&written).ok().as_ref(), Some(order));
     }
-    true
+    Some(command)
 }
 
 /// The `Date` of an answer.

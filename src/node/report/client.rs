@@ -13,6 +13,7 @@ use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::layer::layer_fn;
@@ -20,7 +21,7 @@ use tower::layer::layer_fn;
 use super::clock::{Dated, Tell};
 use super::plugin;
 use crate::api::plain::plain;
-use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
+use crate::api::{NodeCommand, NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::order::Order;
 use crate::core::text::bounded;
 use crate::node::misread::Misread;
@@ -149,31 +150,72 @@ pub enum CallError {
 impl From<kube::Error> for CallError {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) if status.code == 404 => Self::Missing,
+            // Not that the path is unknown, as while a server starts that does not serve the kind yet.
+            kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => Self::Missing,
             kube::Error::Api(status) => Self::Refused { code: status.code, message: status.message.clone() },
             other => Self::Transport(Box::new(other)),
         }
     }
 }
 
-/// What the probe learns from its own object, be it by reading or by writing it.
+/// What the probe learns from its own report when it writes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feedback {
-    /// Whether the object was ever read: before that, that no order shows says nothing.
-    pub is_known: bool,
-    /// The order that stands there, if one does and it can be read.
-    pub order: Option<Order>,
-    /// The highest look request.
-    pub look_requested: u64,
     /// Whether an episode of healing this node runs.
     pub episode: bool,
+    /// Whether anything is blocked for this node: a fresh check may be asked for then.
+    pub is_blocked: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
     /// The kubelet's version, which the controller reads off the Node.
     pub kubelet_version: Option<String>,
 }
 
-/// The part of the object that the probe reads. Everything else is skipped, not kept.
+/// What the probe is told to do: its own `NodeCommand`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Command {
+    /// Whether it was ever read: before that, that no order shows says nothing.
+    pub is_known: bool,
+    /// The order that stands, if one does and it can be read.
+    pub order: Option<Order>,
+    /// The highest request for a fresh check.
+    pub look_requested: u64,
+}
+
+impl Command {
+    /// There is no such object: no order stands.
+    pub const NONE: Self = Self { is_known: true, order: None, look_requested: 0 };
+}
+
+/// The part of a `NodeCommand` that the probe reads. Everything else is skipped, not kept.
+#[derive(Debug, Deserialize)]
+pub(in crate::node) struct OwnCommand {
+    spec: Option<OwnSpec>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OwnSpec {
+    order: Option<Value>,
+    look_requested: Option<u64>,
+}
+
+impl From<OwnCommand> for Command {
+    fn from(object: OwnCommand) -> Self {
+        let spec = object.spec.unwrap_or_default();
+        let order = spec.order.and_then(|raw| match serde_json::from_value(raw) {
+            Ok(order) => Some(order),
+            Err(error) => {
+                // An order we cannot read is not carried out in part.
+                tracing::warn!(%error, "the order in this node's NodeCommand is not readable: leaving it alone");
+                None
+            }
+        });
+        Self { is_known: true, order, look_requested: spec.look_requested.unwrap_or_default() }
+    }
+}
+
+/// The part of the report that the probe reads. Everything else is skipped, not kept.
 #[derive(Debug, Deserialize)]
 pub(in crate::node) struct OwnObject {
     metadata: ObjectMeta,
@@ -184,7 +226,6 @@ pub(in crate::node) struct OwnObject {
 #[serde(rename_all = "camelCase", default)]
 struct OwnStatus {
     kubelet_version: Option<String>,
-    order: Option<Value>,
     remediation: Option<OwnRemediation>,
 }
 
@@ -192,27 +233,17 @@ struct OwnStatus {
 #[serde(rename_all = "camelCase", default)]
 struct OwnRemediation {
     episode: Option<String>,
-    look_requested: Option<u64>,
+    held: Vec<IgnoredAny>,
 }
 
 impl From<OwnObject> for Feedback {
     fn from(object: OwnObject) -> Self {
         let status = object.status.unwrap_or_default();
         let remediation = status.remediation.unwrap_or_default();
-        let order = status.order.and_then(|raw| match serde_json::from_value(raw) {
-            Ok(order) => Some(order),
-            Err(error) => {
-                // An order we cannot read is not carried out in part.
-                tracing::warn!(%error, "the order in our object is not readable: leaving it alone");
-                None
-            }
-        });
         let owners = object.metadata.owner_references.unwrap_or_default();
         Self {
-            is_known: true,
-            order,
-            look_requested: remediation.look_requested.unwrap_or_default(),
             episode: remediation.episode.is_some(),
+            is_blocked: !remediation.held.is_empty(),
             kubelet_version: status.kubelet_version.map(|version| bounded(&version, 64)),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
@@ -240,7 +271,11 @@ fn is_unknown(message: &str) -> bool {
 async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
     let body = body(name, status);
     let params = PatchParams::apply(PROBE_MANAGER).force();
-    call(client, request().patch_subresource("status", name, &params, &Patch::Apply(&body))).await
+    call::<OwnObject, _>(
+        client,
+        request::<NodeRuntimeHealth>().patch_subresource("status", name, &params, &Patch::Apply(&body)),
+    )
+    .await
 }
 
 /// What is written. A definition refuses the whole report for one character that a terminal would obey, and what runtimes say
@@ -255,21 +290,24 @@ fn body(name: &str, status: &NodeRuntimeHealthStatus) -> Value {
     plain(body, usize::MAX)
 }
 
-/// Reads the object.
-pub async fn read(client: &Client, name: &str) -> Result<Feedback, CallError> {
-    call(client, request().get(name, &GetParams::default())).await
+/// Reads the node's command, from the API server's store and no cache. Where there is none, none stands.
+pub async fn read(client: &Client, name: &str) -> Result<Command, CallError> {
+    match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
+        Err(CallError::Missing) => Ok(Command::NONE),
+        answer => answer,
+    }
 }
 
-fn request() -> kube::core::Request {
-    kube::core::Request::new(NodeRuntimeHealth::url_path(&(), None))
+fn request<K: Resource<DynamicType = ()>>() -> kube::core::Request {
+    kube::core::Request::new(K::url_path(&(), None))
 }
 
-async fn call(
+async fn call<A: DeserializeOwned, T: From<A>>(
     client: &Client,
     request: Result<Request<Vec<u8>>, kube::core::request::Error>,
-) -> Result<Feedback, CallError> {
+) -> Result<T, CallError> {
     let request = request.map_err(kube::Error::BuildRequest)?;
-    match tokio::time::timeout(DEADLINE, client.request::<OwnObject>(request)).await {
+    match tokio::time::timeout(DEADLINE, client.request::<A>(request)).await {
         Ok(answer) => Ok(answer?.into()),
         Err(_) => Err(CallError::Deadline),
     }

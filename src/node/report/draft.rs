@@ -47,6 +47,11 @@ impl Draft {
         self.acute().any(|fault| fault.state == FaultState::Confirmed)
     }
 
+    /// Whether anything is confirmed.
+    pub fn is_sick(&self) -> bool {
+        self.status.faults.iter().any(|fault| fault.state == FaultState::Confirmed)
+    }
+
     /// Faults that are healed, or pass. Those of the node itself may stand for weeks on all nodes at once: for them the
     /// rhythm of rest will do.
     fn acute(&self) -> impl Iterator<Item = &Fault> {

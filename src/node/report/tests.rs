@@ -24,6 +24,8 @@ enum Mood {
     Answers(u16),
     /// Takes the request and never answers.
     Silent,
+    /// Answers after so many seconds.
+    Slow(u64),
     /// Has definitions that do not know this field of the status.
     Before(&'static str),
 }
@@ -31,8 +33,12 @@ enum Mood {
 #[derive(Default)]
 struct Server {
     mood: Mood,
-    /// What the controller has written to the object's status.
+    /// How it answers to reads of the command, where that is another way.
+    reads: Option<Mood>,
+    /// What the controller has written to the report's status.
     controller: Value,
+    /// The spec of the node's command; null = there is none.
+    command: Value,
     /// Requests as they came: seconds since the start, method, and the status in it.
     log: Vec<(u64, Method, Value)>,
 }
@@ -61,8 +67,9 @@ impl Api {
         log.iter().filter(|(_, method, _)| *method == Method::PATCH).map(|(at, _, body)| (*at, body.clone())).collect()
     }
 
-    fn reads(&self) -> usize {
-        self.server().log.iter().filter(|(_, method, _)| *method == Method::GET).count()
+    /// When the command was read.
+    fn reads(&self) -> Vec<u64> {
+        self.server().log.iter().filter(|(_, method, _)| *method == Method::GET).map(|(at, ..)| *at).collect()
     }
 
     fn forget(&self) {
@@ -87,12 +94,22 @@ impl Api {
             assert_eq!(parts.uri.path(), "/apis/runtimehealth.io/v1alpha1/noderuntimehealths/n1/status");
             let query = parts.uri.query().unwrap_or_default();
             assert!(query.contains("force=true") && query.contains("fieldManager=nrh-probe"), "{query}");
+        } else {
+            assert_eq!(parts.method, Method::GET);
+            assert_eq!(parts.uri.path(), "/apis/runtimehealth.io/v1alpha1/nodecommands/n1");
+            // A version to be no older than would have it answered out of a cache.
+            assert_eq!(parts.uri.query().unwrap_or_default(), "");
         }
-        let (mood, controller) = {
+        let is_read = parts.method == Method::GET;
+        let (mood, controller, command) = {
             let mut server = self.server();
             server.log.push((self.began.elapsed().as_secs(), parts.method, body["status"].clone()));
-            (server.mood, server.controller.clone())
+            let mood = if is_read { server.reads.unwrap_or(server.mood) } else { server.mood };
+            (mood, server.controller.clone(), server.command.clone())
         };
+        if let Mood::Slow(seconds) = mood {
+            sleep(Duration::from_secs(seconds)).await;
+        }
         let (code, body) = match mood {
             Mood::Silent => std::future::pending().await,
             Mood::Answers(code) => {
@@ -108,7 +125,15 @@ impl Api {
                     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": message}),
                 )
             }
-            Mood::Well | Mood::Before(_) => {
+            Mood::Well | Mood::Before(_) | Mood::Slow(_) if is_read && command.is_null() => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": "nodecommands \"n1\" not found"});
+                (404, status)
+            }
+            Mood::Well | Mood::Before(_) | Mood::Slow(_) if is_read => {
+                (200, json!({"metadata": {"name": "n1"}, "spec": command}))
+            }
+            Mood::Well | Mood::Before(_) | Mood::Slow(_) => {
                 let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-uid"}]);
                 (200, json!({"metadata": {"name": "n1", "ownerReferences": owners}, "status": controller}))
             }
@@ -123,6 +148,7 @@ struct Bench {
     api: Api,
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
+    command: watch::Receiver<Command>,
     delivered: watch::Receiver<Delivery>,
     clients: Arc<Mutex<u32>>,
     suspected: Option<Instant>,
@@ -133,6 +159,7 @@ impl Bench {
         let api = Api::new();
         let (drafts, newest) = watch::channel(None);
         let (sender, feedback) = watch::channel(Feedback::default());
+        let (commands, command) = watch::channel(Command::default());
         let clients = Arc::new(Mutex::new(0));
         let (made, server) = (Arc::clone(&clients), api.clone());
         let connect: Connect = Box::new(move || {
@@ -142,9 +169,11 @@ impl Bench {
         });
         let wall = || Timestamp::UNIX_EPOCH;
         let (delivery, delivered) = watch::channel(Delivery::default());
-        let reporter = Reporter { connect, name: "n1".into(), drafts: newest, feedback: sender, delivery, wall };
+        let (name, feedback_to) = ("n1".into(), sender);
+        let reporter =
+            Reporter { connect, name, drafts: newest, feedback: feedback_to, command: commands, delivery, wall };
         tokio::spawn(reporter.run());
-        Self { api, drafts, feedback, delivered, clients, suspected: None }
+        Self { api, drafts, feedback, command, delivered, clients, suspected: None }
     }
 
     fn say(&self, faults: Vec<Fault>) {
@@ -171,7 +200,7 @@ fn gaps(writes: &[(u64, Value)]) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_rest_it_writes_every_five_minutes_and_reads_nothing() {
+async fn at_rest_it_writes_every_five_minutes_and_reads_the_command_once() {
     let bench = Bench::new();
     bench.say(Vec::new());
     for _ in 0..360 {
@@ -187,7 +216,19 @@ async fn at_rest_it_writes_every_five_minutes_and_reads_nothing() {
     }
     let sequences: Vec<u64> = writes.iter().map(|(_, body)| body["probe"]["sequence"].as_u64().unwrap()).collect();
     assert_eq!(sequences, (1..=sequences.len() as u64).collect::<Vec<_>>());
-    assert_eq!(bench.api.reads(), 0);
+    assert_eq!(bench.api.reads(), [0]);
+
+    // Something is blocked, so a fresh check may be asked for: at the next report that shows.
+    bench.api.forget();
+    bench.api.server().controller = json!({"remediation": {"held": ["StaleEvidence: x"]}});
+    bench.api.server().command = json!({"lookRequested": 3});
+    for _ in 0..60 {
+        seconds(10).await;
+        bench.say(Vec::new());
+    }
+    let written: Vec<u64> = bench.api.writes().iter().map(|(at, _)| *at).collect();
+    assert_eq!(bench.api.reads(), written);
+    assert_eq!(bench.command.borrow().look_requested, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -313,17 +354,8 @@ async fn an_unauthorized_answer_makes_a_new_client_at_once() {
     assert_eq!(bench.api.writes().last().unwrap().1["faults"][0]["type"], "LeakedShim");
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_holds() {
-    let mut bench = Bench::new();
-    bench.say(vec![fault(FaultType::HungContainer)]);
-    seconds(30).await;
-    assert_eq!(bench.api.reads(), 0, "a suspicion brings no order");
-    bench.say(vec![confirmed()]);
-    seconds(30).await;
-    assert!((4..=6).contains(&bench.api.reads()), "{}", bench.api.reads());
-
-    let order = Order {
+fn order() -> Order {
+    Order {
         operation_id: "op-1".into(),
         epoch: 3,
         node: "n1".into(),
@@ -337,25 +369,81 @@ async fn the_object_is_read_only_while_something_is_confirmed_and_tells_what_it_
         mark: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
-    };
-    bench.feedback.borrow_and_update();
-    bench.api.server().controller =
-        json!({"order": order, "remediation": {"episode": "e", "lookRequested": 4, "held": ["x"]}});
-    tokio::time::timeout(Duration::from_secs(6), bench.feedback.changed()).await.unwrap().unwrap();
-    let feedback = bench.feedback.borrow_and_update().clone();
-    assert_eq!(feedback.order, Some(order));
-    assert_eq!((feedback.look_requested, feedback.episode), (4, true));
-    assert_eq!(feedback.node_uid.as_deref(), Some("node-uid"));
-    // The same again is no news.
-    assert!(tokio::time::timeout(Duration::from_mins(1), bench.feedback.changed()).await.is_err());
-    // That nobody answers says nothing of it; that the object is gone says that the order is gone with it.
-    bench.api.mood(Mood::Answers(503));
-    seconds(60).await;
-    assert!(bench.feedback.borrow().order.is_some());
-    bench.api.mood(Mood::Answers(404));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_command_is_read_often_only_while_something_is_confirmed_and_tells_what_it_holds() {
+    let mut bench = Bench::new();
+    bench.say(vec![fault(FaultType::HungContainer)]);
+    seconds(30).await;
+    assert_eq!(bench.api.reads().len(), 1, "a suspicion brings no order");
+    assert_eq!(*bench.command.borrow_and_update(), Command::NONE);
+    bench.api.forget();
+    bench.say(vec![confirmed()]);
+    seconds(30).await;
+    assert!((6..=8).contains(&bench.api.reads().len()), "{:?}", bench.api.reads());
+
+    bench.api.server().controller = json!({"remediation": {"episode": "e", "held": ["x"]}});
+    bench.api.server().command = json!({"order": order(), "lookRequested": 4});
+    tokio::time::timeout(Duration::from_secs(6), bench.command.changed()).await.unwrap().unwrap();
+    let command = bench.command.borrow_and_update().clone();
+    assert_eq!(command, Command { is_known: true, order: Some(order()), look_requested: 4 });
     seconds(60).await;
     let feedback = bench.feedback.borrow().clone();
-    assert_eq!((feedback.is_known, feedback.order, feedback.node_uid.as_deref()), (true, None, Some("node-uid")));
+    assert_eq!((feedback.episode, feedback.node_uid.as_deref()), (true, Some("node-uid")));
+    // The same again is no news.
+    assert!(tokio::time::timeout(Duration::from_mins(1), bench.command.changed()).await.is_err());
+    // That nobody answers, or knows the kind, says nothing of it; that there is no such object says that no order stands.
+    for mood in [Mood::Answers(503), Mood::Answers(404)] {
+        bench.api.mood(mood);
+        seconds(60).await;
+        assert!(bench.command.borrow().order.is_some(), "{mood:?}");
+    }
+    bench.api.mood(Mood::Well);
+    bench.api.server().command = Value::Null;
+    seconds(60).await;
+    assert_eq!(*bench.command.borrow(), Command::NONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_fail_hold_up_no_report_and_reports_that_fail_no_read() {
+    let bench = Bench::new();
+    bench.api.server().reads = Some(Mood::Answers(403));
+    for round in 0..60 {
+        let kind = if round % 2 == 0 { FaultType::HungContainer } else { FaultType::LeakedShim };
+        bench.say(vec![fault(kind)]);
+        seconds(2).await;
+    }
+    assert!(bench.api.writes().len() >= 58, "{}", bench.api.writes().len());
+    assert!((6..=14).contains(&bench.api.reads().len()), "ever more slowly: {:?}", bench.api.reads());
+    let said = bench.delivered.borrow().clone();
+    assert!(said.failing.is_some_and(|(_, error)| error.contains("403")) && said.taken.is_some());
+    assert!(!bench.command.borrow().is_known, "nobody has said that no order stands");
+
+    bench.api.server().reads = Some(Mood::Well);
+    bench.api.server().command = json!({"order": order()});
+    bench.api.mood(Mood::Answers(500));
+    bench.say(vec![confirmed()]);
+    seconds(40).await;
+    assert_eq!(bench.command.borrow().order, Some(order()));
+    assert!(bench.delivered.borrow().failing.as_ref().is_some_and(|(_, error)| error.contains("500")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_is_read_although_each_report_takes_so_long_that_the_next_is_due_already() {
+    let bench = Bench::new();
+    bench.api.mood(Mood::Slow(3));
+    bench.api.server().reads = Some(Mood::Well);
+    bench.api.server().command = json!({"order": order()});
+    for round in 0..40 {
+        let kind = if round % 2 == 0 { FaultType::HungContainer } else { FaultType::LeakedShim };
+        bench.say(vec![Fault { state: FaultState::Confirmed, ..fault(kind) }]);
+        seconds(1).await;
+    }
+    assert_eq!(bench.command.borrow().order, Some(order()));
+    let (reads, writes) = (bench.api.reads().len(), bench.api.writes().len());
+    assert!(writes >= 12 && reads + 1 >= writes, "{writes} reports, {reads} reads");
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,11 +461,11 @@ async fn a_look_that_was_asked_for_is_answered_by_a_write_although_nothing_chang
 async fn an_order_that_cannot_be_read_is_left_alone() {
     for order in [json!({"operationID": 7}), json!("x"), json!({"action": "ReformatDisk"}), json!([])] {
         let bench = Bench::new();
-        bench.api.server().controller = json!({ "order": order });
+        bench.api.server().command = json!({"order": order, "lookRequested": 2});
         bench.say(vec![confirmed()]);
         seconds(20).await;
-        assert_eq!(bench.feedback.borrow().order, None);
-        assert_eq!(bench.feedback.borrow().node_uid.as_deref(), Some("node-uid"), "the rest is read");
+        let command = bench.command.borrow().clone();
+        assert_eq!(command, Command { look_requested: 2, ..Command::NONE }, "the rest is read");
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::node::agent::{AgentSettings, Reader};
 use crate::node::proc;
-use crate::node::report::client::Feedback;
+use crate::node::report::client::Command;
 use crate::node::sentinel::{self, Folder, SentinelError, Standing};
 
 /// Least and most time between two looks at the folder.
@@ -16,12 +16,12 @@ const LEAST: Duration = Duration::from_secs(1);
 const RHYTHM: Duration = Duration::from_secs(30);
 
 /// Tends them until the probe ends. To take back what is ours is no act: it is done also where acting is switched off.
-pub(super) async fn tend(settings: AgentSettings, mut feedback: watch::Receiver<Feedback>) {
+pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<Command>) {
     let mut is_told = false;
     // Threads of its own: looks that the kernel does not answer keep no mark.
     let reader = Reader::default();
     loop {
-        let order = standing(&feedback.borrow_and_update());
+        let order = standing(&command.borrow_and_update());
         let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
         let work = move || {
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
@@ -41,16 +41,16 @@ pub(super) async fn tend(settings: AgentSettings, mut feedback: watch::Receiver<
         }
         sleep(LEAST).await;
         tokio::select! {
-            changed = feedback.changed() => if changed.is_err() { return },
+            changed = command.changed() => if changed.is_err() { return },
             () = sleep(RHYTHM) => {}
         }
     }
 }
 
-/// What stands in the own object; `None` before it was first read.
-fn standing(feedback: &Feedback) -> Option<Standing> {
-    feedback.is_known.then(|| {
-        let order = feedback.order.as_ref();
+/// What the command says; `None` before it was first read.
+fn standing(command: &Command) -> Option<Standing> {
+    command.is_known.then(|| {
+        let order = command.order.as_ref();
         order.map_or(Standing::Nothing, |order| Standing::Operation(order.operation_id.clone()))
     })
 }
@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark).unwrap(), Placed::Made);
     }
 
-    fn told(order: Option<Order>) -> Feedback {
-        Feedback { is_known: true, order, ..Feedback::default() }
+    fn told(order: Option<Order>) -> Command {
+        Command { order, ..Command::NONE }
     }
 
     /// Real time: the work is on threads.
@@ -112,8 +112,8 @@ mod tests {
         let host = tempfile::tempdir_in("/dev/shm").unwrap();
         let settings = node(host.path());
         marked(host.path());
-        let (sender, feedback) = watch::channel(Feedback::default());
-        let keeper = tokio::spawn(tend(settings, feedback));
+        let (sender, command) = watch::channel(Command::default());
+        let keeper = tokio::spawn(tend(settings, command));
         assert!(!is_gone(host.path(), Duration::from_millis(500)).await, "nothing is known of its order yet");
         sender.send_replace(told(Some(order("op-1"))));
         assert!(!is_gone(host.path(), Duration::from_millis(1500)).await, "its order stands");

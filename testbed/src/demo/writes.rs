@@ -27,6 +27,7 @@ fn ordinary(entry: &AuditEntry) -> bool {
     let Some(object) = &entry.object_ref else { return true };
     match object.api_group.as_str() {
         "runtimehealth.io" => match object.resource.as_str() {
+            "nodecommands" => matches!(entry.verb.as_str(), "create" | "patch"),
             "noderuntimehealths" => matches!(entry.verb.as_str(), "create" | "patch" | "update"),
             "remediationpolicies" => object.subresource == "status",
             "noderemediations" => true,

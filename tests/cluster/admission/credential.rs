@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::admission::requests::Cases;
 
-/// The plugin hands out a token of the probe's account: its credential reads the report, and an ended one is refused.
+/// The plugin hands out a token of the probe's account: its credential reads the node's order, and an ended one is refused.
 pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (answer, program) = (folder.path().join("answer"), folder.path().join("plugin"));
@@ -39,7 +39,8 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let connection = credentials.connect(&tell).await?;
     ensure!(connection.until.is_some(), "the end of the credential is not known");
     let own = read(&connection.client, "worker-1").await;
-    cases.note("a credential plugin's token reads the report", own.is_ok(), &format!("{own:?}"));
+    let is_read = own.as_ref().is_ok_and(|command| command.order.is_some());
+    cases.note("a credential plugin's token reads the node's order", is_read, &format!("{own:?}"));
 
     let clock = *clock.lock().unwrap_or_else(PoisonError::into_inner);
     // Both run on this machine: their clocks are one.

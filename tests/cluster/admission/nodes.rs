@@ -120,7 +120,6 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
 /// The controller's fields in the status of its own object.
 async fn forged_fields(caller: &Caller, cases: &mut Cases) {
     for (field, value) in [
-        ("order", order()),
         ("remediation", json!({"policy": "p"})),
         ("clusterFaults", json!([fault("StuckDaemonSetPod")])),
         ("summary", json!({"health": "Healthy"})),
@@ -131,7 +130,7 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
                    "penalty": 1000, "ready": "True"}),
         ),
     ] {
-        let sentence = if field == "order" { "status.order is the controller's" } else { "are the controller's" };
+        let sentence = "are the controller's";
         cases
             .denied(caller, &format!("status.{field}"), apply_status("worker-1", with(field, value.clone())), sentence)
             .await;
@@ -184,27 +183,13 @@ fn objects_of_others() -> Vec<(&'static str, crate::admission::requests::Call)> 
 pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<()> {
     let path = format!("{}/status", report("worker-1"));
     let body = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "worker-1"},
-        "status": {"order": order(), "summary": {"health": "Unhealthy"}, "remediation": {"policy": "p"},
+        "status": {"summary": {"health": "Unhealthy"}, "remediation": {"policy": "p"},
             "clusterFaults": [fault("StuckDaemonSetPod")], "conditions": [condition("ProbeReporting", "True")]}});
-    let order_given = crate::admission::requests::apply(format!("{path}?fieldManager=nrh-controller&force=true"), body);
-    cases.allowed(&all.controller, "give an order", order_given.clone()).await;
+    let ours = crate::admission::requests::apply(format!("{path}?fieldManager=nrh-controller&force=true"), body);
+    cases.allowed(&all.controller, "its own part of a status", ours).await;
     for (caller, sequence) in [(&all.pod, 21), (&all.unit, 22)] {
-        cases.allowed(caller, "apply its own status beside an order", apply_status("worker-1", facts(sequence))).await;
         cases
-            .denied(
-                caller,
-                "take back an order",
-                merge(&path, json!({"status": {"order": null}})),
-                "status.order is the controller's",
-            )
-            .await;
-        cases
-            .denied(
-                caller,
-                "raise the epoch of an order",
-                merge(&path, json!({"status": {"order": {"epoch": 99}}})),
-                "status.order is the controller's",
-            )
+            .allowed(caller, "apply its own status beside the controller's", apply_status("worker-1", facts(sequence)))
             .await;
         cases
             .denied(
@@ -225,17 +210,11 @@ pub async fn beside_the_controller(all: &Callers, cases: &mut Cases) -> Result<(
     }
     let now = all.admin.must(&get(report("worker-1"))).await?;
     anyhow::ensure!(
-        now["status"]["order"]["operationId"] == "op-1" && now["status"]["probe"]["sequence"] == 22,
+        now["status"]["summary"]["health"] == "Unhealthy" && now["status"]["probe"]["sequence"] == 22,
         "both wrote: {now}"
     );
-    let sentence = "status.order is changed by the controller only";
-    cases
-        .denied(&all.admin, "change an order", merge(&path, json!({"status": {"order": {"epoch": 99}}})), sentence)
-        .await;
-    cases.denied(&all.admin, "take back an order", merge(&path, json!({"status": {"order": null}})), sentence).await;
     let veto = json!({"spec": {"suspend": true, "suspendedBy": "system:serviceaccount:default:olga"}});
     cases.allowed(&all.operator, "suspend a node", merge(report("worker-1"), veto)).await;
-    cases.allowed(&all.controller, "take back an order", merge(&path, json!({"status": {"order": null}}))).await;
     Ok(())
 }
 
@@ -259,6 +238,9 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
     let nameless = "a node's report must come with the name of its node";
     let others = "nodes and their probes never write policies, episodes, the ledger or the leader's Lease";
     for caller in [&all.pod, &all.unit, &all.unbound, &all.stranger] {
+        for (what, call) in crate::admission::commands::forgeries("worker-1") {
+            cases.denied(caller, &what, call, "it cannot give itself an order, nor take one back").await;
+        }
         for (what, call) in objects_of_others() {
             let report = what.contains("report") || what.starts_with("its own");
             let sentence = match caller.name {

@@ -59,6 +59,9 @@ pub fn delete(path: impl Into<String>, options: Value) -> Call {
     call(Method::DELETE, path, "application/json", options)
 }
 
+/// All commands to nodes.
+pub const COMMANDS: &str = "/apis/runtimehealth.io/v1alpha1/nodecommands";
+
 /// Reads an object.
 pub fn get(path: impl Into<String>) -> Call {
     call(Method::GET, path, "application/json", Value::Null)
@@ -219,9 +222,9 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         (&callers.unbound, apply_status("worker-1", json!({}))),
         (
             admin,
-            merge(
-                format!("{}/status", report("worker-1")),
-                json!({"status": {"order": crate::admission::nodes::order()}}),
+            create(
+                COMMANDS,
+                owned_command("worker-1", &json!("u"), json!({"order": crate::admission::nodes::order()})),
             ),
         ),
         (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", crate::admission::jobs::shaped())),
@@ -296,6 +299,17 @@ fn episode_with(more: &Value) -> Call {
 
 /// A report as the controller makes it.
 pub fn owned_report(node: &str, uid: &Value) -> Value {
-    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "spec": {}, "metadata": {"name": node,
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]}})
+    owned("NodeRuntimeHealth", node, uid, json!({}))
+}
+
+/// A command to a node as the controller makes it.
+pub fn owned_command(node: &str, uid: &Value, spec: Value) -> Value {
+    owned("NodeCommand", node, uid, spec)
+}
+
+fn owned(kind: &str, node: &str, uid: &Value, spec: Value) -> Value {
+    let mut object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": node,
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]}});
+    object["spec"] = spec;
+    object
 }

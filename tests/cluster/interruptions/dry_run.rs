@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use nrh::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
+use nrh::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
 use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
 use serde_json::{Value, json};
@@ -90,6 +90,9 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     ensure!(decisions(stage).await? == dry, "the dry run has decided something else after a while");
     let simulated = simulated(stage).await?;
     let account = account::since(stage.bed, dry_from)?;
+    let commands: Api<NodeCommand> = Api::all(stage.admin.clone());
+    let mut ordered = commands.list(&ListParams::default()).await?.items;
+    ordered.retain(|command| command.spec.order.is_some());
     untouched(stage).await?;
 
     change(stage, &json!({"mode": "Enforce", "pauseRequests": [PAUSE]})).await?;
@@ -110,6 +113,7 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     };
     let acts = strange(&account);
     ensure!(acts.is_empty(), "the dry run wrote more than its account: {}", lines(&acts));
+    ensure!(ordered.is_empty(), "the dry run ordered something: {ordered:?}");
     let expected = [
         "create noderemediations.runtimehealth.io",
         "patch noderemediations/status.runtimehealth.io",
@@ -169,7 +173,9 @@ fn is_account(write: &Write, simulated: &BTreeSet<String>) -> bool {
     match (write.verb.as_str(), write.resource.as_str(), write.namespace.as_str()) {
         ("create" | "update", "leases.coordination.k8s.io", "nrh-system") => name == "nrh-controller",
         ("create", "noderuntimehealths.runtimehealth.io", "")
-        | ("patch", "noderuntimehealths/status.runtimehealth.io", "") => is_node,
+        | ("patch", "noderuntimehealths/status.runtimehealth.io", "")
+        // Requests for a fresh check; that none is an order is looked for by itself.
+        | ("create" | "patch", "nodecommands.runtimehealth.io", "") => is_node,
         ("patch", "remediationpolicies/status.runtimehealth.io", "") => name == POLICY,
         ("create" | "patch" | "delete", "noderemediations.runtimehealth.io", "")
         | ("patch", "noderemediations/status.runtimehealth.io", "") => simulated.contains(name),

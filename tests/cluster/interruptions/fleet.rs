@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use nrh::api::{NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
+use nrh::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
 use nrh::core::condition::{faults_of, looked_at};
 use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
@@ -290,10 +290,10 @@ impl Fleet {
     /// Each agent looks at its order and does what is new in it, and its machine boots anew where it is to.
     async fn obey_orders(&self) -> Result<()> {
         let names: Vec<String> = self.machines.lock().unwrap().keys().cloned().collect();
-        let reports: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
+        let commands: Api<NodeCommand> = Api::all(self.client.clone());
         for node in names {
-            let report = reports.get_opt(&node).await?;
-            if self.obeys(&node, report.and_then(|report| report.status?.order).as_ref()) {
+            let command = commands.get_opt(&node).await?;
+            if self.obeys(&node, command.and_then(|command| command.spec.order).as_ref()) {
                 self.ready(&node).await?;
             }
         }

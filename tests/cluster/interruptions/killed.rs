@@ -16,7 +16,7 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
+use nrh::api::{NodeCommand, RemediationPolicy};
 use nrh::controller::calls::Calls;
 use nrh::controller::run::Ended;
 use nrh::core::plan::PlanSettings;
@@ -314,11 +314,11 @@ impl Range<'_> {
     async fn settled(&self, node: &str) -> Result<()> {
         let fleet = &self.stage.fleet;
         fleet.healed(node).await?;
-        let reports: Api<NodeRuntimeHealth> = Api::all(self.stage.admin.clone());
+        let commands: Api<NodeCommand> = Api::all(self.stage.admin.clone());
         until("the end of what the episode holds, and of the order", LIMIT, async || {
             let holds = fleet.episodes(node).await?.iter().any(|episode| !episode.finalizers().is_empty());
-            let status = reports.get(node).await?.status.unwrap_or_default();
-            Ok((!holds && status.order.is_none()).then_some(()))
+            let order = commands.get_opt(node).await?.and_then(|command| command.spec.order);
+            Ok((!holds && order.is_none()).then_some(()))
         })
         .await?;
         fleet.ledger_is_empty().await

@@ -80,7 +80,7 @@ impl<F: FnMut(&Call) -> Fate + Send + 'static> Judge for F {
     }
 }
 
-/// What a call does about the order that stands in a node's object.
+/// What a call does about the order that stands in a node's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OfOrder {
     Gives,
@@ -118,7 +118,14 @@ impl Call {
     /// its agent, each of which has the node's name in its own once it is made. Statuses that only tell, events, questions about
     /// rights and the Lease are none.
     pub fn is_of_episode(&self, node: &str) -> bool {
-        let others = ["/leases", "/events", "/noderuntimehealths", "/remediationpolicies", "/selfsubjectaccessreviews"];
+        let others = [
+            "/leases",
+            "/events",
+            "/noderuntimehealths",
+            "/nodecommands",
+            "/remediationpolicies",
+            "/selfsubjectaccessreviews",
+        ];
         let is_named = self.method == Method::POST || self.path.contains("/configmaps/") || self.path.contains(node);
         let is_other = self.order.is_none() && others.iter().any(|other| self.path.contains(other));
         self.is_write() && is_named && !is_other
@@ -186,13 +193,14 @@ pub fn rough(upstream: Client, gone: Arc<Notify>, judge: impl Judge) -> Client {
 
 /// What the request does about an order, if anything: that stands in its body.
 async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Body>), BoxError> {
-    if request.method() != Method::PATCH || !request.uri().path().contains("/noderuntimehealths/") {
+    let is_write = [Method::PATCH, Method::POST].contains(request.method());
+    if !is_write || !request.uri().path().contains("/nodecommands") {
         return Ok((None, request));
     }
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await?;
     let said: Value = serde_json::from_slice(&bytes)?;
-    let order = said.pointer("/status/order");
+    let order = said.pointer("/spec/order");
     let order = order.map(|order| if order.is_null() { OfOrder::Withdraws } else { OfOrder::Gives });
     Ok((order, Request::from_parts(parts, Body::from(bytes.to_vec()))))
 }

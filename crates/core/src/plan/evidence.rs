@@ -16,8 +16,11 @@ use crate::flap::{FlapView, QUIET};
 use crate::foreign::Noticed;
 use crate::kubelet;
 use crate::narrow::Around;
+use crate::order::Order;
 use crate::policy::{Found, Mode, Policy};
-use crate::snapshot::{Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after};
+use crate::snapshot::{
+    CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
+};
 use crate::stuck;
 
 /// How the probe of a node stands.
@@ -51,6 +54,7 @@ pub(super) struct NodeFacts<'a> {
     pub name: &'a str,
     pub view: Option<&'a NodeView>,
     pub report: Option<&'a ReportView>,
+    pub command: Option<&'a CommandView>,
     pub probe: Probe,
     /// All faults, most urgent first, the controller's own too.
     pub seen: Vec<Seen<'a>>,
@@ -156,6 +160,17 @@ impl<'a> NodeFacts<'a> {
     /// The report, where it is about this very node, however old it is.
     pub fn own_report(&self) -> Option<&'a ReportView> {
         self.report.filter(|_| self.owns_report())
+    }
+
+    /// The order that stands, to whichever node of that name.
+    pub fn order(&self) -> Option<&'a Order> {
+        self.command?.order.as_ref()
+    }
+
+    /// The order that stands, where it is to this very node.
+    pub fn own_order(&self) -> Option<&'a Order> {
+        let uid = &self.view?.uid;
+        self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.order.as_ref()
     }
 
     /// What was really done on nodes of that name, as far as it is kept.
@@ -291,7 +306,7 @@ pub(super) fn gather<'a>(
     names.dedup();
     let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
     let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.noticed));
-    let mut flaps = Along::new(&snapshot.flaps);
+    let (mut flaps, mut commands) = (Along::new(&snapshot.flaps), Along::new(&snapshot.commands));
     names
         .into_iter()
         .map(|name| {
@@ -310,6 +325,7 @@ pub(super) fn gather<'a>(
                 name,
                 view,
                 report,
+                command: commands.at(name),
                 probe,
                 seen: Vec::new(),
                 pods,

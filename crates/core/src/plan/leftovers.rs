@@ -37,9 +37,9 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
     gone
 }
 
-/// Whether the order that stands in the node's object is to be taken back.
+/// Whether the order that stands is to be withdrawn.
 pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Episode]) -> Option<Effect> {
-    let order = facts.report?.order.as_ref()?;
+    let order = facts.order()?;
     let is_awaited = |episode: &Episode, step: &StepRecord| match step.state {
         // While ours is awaited the cache may show an older one: to take that back would take ours.
         StepState::Started => step.lane == Lane::Agent && !reboot::is_over(ctx, facts, episode, step, order),

@@ -79,15 +79,14 @@ pub(super) fn wait(
         let why = "the node did not say in time whether it carries the mark";
         return attempt::end(turn, StepState::TimedOut, why, now);
     }
-    let order = facts.own_report().map(|report| report.order.as_ref());
-    let order = order.map(|order| order.filter(|order| order.operation_id == record.operation_id));
-    // Taken back while the answer was on its way, or gone with the node's object: an awaited boot would never come.
-    if order == Some(None) && record.reason.is_some() && age > ctx.settings.cache_lag {
+    let order = facts.own_order().filter(|order| order.operation_id == record.operation_id);
+    // Withdrawn while the answer was on its way, or gone with the NodeCommand: an awaited boot would never come.
+    if order.is_none() && record.reason.is_some() && age > ctx.settings.cache_lag {
         let why = "its order does not stand any more, so the node has removed what mark of ours it carried";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
     // The mark ends by what its order says, whatever the policy has been changed to since.
-    let timeout = order.flatten().and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
+    let timeout = order.and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
     if age >= timeout {
         let (name, said, timeout) = (facts.name, reboot::said(record), timeout.as_secs());
         let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");

@@ -179,11 +179,11 @@ pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
     !step.action.boots() || answer.is_told() || !step.reason.is_some_and(OutcomeReason::is_told)
 }
 
-/// Notes what shows that the attempt was begun, or done: the order that stands in the node's object, and another boot id.
+/// Notes what shows that the attempt was begun, or done: the order that stands, and another boot id.
 pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
-    let ordered = facts.own_report().and_then(|report| report.order.as_ref());
+    let ordered = facts.own_order();
     let Some(step) = episode.current_step_mut().filter(|step| step.action.boots()) else { return };
     let is_begun = matches!(step.state, StepState::Reserved | StepState::Started);
     if step.state == StepState::Reserved && ordered.is_some_and(|order| order.operation_id == step.operation_id) {

@@ -3,6 +3,8 @@
 //!
 //! And Nodes that are there and whose objects cannot be read. What stands on them now nobody knows, so all of it waits as if nobody had
 //! looked since: their episodes, with their slots, and what is to be put back there.
+//!
+//! And `NodeCommand`s that cannot be read: whether an order stands nobody knows, so nothing is begun on that node.
 
 use std::collections::BTreeMap;
 
@@ -38,9 +40,16 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// That the node's object cannot be read, in words.
+/// That the node's object, or the command to it, cannot be read, in words.
 pub(super) fn of_node(facts: &NodeFacts<'_>) -> Option<String> {
-    let (name, why) = (facts.name, facts.view?.unreadable.as_ref()?);
+    let name = facts.name;
+    if let Some(why) = facts.command.and_then(|command| command.unreadable.as_ref()) {
+        return Some(format!(
+            "NodeCommand {name} cannot be read ({why}): nothing is begun on that node until a version runs that can read it, or a \
+             person has deleted it (kubectl delete nodecommand {name})"
+        ));
+    }
+    let why = facts.view?.unreadable.as_ref()?;
     Some(format!(
         "the Node object of {name} cannot be read ({why}): nothing is done on that node until it can be; see who writes that field \
          (kubectl get node {name} -o yaml --show-managed-fields)"

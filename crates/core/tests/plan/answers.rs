@@ -22,7 +22,7 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     assert_eq!(episode.phase, Phase::Succeeded);
     assert_eq!((episode.steps.len(), episode.steps[0].lane), (1, Lane::Agent));
     assert!(world.jobs.is_empty(), "the Job is taken away");
-    assert!(world.nodes["n1"].report.order.is_none(), "the order is taken back");
+    assert!(world.nodes["n1"].order.is_none(), "the order is taken back");
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
@@ -76,7 +76,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
         world.pass();
     }
     assert_eq!(world.did(), ["order ReleaseCont", "order ReleaseKill"]);
-    let order = world.nodes["n1"].report.order.clone().unwrap();
+    let order = world.nodes["n1"].order.clone().unwrap();
     assert!(order.operation_id.ends_with("-2"), "{order:?}");
     world.node("n1").probe_runs = true;
     world.run(secs(60));

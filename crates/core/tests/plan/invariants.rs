@@ -575,7 +575,7 @@ fn calm_down(world: &mut World) {
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
         let is_over = world.wishes.is_empty() && !world.episodes.values().any(Episode::is_live);
         // An order of which nobody knows any more is taken back when its time is over.
-        let is_ordered = world.nodes.values().any(|node| node.report.order.is_some());
+        let is_ordered = world.nodes.values().any(|node| node.order.is_some());
         if plan.effects.is_empty() && slots == 0 && is_over && !is_ordered {
             break;
         }
@@ -590,7 +590,7 @@ fn calm_down(world: &mut World) {
         // Those of people have a value here.
         let is_ours = TaintEffect::ALL.into_iter().any(|effect| node.view.carries(effect));
         assert!(!is_ours, "the taint of {name} is stranded");
-        assert!(node.report.order.is_none(), "the order of {name} stands for ever");
+        assert!(node.order.is_none(), "the order of {name} stands for ever");
     }
     world.tick(secs(5));
     assert!(world.nodes.values().all(|node| node.boots.marked.is_none()), "a mark stands that nobody wants");

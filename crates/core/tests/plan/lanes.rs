@@ -40,7 +40,7 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
     let made = plan.effects.iter().position(is_made);
     assert!(withdrawn.is_some() && withdrawn < made, "{:?}", plan.effects);
-    assert!(world.nodes["n1"].report.order.is_none());
+    assert!(world.nodes["n1"].order.is_none());
     world.node("n1").probe_runs = true;
     world.run(secs(300));
     let episode = world.only_episode();

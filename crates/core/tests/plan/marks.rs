@@ -53,7 +53,7 @@ fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
     assert_eq!(world.only_episode().phase, Phase::Succeeded);
     let node = &world.nodes["n1"];
-    assert!(node.boots.count == 1 && !node.view.unschedulable && node.report.order.is_none() && !is_marked(&world));
+    assert!(node.boots.count == 1 && !node.view.unschedulable && node.order.is_none() && !is_marked(&world));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn the_order_stands_as_long_as_the_mark_is_wanted_and_waits_for_hours() {
         world.tick(secs(5));
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{plan:#?}");
-        assert!(is_marked(&world) && world.nodes["n1"].report.order.is_some());
+        assert!(is_marked(&world) && world.nodes["n1"].order.is_some());
         assert_eq!(plan.policies["p"].unhealthy, 1);
     }
     // A controller that dies, and the next one, change nothing.
@@ -117,7 +117,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
             world.pass();
         }
         world.tick(secs(5));
-        assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none(), "{name}");
+        assert!(!is_marked(&world) && world.nodes["n1"].order.is_none(), "{name}");
         let record = record(&world);
         assert_eq!(record.state, StepState::Cancelled, "{name}");
         assert!(record.message.contains(said), "{name}: {}", record.message);
@@ -146,7 +146,7 @@ fn without_a_controller_the_node_takes_it_away_by_itself() {
     for _ in 0..61 {
         world.tick(secs(60));
     }
-    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_some());
+    assert!(!is_marked(&world) && world.nodes["n1"].order.is_some());
     // The agent has its answer already: what still stands in the API starts nothing.
     world.run(secs(120));
     assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::TimedOut, 0));
@@ -162,7 +162,7 @@ fn an_order_that_nobody_has_heard_is_taken_back_and_not_awaited() {
         world.pass();
         world.tick(secs(5));
     }
-    assert!(world.nodes["n1"].report.order.is_none(), "it would be carried out much later");
+    assert!(world.nodes["n1"].order.is_none(), "it would be carried out much later");
     for _ in 0..14 {
         world.pass();
         world.tick(secs(5));
@@ -179,7 +179,7 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
     let mut world = sick(&[mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
-    let order = world.nodes["n1"].report.order.clone().unwrap();
+    let order = world.nodes["n1"].order.clone().unwrap();
     let said = |reason, state| Outcome {
         operation_id: order.operation_id.clone(),
         state,
@@ -357,7 +357,7 @@ fn the_mark_of_an_episode_that_is_deleted_goes() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     world.episodes.values_mut().for_each(|episode| episode.deleting = true);
     pass_for(&mut world, 30);
-    assert!(!is_marked(&world) && world.nodes["n1"].report.order.is_none());
+    assert!(!is_marked(&world) && world.nodes["n1"].order.is_none());
 }
 
 /// The same as `marked` with a cordon of ours before it.
@@ -392,13 +392,13 @@ fn boot(world: &mut World) {
 
 #[test]
 fn a_mark_whose_order_is_gone_is_not_awaited() {
-    // Gone with the node's object, which was made anew.
+    // Gone with the NodeCommand, which was made anew.
     let mut vanished = marked(&[mark_for_reboot(), notify()]);
-    vanished.node("n1").report.order = None;
+    vanished.node("n1").order = None;
     // Taken back while the answer was on its way.
     let mut late = sick(&[mark_for_reboot(), notify()]);
     late.pass();
-    let order = late.node("n1").report.order.take().unwrap();
+    let order = late.node("n1").order.take().unwrap();
     late.node("n1").report.agent = Some(Outcome {
         operation_id: order.operation_id,
         state: OutcomeState::Done,

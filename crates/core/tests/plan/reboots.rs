@@ -76,10 +76,10 @@ fn the_agent_that_comes_back_to_the_same_order_does_nothing() {
         world.tick(secs(5));
     }
     assert_eq!(world.nodes["n1"].boots.count, 1, "it would boot again and again");
-    assert!(world.nodes["n1"].report.order.is_some());
+    assert!(world.nodes["n1"].order.is_some());
     world.run(secs(60));
     assert_eq!((world.only_episode().phase, world.nodes["n1"].boots.count), (Phase::Succeeded, 1));
-    assert!(world.nodes["n1"].report.order.is_none());
+    assert!(world.nodes["n1"].order.is_none());
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn unheard(ladder: &[Step]) -> World {
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
     world.pass();
-    assert!(world.nodes["n1"].report.order.is_some(), "nobody has said no, and it may still be begun");
+    assert!(world.nodes["n1"].order.is_some(), "nobody has said no, and it may still be begun");
     world
 }
 
@@ -446,7 +446,7 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
         no(&mut world);
         world.tick(secs(5));
         world.pass();
-        assert!(world.nodes["n1"].report.order.is_none(), "{name}: it would be carried out much later");
+        assert!(world.nodes["n1"].order.is_none(), "{name}: it would be carried out much later");
         assert_eq!(record(&world).state, StepState::Started, "{name}: whether it was, the next boot id tells");
         world.node("n1").probe_runs = true;
         world.run(secs(2400));
@@ -462,7 +462,7 @@ fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_
     world.tick(secs(5));
     world.pass();
     assert_eq!(record(&world).reason, Some(OutcomeReason::Acted));
-    assert!(world.nodes["n1"].report.order.is_none());
+    assert!(world.nodes["n1"].order.is_none());
     // The claims are lost in the same boot, and the order is read once more.
     let operation_id = record(&world).operation_id;
     for (state, reason) in [

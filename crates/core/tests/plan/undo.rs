@@ -59,6 +59,6 @@ fn recovery_uncordon_and_cleanup_go_on_in_a_storm_without_a_budget_and_under_a_p
         assert_eq!(world.only_episode().phase, Phase::Succeeded, "{reason:?}");
         assert_eq!(world.did(), ["cordon", "job ReleaseCont", "order ReleaseCont", "uncordon"], "{reason:?}");
         let node = &world.nodes["n00"];
-        assert!(world.jobs.is_empty() && node.report.order.is_none() && node.view.cordoned_by.is_none(), "{reason:?}");
+        assert!(world.jobs.is_empty() && node.order.is_none() && node.view.cordoned_by.is_none(), "{reason:?}");
     }
 }

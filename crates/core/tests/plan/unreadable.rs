@@ -1,8 +1,8 @@
-//! Episodes that are there and that this version cannot read, and Nodes that no version can.
+//! Episodes and commands that are there and that this version cannot read, and Nodes that no version can.
 
 use nrh_core::plan::{Effect, HoldReason, Plan, plan};
 use nrh_core::policy::Action;
-use nrh_core::snapshot::{Ledger, Slot, Snapshot, UnreadableEpisode};
+use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableEpisode};
 
 use crate::samples::{cont, hung, policy, rule, step};
 use crate::world::{Cure, World, acts};
@@ -59,6 +59,26 @@ fn one_without_a_slot_keeps_its_node_as_long_as_it_is_open() {
         assert!(stored(&plan).is_some_and(|ledger| !ledger.slots.contains_key(NAME)), "no slot is taken for it");
         assert_eq!(plan.held.iter().any(|held| held.message.contains(NAME)), is_open);
     }
+}
+
+#[test]
+fn where_nobody_can_tell_whether_an_order_stands_nothing_is_begun() {
+    let (world, mut snapshot) = two(false);
+    snapshot.unreadable.clear();
+    let uid = Some("uid-n1".to_owned());
+    let unreadable = Some("spec.order.action: unknown variant".to_owned());
+    snapshot.commands.insert("n1".to_owned(), CommandView { node_uid: uid, order: None, unreadable });
+    let held = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&held), ["n2"], "{:?}", held.held);
+    let told = |held: &nrh_core::plan::Held| {
+        held.node == "n1"
+            && held.reason == HoldReason::CannotAct
+            && held.message.contains("NodeCommand n1 cannot be read")
+    };
+    assert!(held.held.iter().any(told), "{:?}", held.held);
+    snapshot.commands.clear();
+    let begun = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&begun), ["n1", "n2"], "{:?}", begun.held);
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl WorldNode {
     /// The agent takes away a mark that nobody wants any more; kured reboots the node for one that stands.
     pub(super) fn tend_mark(&mut self, now: Timestamp) {
         let Some(mark) = &self.boots.marked else { return };
-        let is_ordered = self.report.order.as_ref().is_some_and(|order| order.operation_id == mark.operation_id);
+        let is_ordered = self.order.as_ref().is_some_and(|order| order.operation_id == mark.operation_id);
         let age = since(now, mark.at);
         if self.probe_runs && (!is_ordered || age > mark.stands_for) {
             self.boots.marked = None;

@@ -24,6 +24,7 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
     change(&mut all);
     let mut part = |name: &str| all.get_mut(name).map(Value::take).unwrap();
     Read {
+        command: None,
         node: serde_json::from_value(part("node")).unwrap(),
         report: serde_json::from_value(part("report")).unwrap(),
         policy: serde_json::from_value(part("policy")).unwrap(),

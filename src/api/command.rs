@@ -1,0 +1,42 @@
+//! `NodeCommand`: one per node, of the same name; what the controller tells the node's probe to do.
+//!
+//! Facts go up in a `NodeRuntimeHealth`, commands come down in this object. Nodes have no right to write it, so roles alone keep a
+//! node from giving orders, its own or another's.
+
+#![expect(clippy::duplicated_attributes, reason = "each printed column names its type, and most are strings")]
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::core::order::Order;
+
+/// What the probe of the node is told to do. Its answers stand in the NodeRuntimeHealth of the same name.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "runtimehealth.io",
+    version = "v1alpha1",
+    kind = "NodeCommand",
+    plural = "nodecommands",
+    singular = "nodecommand",
+    shortname = "ncmd",
+    category = "runtimehealth",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "What the controller tells the probe of one node to do. One per node, of the same name, made when first needed. The controller alone writes it.",
+    label("app.kubernetes.io/part-of", "nrh"),
+    printcolumn(name = "Order", type_ = "string", json_path = ".spec.order.action"),
+    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.order.operationId"),
+    printcolumn(name = "Given", type_ = "date", json_path = ".spec.order.issuedAt"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeCommandSpec {
+    /// An order for the probe to carry out, when no Job can run on the node. Absent = no order stands. The probe answers in
+    /// `status.agent` of the NodeRuntimeHealth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// A fresh check is asked for: a number that rises with each request. The probe reports at once when it has checked. Absent =
+    /// none was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_requested: Option<u64>,
+}

@@ -1,0 +1,159 @@
+//! Who gives orders to nodes: the controller, and nobody else, be it by roles or by admission.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nrh_testbed::Bed;
+use serde_json::{Value, json};
+
+use crate::admission::callers::Callers;
+use crate::admission::nodes::order;
+use crate::admission::requests::{COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command};
+use crate::plane;
+
+const NODES: &str = "/api/v1/nodes";
+/// What admission says to everybody but nodes.
+const NOT_THEIRS: &str = "NodeCommands are written by the controller only";
+
+/// Path of a command.
+fn command(node: &str) -> String {
+    format!("{COMMANDS}/{node}")
+}
+
+fn made(node: &str) -> Value {
+    owned_command(node, &json!("11111111-1111-1111-1111-111111111111"), json!({"order": order()}))
+}
+
+/// Writes that give an order, change one, or take one back, to the node worker-1 or worker-2, whose commands exist.
+pub fn forgeries(node: &str) -> Vec<(String, Call)> {
+    let path = command(node);
+    let mut forged = order();
+    forged["operationId"] = json!("op-forged");
+    let bare = owned_command(node, &json!("u"), json!({"order": forged}));
+    let writes = [
+        ("create", create(COMMANDS, bare.clone())),
+        ("give an order by", merge(&path, json!({"spec": {"order": forged}}))),
+        ("raise the epoch of", merge(&path, json!({"spec": {"order": {"epoch": 99}}}))),
+        ("take an order back from", merge(&path, json!({"spec": {"order": null}}))),
+        ("ask for a check by", merge(&path, json!({"spec": {"lookRequested": 99}}))),
+        ("own", merge(&path, json!({"metadata": {"ownerReferences": null}}))),
+        ("apply", crate::admission::requests::apply(format!("{path}?fieldManager=x&force=true"), bare)),
+        ("delete", delete(&path, Value::Null)),
+    ];
+    writes.map(|(what, call)| (format!("{what} the command of {node}"), call)).into()
+}
+
+/// What the shipped roles and policies say.
+pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let by = &all.controller;
+    let owner = "is owned by the Node of the same name";
+    let unowned = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand", "metadata": {"name": "worker-1"}, "spec": {}});
+    cases.denied(by, "an unowned command", create(COMMANDS, unowned), owner).await;
+    let mut wrong = made("worker-1");
+    wrong["metadata"]["name"] = json!("x");
+    cases.denied(by, "a command owned by another node", create(COMMANDS, wrong), owner).await;
+    for node in ["worker-1", "worker-2"] {
+        let uid = all.admin.must(&get(format!("{NODES}/{node}"))).await?["metadata"]["uid"].clone();
+        cases
+            .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"lookRequested": 1}))))
+            .await;
+        cases.allowed(by, "give an order", merge(command(node), json!({"spec": {"order": order()}}))).await;
+    }
+    cases.allowed(by, "take an order back", merge(command("worker-2"), json!({"spec": {"order": null}}))).await;
+    for caller in [&all.pod, &all.unit] {
+        read_by(caller, cases).await;
+        refused_by_roles(caller, cases).await;
+    }
+    for caller in [&all.stranger, &all.operator, &all.approver, &all.starter] {
+        cases
+            .denied(
+                caller,
+                "change an order",
+                merge(command("worker-1"), json!({"spec": {"order": null}})),
+                "cannot patch resource",
+            )
+            .await;
+    }
+    for caller in [&all.operator, &all.approver, &all.starter] {
+        cases.allowed(caller, "read a command", get(command("worker-1"))).await;
+    }
+    // Somebody was given too much.
+    let verbs = "--verb=get,create,patch,update,delete";
+    bed.kubectl(&["create", "clusterrole", "commander", verbs, "--resource=nodecommands.runtimehealth.io"])?;
+    bed.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "commander",
+        "--clusterrole=commander",
+        "--serviceaccount=default:patcher",
+    ])?;
+    all.patcher.until_allowed(&get(command("worker-1"))).await?;
+    for (what, call) in forgeries("worker-1") {
+        cases.denied(&all.patcher, &what, call.clone(), NOT_THEIRS).await;
+        if !what.starts_with("delete") && !what.starts_with("own") {
+            cases.denied(&all.admin, &what, call, NOT_THEIRS).await;
+        }
+    }
+    cases
+        .allowed(
+            &all.patcher,
+            "label a command",
+            merge(command("worker-1"), json!({"metadata": {"labels": {"a": "b"}}})),
+        )
+        .await;
+    cases.allowed(&all.admin, "delete a command", delete(command("worker-2"), Value::Null)).await;
+    bed.kubectl(&["delete", "clusterrolebinding,clusterrole", "commander"])?;
+    goes_with_its_node(all).await
+}
+
+/// What a node reads, by its role.
+async fn read_by(caller: &Caller, cases: &mut Cases) {
+    cases.allowed(caller, "read its own command", get(command("worker-1"))).await;
+    let watch = format!("{COMMANDS}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dworker-1");
+    cases.allowed(caller, "watch its own command", get(watch)).await;
+}
+
+/// Everything else is refused to a node by its role alone: these are the authorizer's sentences, which is asked before admission.
+async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
+    for node in ["worker-1", "worker-2"] {
+        for (what, call) in forgeries(node) {
+            let verb = what.split(' ').next().filter(|verb| ["create", "delete"].contains(verb)).unwrap_or("patch");
+            cases.denied(caller, &what, call, &format!("cannot {verb} resource \"nodecommands\"")).await;
+        }
+        let status = merge(format!("{}/status", command(node)), json!({"spec": {"order": order()}}));
+        cases
+            .denied(caller, "by the status of a command", status, "cannot patch resource \"nodecommands/status\"")
+            .await;
+    }
+    cases.denied(caller, "list all commands", get(COMMANDS), "cannot list resource \"nodecommands\"").await;
+}
+
+/// The garbage collector removes a command with its Node.
+async fn goes_with_its_node(all: &Callers) -> Result<()> {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "short-lived"}});
+    let uid = all.admin.must(&create(NODES, node)).await?["metadata"]["uid"].clone();
+    all.controller.must(&create(COMMANDS, owned_command("short-lived", &uid, json!({"order": order()})))).await?;
+    all.admin.must(&delete(format!("{NODES}/short-lived"), Value::Null)).await?;
+    // It learns of new kinds every half a minute.
+    let ends = Instant::now() + Duration::from_mins(2);
+    while all.admin.send(&get(command("short-lived"))).await.is_ok() {
+        ensure!(Instant::now() < ends, "the command of a Node that is gone is still there");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+/// Every admission policy is missing: roles alone keep nodes from giving orders. In the end all are there again.
+pub async fn without_any_policy(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    bed.kubectl(&["delete", "validatingadmissionpolicybinding", "-l", "app.kubernetes.io/part-of=nrh"])?;
+    // That nothing holds an administrator any more shows that they are gone. Its owner is no Node: the garbage collector removes it.
+    all.admin.until_allowed(&create(COMMANDS, made("canary"))).await?;
+    let uid = all.admin.must(&get(format!("{NODES}/worker-1"))).await?["metadata"]["uid"].clone();
+    all.admin.must(&create(COMMANDS, owned_command("worker-1", &uid, json!({"order": order()})))).await?;
+    for caller in [&all.pod, &all.unit, &all.unbound] {
+        read_by(caller, cases).await;
+        refused_by_roles(caller, cases).await;
+    }
+    all.admin.must(&delete(command("worker-1"), Value::Null)).await?;
+    plane::install(bed)
+}
