@@ -7,6 +7,7 @@ mod by_hand;
 mod callers;
 mod controller;
 mod credential;
+mod digests;
 mod drains;
 mod flow;
 mod hand_offs;
@@ -61,6 +62,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             drains::by_those_who_may(&callers, &bed, &mut cases).await?;
             drains::evictions(&callers, &bed, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
+            digests::wanted(&callers, &bed, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             system::guarded(&callers, &bed, &mut cases).await?;
             Ok(cases)
