@@ -78,6 +78,10 @@ demo-down: testbed ## Ends a cluster that was kept
 matrix: testbed ## Writes what the last tests have seen of each fault into docs/faults.md
 	@$(TESTBED) matrix docs/faults.md
 
+.PHONY: access
+access: testbed ## Writes who may do what, as the tests hold the API server to it, into docs/security.md
+	@$(TESTBED) access docs/security.md
+
 .PHONY: bench
 bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
 	@$(CARGO) bench --package nrh --bench plan --bench latency --bench probe

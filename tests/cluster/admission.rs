@@ -2,6 +2,7 @@
 //! kubelet's certificate. What is allowed is tried beside what is denied: a policy that denies everything would fail
 //! too.
 
+mod access;
 mod approvals;
 mod by_hand;
 mod callers;
@@ -42,6 +43,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             requests::wait_until_active(&callers).await?;
             flow::of_the_probe(&callers, &mut cases).await?;
             nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
+            access::as_the_table_says(&callers, &bed, &mut cases).await?;
             credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
