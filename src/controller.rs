@@ -6,6 +6,7 @@
 //! The decision loop is the only decider and the only writer; everything else reads.
 
 pub mod access;
+pub mod admission;
 pub mod apply;
 pub mod cache;
 pub mod calls;

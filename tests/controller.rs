@@ -1,6 +1,8 @@
 //! The controller against an API server in memory, with paused time: whole healings, and everything that may
 //! go wrong between two calls.
 
+#[path = "controller/admission.rs"]
+mod admission;
 #[path = "controller/by_hand.rs"]
 mod by_hand;
 #[path = "controller/cordons.rs"]

@@ -13,10 +13,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::admission::Proof;
 use super::evictions;
 use super::hand_offs::rights::Lacks;
 use super::node_conditions;
@@ -46,16 +49,18 @@ pub mod report;
 pub mod said;
 pub mod suspects;
 pub mod versions;
+pub mod wakes;
 pub mod watches;
 
 use arrival::Arrivals;
 use conditions::Shared;
-use guard::Unreads;
+use guard::{Guardable, Unreads};
 use job::JobRow;
 use known_pods::KnownPods;
 use report::Standing;
 use said::Said;
 use versions::Versions;
+use wakes::Wakes;
 
 /// A pod of a DaemonSet may take as long to come up before its node is read.
 const SUSPECT_FOR: Duration = Duration::from_mins(1);
@@ -111,6 +116,8 @@ pub struct EpisodeRow {
 /// A DaemonSet as far as its pods may be suspects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRow {
+    /// Its uid.
+    pub uid: String,
     /// Its namespace.
     pub namespace: String,
     /// Its label selector, in the API's notation.
@@ -200,6 +207,10 @@ pub struct State {
     pub rights: BTreeMap<TemplateRef, Lacks>,
     /// Whether the controller may evict pods; asked only where a policy drains nodes.
     pub may_evict: Tri,
+    /// Whether the admission policies are in force.
+    pub admission: Proof,
+    /// How often each node has woken the decider.
+    pub wakes: Wakes,
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
     /// The ways in which conditions of Nodes stand.
@@ -214,6 +225,18 @@ pub struct State {
 }
 
 impl State {
+    /// Whether a DaemonSet controls a pod: one that is listed, by its uid. A name alone, in the `ownerReferences` of the pod, proves
+    /// nothing, since whoever makes a pod writes them. Unknown where that DaemonSet cannot be read.
+    pub fn is_of_daemon_set(&self, pod: &Pod) -> Tri {
+        let Some(owner) = pods::daemon_set(pod) else { return Tri::False };
+        let key = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
+        match self.daemon_sets.get(&key) {
+            Some(set) if !set.uid.is_empty() && set.uid == owner.uid => Tri::True,
+            _ if self.unread.has(DaemonSet::KIND, &key) => Tri::Unknown,
+            _ => Tri::False,
+        }
+    }
+
     /// Nothing is known yet.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
@@ -233,6 +256,8 @@ impl State {
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
             may_evict: Tri::Unknown,
+            admission: Proof::default(),
+            wakes: Wakes::default(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
             said: Shared::default(),
@@ -331,6 +356,7 @@ impl State {
     /// Brings everything that depends on time up to `now`.
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
+        self.snapshot.admission_doubt = self.admission.doubt(now);
         let unseen = Arrivals::default();
         let mut arrivals = Along::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
@@ -414,7 +440,8 @@ impl State {
         let since_start = self.since_start(now);
         // Before that nobody can say that a node does not flap.
         let watched = QUIET.checked_sub(since_start).filter(|left| !left.is_zero());
-        of_jobs.into_iter().chain(self.flaps.next_change(since_start)).chain(watched).min()
+        let proof = self.admission.next_change(now);
+        of_jobs.into_iter().chain(proof).chain(self.flaps.next_change(since_start)).chain(watched).min()
     }
 
     /// Open episode of a node.
@@ -477,13 +504,15 @@ fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {
 pub struct Cache {
     state: Mutex<State>,
     decider: Notify,
+    decider_soon: Notify,
     reader: Notify,
 }
 
 impl Cache {
     /// An empty cache.
     pub fn new() -> Self {
-        Self { state: Mutex::new(State::new(Instant::now())), decider: Notify::new(), reader: Notify::new() }
+        let state = Mutex::new(State::new(Instant::now()));
+        Self { state, decider: Notify::new(), decider_soon: Notify::new(), reader: Notify::new() }
     }
 
     /// The state. It is never held over an await.
@@ -496,6 +525,22 @@ impl Cache {
     pub fn wake(&self) {
         self.decider.notify_one();
         self.reader.notify_one();
+    }
+
+    /// Wakes the decider within a second.
+    pub fn wake_soon(&self) {
+        self.decider_soon.notify_one();
+    }
+
+    /// Waits until the decider is woken, at once or within a second.
+    pub async fn woken_or_soon(&self) {
+        tokio::select! {
+            biased;
+            () = self.woken() => {}
+            () = self.decider_soon.notified() => {
+                tokio::select! { () = self.woken() => {}, () = tokio::time::sleep(wakes::EACH) => {} }
+            }
+        }
     }
 
     /// Waits until the decider is woken.

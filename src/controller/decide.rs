@@ -57,7 +57,7 @@ impl Decider {
                 () = end.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
                 () = leadership.changed() => {}
-                () = cache.woken() => tokio::time::sleep(GATHER).await,
+                () = cache.woken_or_soon() => tokio::time::sleep(GATHER).await,
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::calls::DEADLINE;
-use crate::api::CONTROLLER_MANAGER;
+use crate::api::{CONTROLLER_MANAGER, SYSTEM_NAMESPACE};
 use crate::core::episode::ActResult;
 use crate::core::text::bounded;
 
@@ -103,6 +103,17 @@ impl Events {
             ..ObjectReference::default()
         };
         self.put(Told { about, kind: Kind::NeedsPerson, action: "Approve", note: text });
+    }
+
+    /// Tells that the admission policies are not known to be in force.
+    pub fn not_enforced(&self, text: String) {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Namespace".to_owned()),
+            name: Some(SYSTEM_NAMESPACE.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.put(Told { about, kind: Kind::NeedsPerson, action: "CheckAdmission", note: text });
     }
 
     fn put(&self, told: Told) {

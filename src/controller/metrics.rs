@@ -63,6 +63,7 @@ pub struct Metrics {
     unreadable: Family<Of, Gauge>,
     decisions: Histogram,
     leader: Gauge,
+    admission: Gauge,
 }
 
 impl Metrics {
@@ -85,7 +86,13 @@ impl Metrics {
         );
         registry.register_with_unit("decision_duration", "Time one decision takes", Unit::Seconds, decisions.clone());
         registry.register("leader", "1 while this replica leads", leader.clone());
-        Self { registry, episodes, acts, holds, faults, nodes, unreadable, decisions, leader }
+        let admission = Gauge::default();
+        registry.register(
+            "admission_enforced",
+            "1 while the admission policies are known to be in force",
+            admission.clone(),
+        );
+        Self { registry, episodes, acts, holds, faults, nodes, unreadable, decisions, leader, admission }
     }
 
     /// The text that is scraped.
@@ -108,6 +115,7 @@ impl Metrics {
     /// One decision and what it saw.
     pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
         self.decisions.observe(seconds);
+        self.admission.set(state.snapshot.admission_doubt.is_none().into());
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.episodes.clear();
         let waiting = state.snapshot.wishes.values().map(|_| crate::core::episode::Phase::Pending);
@@ -179,6 +187,7 @@ mod tests {
         for line in [
             "nrh_acts_total{action=\"Cordon\",outcome=\"Done\"} 1",
             "nrh_leader 1",
+            "nrh_admission_enforced",
             "nrh_nodes{health=\"Unhealthy\"} 0",
             "nrh_faults{type=\"HungContainer\"} 0",
             "nrh_decision_duration_seconds_count 1",

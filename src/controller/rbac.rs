@@ -57,6 +57,18 @@ pub const RBAC: &[Right] = &[
     right("authorization.k8s.io", "selfsubjectaccessreviews", &["create"], "whether it may use a remediator's kinds"),
     right("authentication.k8s.io", "tokenreviews", &["create"], "whose the token of a request for the metrics is"),
     right("authorization.k8s.io", "subjectaccessreviews", &["create"], "whether that account may read the metrics"),
+    right(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+        &["list"],
+        "whether the policies that bound it are there",
+    ),
+    right(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings",
+        &["list"],
+        "whether they are bound, and deny",
+    ),
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),
         ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")

@@ -23,7 +23,7 @@ use super::metrics::Metrics;
 use super::node_conditions::Mirror;
 use super::status::Outlook;
 use super::status::writer::StatusWriter;
-use super::{calls, events, evictions, hand_offs, own_image};
+use super::{admission, calls, events, evictions, hand_offs, own_image};
 use crate::cli::ControllerArgs;
 use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
@@ -164,6 +164,8 @@ impl Controller {
             lately: Lately::default(),
             kills: Kills::default(),
         };
+        let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
+        let admission = admission::run(c, k, l, applier.events.clone());
         let decider = Decider::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
@@ -179,6 +181,7 @@ impl Controller {
                 return Err(Ended::Part("the reader of hand-offs"));
             }
             () = hand_offs::rights::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for rights")),
+            () = admission => return Err(Ended::Part("the check of the admission policies")),
             () = evictions::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for the right to evict")),
             () = suspects::run(calls.clone(), cache, clock, leadership) => {
                 return Err(Ended::Part("the reader of suspects' pods"));

@@ -18,7 +18,7 @@ use crate::api::health::{LaneState, LaneStatus, Summary};
 use crate::api::plain::plain;
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::caller::{DEADLINE, client, objects_in, within};
-use crate::controller::cache::guard::Guarded;
+use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::{node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
@@ -144,14 +144,14 @@ impl Objects {
     }
 
     /// An object that can be read; another one is noted.
-    fn read<K: Resource + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
+    fn read<K: Guardable + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
         // A text of a node must not be taken for a line of ours.
         let object = Guarded::read(&plain(object, usize::MAX));
         object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
     }
 
     /// Those that can be read.
-    fn readable<K: Resource + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
+    fn readable<K: Guardable + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
         items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
 

@@ -18,6 +18,7 @@ use k8s_cri::v1::{
 };
 use prost::Message;
 use tokio::net::UnixStream;
+use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
@@ -34,6 +35,9 @@ pub(in crate::node) mod seen;
 pub mod tasks;
 #[cfg(test)]
 mod tests;
+pub(in crate::node) mod wire;
+
+use wire::ListCodec;
 
 /// Largest answer that is read, the limit the kubelet uses too.
 const MAX_ANSWER: usize = 16 << 20;
@@ -56,7 +60,7 @@ pub enum CriError {
     /// The runtime itself gave up waiting for something behind it and said so.
     #[error("the runtime gave up waiting for something behind it")]
     DeadlineInside,
-    /// The answer is larger than `MAX_ANSWER`, or than the runtime wants to send.
+    /// The answer is larger than `MAX_ANSWER`, than what is kept of a list, or than the runtime wants to send.
     #[error("the runtime's answer is too large to read: {0}")]
     TooLarge(String),
     /// The connection ended, or broke the protocol, before the answer was whole.
@@ -108,10 +112,13 @@ impl CriError {
     }
 }
 
+const LIST_CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
+const LIST_SANDBOXES: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
+
 /// One connection to the runtime's CRI service. Clones share it.
 #[derive(Clone)]
 pub struct Cri {
-    client: RuntimeServiceClient<Channel>,
+    channel: Channel,
 }
 
 impl fmt::Debug for Cri {
@@ -127,24 +134,25 @@ impl Cri {
     /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
     /// it, [`CriError::Deadline`] when the connection is not accepted in time.
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
-        let channel = channel(socket).await?;
-        Ok(Self {
-            client: RuntimeServiceClient::new(channel)
-                .max_decoding_message_size(MAX_ANSWER)
-                .max_encoding_message_size(1 << 20),
-        })
+        Ok(Self { channel: channel(socket).await? })
+    }
+
+    fn client(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_ANSWER)
+            .max_encoding_message_size(1 << 20)
     }
 
     /// Name and version of the runtime. It answers from constants: green in every hang but a dead process.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let answer = ask(deadline, "", client.version(VersionRequest { version: "v1".to_owned() })).await?;
         Ok(seen::runtime(&answer))
     }
 
     /// What it says of its own readiness. It may wait for its network plugins.
     pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let answer = ask(deadline, "", client.status(StatusRequest { verbose: false })).await?;
         Ok(seen::status(answer))
     }
@@ -156,10 +164,8 @@ impl Cri {
 
     /// As [`Cri::sandboxes`], with the size of the answer in bytes.
     pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
-        let mut client = self.client.clone();
-        let answer = ask(deadline, "", client.list_pod_sandbox(ListPodSandboxRequest { filter: None })).await?;
-        let bytes = answer.encoded_len();
-        Ok((answer.items.into_iter().map(seen::sandbox).collect(), bytes))
+        let list = self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
+        Ok((list.items, list.bytes))
     }
 
     /// All containers, in every state.
@@ -169,10 +175,31 @@ impl Cri {
 
     /// As [`Cri::containers`], with the size of the answer in bytes.
     pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
-        let mut client = self.client.clone();
-        let answer = ask(deadline, "", client.list_containers(ListContainersRequest { filter: None })).await?;
-        let bytes = answer.encoded_len();
-        Ok((answer.containers.into_iter().map(seen::container).collect(), bytes))
+        let list = self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await?;
+        Ok((list.items, list.bytes))
+    }
+
+    /// Asks for a list.
+    ///
+    /// # Errors
+    /// [`CriError::TooLarge`] when more would have to be kept of it than [`wire::MAX_KEPT`].
+    async fn list<Q, T>(
+        &self,
+        method: &'static str,
+        request: Q,
+        deadline: Duration,
+    ) -> Result<wire::Listed<T>, CriError>
+    where
+        Q: Message + 'static,
+        T: wire::Item,
+    {
+        let mut lists = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+        let call = async move {
+            lists.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let path = http::uri::PathAndQuery::from_static(method);
+            lists.unary(tonic::Request::new(request), path, ListCodec::new()).await
+        };
+        ask(deadline, "", call).await
     }
 
     /// State of one container.
@@ -180,7 +207,7 @@ impl Cri {
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such container.
     pub async fn container_status(&self, id: &str, deadline: Duration) -> Result<ContainerState, CriError> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         let answer = ask(deadline, id, client.container_status(request)).await?;
         let status = answer.status.ok_or_else(|| CriError::Other("the container's status is empty".to_owned()))?;
@@ -204,7 +231,7 @@ impl Cri {
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such sandbox.
     pub async fn sandbox_ready(&self, id: &str, deadline: Duration) -> Result<bool, CriError> {
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
         let answer = ask(deadline, id, client.pod_sandbox_status(request)).await?;
         let status = answer.status.ok_or_else(|| CriError::Other("the sandbox's status is empty".to_owned()))?;
@@ -214,7 +241,7 @@ impl Cri {
     /// Stops one container, killing it after `grace`. The full id is needed.
     pub async fn stop_container(&self, id: &str, grace: Duration, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = StopContainerRequest { container_id: id.to_owned(), timeout };
         ask(deadline, id, client.stop_container(request)).await.map(drop)
@@ -223,7 +250,7 @@ impl Cri {
     /// Removes one container. The full id is needed.
     pub async fn remove_container(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = RemoveContainerRequest { container_id: id.to_owned() };
         ask(deadline, id, client.remove_container(request)).await.map(drop)
     }
@@ -232,7 +259,7 @@ impl Cri {
     /// does nothing.
     pub async fn stop_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
         ask(deadline, id, client.stop_pod_sandbox(request)).await.map(drop)
     }
@@ -240,7 +267,7 @@ impl Cri {
     /// Removes one sandbox. The full id is needed.
     pub async fn remove_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
         ask(deadline, id, client.remove_pod_sandbox(request)).await.map(drop)
     }

@@ -6,6 +6,9 @@
 //! locks ─► who waits behind which lock     └► args, exe, environ, descriptors, wchan
 //! ```
 //!
+//! A table has room for every process of a usual node. Beyond that it keeps the node's own, so that a pod with many processes hides
+//! none of them; see [`Table`].
+//!
 //! A pid means nothing by itself: all details are read through a [`Handle`], which stays bound to the one
 //! process it was opened for. When that process ends, its reads fail instead of telling about a successor.
 //! Names (`comm`) choose whom to look at more closely; they never prove anything.
@@ -16,16 +19,15 @@ pub(in crate::node) mod daemon;
 pub(in crate::node) mod groups;
 pub(in crate::node) mod handle;
 pub(in crate::node) mod locks;
-mod place;
+pub(in crate::node) mod place;
 pub mod role;
 pub(in crate::node) mod rooted;
 pub(in crate::node) mod stat;
+pub(in crate::node) mod table;
 mod trace;
 mod waits;
 
-use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 
 pub use clock::{age, boot_id, processor_time, uptime};
 pub use daemon::Thread;
@@ -33,13 +35,11 @@ pub use groups::Groups;
 pub use handle::{Handle, LockedFile};
 pub use locks::{FileId, Lock, LockKind, Locks, locks, waits_for_lock};
 pub use stat::Stat;
+pub use table::{Table, table};
 pub use waits::Waits;
 
 /// Where the kernel shows processes. A parameter everywhere, for tests and for pods that mount it elsewhere.
 pub const PROC: &str = "/proc";
-
-/// Most processes a table holds. More is an error (no verdict), never a table that lacks some.
-const MAX_PROCESSES: usize = 131_072;
 
 /// One process as its `stat` line tells, and what its children are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,30 +58,6 @@ pub struct RawProcess {
     pub zombie_children: u32,
     /// Children that have not ended.
     pub living_children: u32,
-}
-
-/// All processes, by ascending pid.
-///
-/// Processes that end while the table is read are left out. Any other failure is an error: a table with
-/// holes would let a living child or parent look absent.
-pub fn table(root: &Path) -> io::Result<Vec<RawProcess>> {
-    let mut processes = BTreeMap::new();
-    for entry in std::fs::read_dir(root)? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()).filter(|pid| *pid > 0) else {
-            continue;
-        };
-        let stat = match stat::read(root, pid) {
-            Ok(stat) => stat,
-            Err(error) if is_gone(&error) => continue,
-            Err(error) => return Err(error),
-        };
-        if processes.len() >= MAX_PROCESSES {
-            return Err(io::Error::other(format!("more than {MAX_PROCESSES} processes in {}", root.display())));
-        }
-        processes.insert(pid, RawProcess::from_stat(pid, stat));
-    }
-    Ok(with_children(processes))
 }
 
 /// The process with this pid in a table (which is in ascending order of pids).
@@ -119,17 +95,6 @@ impl RawProcess {
 /// Whether this state letter says that a process has ended.
 pub const fn is_dead(state: char) -> bool {
     matches!(state, 'Z' | 'X' | 'x')
-}
-
-fn with_children(mut processes: BTreeMap<i32, RawProcess>) -> Vec<RawProcess> {
-    let children: Vec<(i32, bool)> = processes.values().map(|child| (child.parent, child.is_dead())).collect();
-    for (parent, dead) in children {
-        if let Some(parent) = processes.get_mut(&parent) {
-            let count = if dead { &mut parent.zombie_children } else { &mut parent.living_children };
-            *count = count.saturating_add(1);
-        }
-    }
-    processes.into_values().collect()
 }
 
 #[cfg(test)]

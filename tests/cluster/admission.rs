@@ -17,6 +17,7 @@ mod mirror;
 mod nodes;
 mod pods;
 mod programs;
+mod proof;
 mod reach;
 mod requests;
 mod system;
@@ -67,6 +68,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             digests::wanted(&callers, &bed, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             system::guarded(&callers, &bed, &mut cases).await?;
+            proof::of_the_controller(&callers, &bed, &mut cases).await?;
             Ok(cases)
         })
         .unwrap();

@@ -56,7 +56,14 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     let world = world(&json!({"gracePeriod": "45s"}), "10m");
     pod(&world, "web-1", |_| {});
     pod(&world, "web-2", |pod| pod["metadata"]["finalizers"] = json!(["test/slow"]));
-    pod(&world, "set", |pod| pod["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet"));
+    world.api.put(json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "ds"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {}},
+        "status": {"desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": 1, "numberMisscheduled": 0}}));
+    let owned = |uid: &str| json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web", "uid": uid, "controller": true}]);
+    pod(&world, "set", |pod| pod["metadata"]["ownerReferences"] = owned("ds"));
+    // Its author has written an owner that there is not.
+    pod(&world, "forged", |pod| pod["metadata"]["ownerReferences"] = owned("of-nobody"));
     pod(&world, "static", |pod| pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"}));
     pod(&world, "over", |pod| pod["status"]["phase"] = json!("Succeeded"));
     pod(&world, "elsewhere", |pod| pod["spec"]["nodeName"] = json!("w2"));
@@ -65,14 +72,14 @@ async fn a_cordoned_node_is_emptied_of_what_may_go() {
     world.until("under way", || step(&world, 1)["state"] == "Started").await;
     let mut went = evictions(&world);
     went.sort();
-    assert_eq!(went, ["create pods/eviction/web-1", "create pods/eviction/web-2"]);
-    for name in ["web-1", "web-2"] {
+    assert_eq!(went, ["forged", "web-1", "web-2"].map(|name| format!("create pods/eviction/{name}")));
+    for name in ["forged", "web-1", "web-2"] {
         let expected = json!({"gracePeriodSeconds": 45, "preconditions": {"uid": format!("uid-{name}")}});
         assert_eq!(options(&world, name), expected);
     }
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true, "cordoned before");
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), 2, "what is on its way out is waited for");
+    assert_eq!(evictions(&world).len(), 3, "what is on its way out is waited for");
     assert_eq!(step(&world, 1)["message"], "1 pod(s) left; on their way out: shop/web-2");
     world.api.remove("pods", "web-2");
     world.until("told", || step(&world, 2)["action"] == "Notify").await;

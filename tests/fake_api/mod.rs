@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![expect(clippy::unwrap_used, reason = "a test world that breaks is a failed test")]
 
+mod admission;
 mod apply;
 mod evict;
 mod path;
@@ -39,6 +40,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// Whether it only asks whether it would be taken.
+    pub fn is_dry_run(&self) -> bool {
+        self.query.contains_key("dryRun") || self.body.get("dryRun").is_some()
+    }
+
     /// Whether it changes anything.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
@@ -114,7 +120,9 @@ pub struct FakeApi {
 
 impl FakeApi {
     pub fn new() -> Self {
-        Self::default()
+        let api = Self::default();
+        api.install_admission();
+        api
     }
 
     pub fn client(&self) -> Client {

@@ -47,11 +47,15 @@ impl FakeApi {
         let kind = parts.headers.get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let fault = {
             let mut store = self.lock();
-            store.calls.push(call.clone());
+            // What is only tried is no call that a test counts or holds up.
+            let is_tried = call.is_dry_run();
+            if !is_tried {
+                store.calls.push(call.clone());
+            }
             if store.down {
                 return status(503, "ServiceUnavailable", "down");
             }
-            store.hook.as_mut().and_then(|hook| hook(&call))
+            store.hook.as_mut().filter(|_| !is_tried).and_then(|hook| hook(&call))
         };
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
@@ -113,6 +117,9 @@ impl FakeApi {
 
 impl Store {
     fn reply(&mut self, call: &Call, content_type: &str) -> Reply {
+        if call.is_dry_run() {
+            return self.admit_dry_run(call);
+        }
         match call.verb {
             "list" => Ok((200, self.listed(call))),
             "get" => self.found(&call.target.object()).map(|object| (200, object)),

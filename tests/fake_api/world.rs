@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use nrh::cli::ControllerArgs;
 use nrh::controller::calls::Calls;
 use nrh::controller::clock::Clock;
+use nrh::controller::http::Served;
 use nrh::controller::run::{Controller, Ended};
 use nrh::core::condition::{ConditionType, looked_at};
 use serde_json::{Value, json};
@@ -119,8 +120,8 @@ impl World {
             identity: name.into(),
         };
         let controller = Controller::new(Calls::new(client.clone(), client), self.clock(), &args);
-        let end = CancellationToken::new();
-        Replica { task: tokio::spawn(controller.run(end.clone())), end }
+        let (end, served) = (CancellationToken::new(), controller.served());
+        Replica { served, task: tokio::spawn(controller.run(end.clone())), end }
     }
 
     /// Starts the probe of a node.
@@ -297,6 +298,7 @@ fn hung() -> Value {
 
 /// A running controller.
 pub struct Replica {
+    pub served: Served,
     pub task: JoinHandle<Result<(), Ended>>,
     pub end: CancellationToken,
 }

@@ -26,6 +26,7 @@ pub struct Slots {
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
     ceiling: u32,
+    doubt: Option<String>,
 }
 
 /// The bounds that a new episode meets.
@@ -93,7 +94,27 @@ impl Slots {
         }
         unpaid.sort_unstable();
         let unpaid = unpaid.into_iter().map(|(_, name)| name).collect();
-        Self { stored: stored.cloned(), taken: slots, simulated: Vec::new(), kinds, waiting, unpaid, ceiling }
+        Self {
+            stored: stored.cloned(),
+            taken: slots,
+            simulated: Vec::new(),
+            kinds,
+            waiting,
+            unpaid,
+            ceiling,
+            doubt: None,
+        }
+    }
+
+    /// The same, where nothing may be begun as long as that doubt stands.
+    #[must_use]
+    pub fn in_doubt(self, doubt: Option<String>) -> Self {
+        Self { doubt, ..self }
+    }
+
+    /// Why nothing at all may be begun, if so.
+    pub fn doubt(&self) -> Option<&str> {
+        self.doubt.as_deref()
     }
 
     /// Whether there is a ledger to spend from.
@@ -177,6 +198,9 @@ impl Slots {
 
     /// Why no further episode of this policy may start, if so.
     pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(HoldReason, String)> {
+        if let Some(doubt) = &self.doubt {
+            return Some((HoldReason::AdmissionNotEnforced, doubt.clone()));
+        }
         if !self.is_known() {
             let message = "the ledger of in-flight slots is missing or unreadable: nothing new starts until it is \
                            rebuilt from the open episodes";

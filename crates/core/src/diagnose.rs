@@ -367,10 +367,17 @@ fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> 
     let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE)?;
     let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
     if !runs && answer(&seen.runtime, seen.now, "the runtime", STALE).is_ok() {
-        let detail = "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind";
+        let detail = table.left_out.processes.as_deref().unwrap_or(
+            "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind",
+        );
         return Err(Verdict::unknown(ConditionReason::CannotLook, detail));
     }
     Ok((table, looked))
+}
+
+/// Absence from a process table is evidence, unless processes of the node's own may be missing from it.
+fn absent(table: &ProcessTable, looked: Duration) -> Verdict {
+    Verdict::clean_unless(table.left_out.processes.as_deref(), looked)
 }
 
 fn is_of_host(part: &Part) -> bool {

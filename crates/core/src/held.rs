@@ -50,6 +50,8 @@ pub enum HoldReason {
     ClusterCeiling,
     /// The ledger is missing or unreadable.
     NoLedger,
+    /// The admission policies, which bound what the controller may do, are not known to be in force.
+    AdmissionNotEnforced,
     /// Many nodes are to be healed at the same moment: the more urgent ones are begun first, and its turn comes right after.
     Queued,
     /// A more urgent fault of the same node goes first.

@@ -349,6 +349,8 @@ pub struct Snapshot {
     /// Whether the controller may evict pods. Unknown = nobody has said so far, and a drain is held; it is asked only where a
     /// policy drains nodes.
     pub may_evict: Tri,
+    /// Why the admission policies are not known to be in force: then nothing is begun. `None` = they were, lately.
+    pub admission_doubt: Option<String>,
     /// Leader term.
     pub epoch: u64,
     /// Cluster-wide ceiling of slots.

@@ -143,6 +143,8 @@ pub struct World {
     pub epoch: u64,
     /// Whether the controller may evict pods, as far as it knows.
     pub may_evict: Tri,
+    /// Why the admission policies are not known to be in force.
+    pub admission_doubt: Option<String>,
     /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
     pub refuses: bool,
     version: u64,
@@ -174,6 +176,7 @@ impl World {
             ceiling: 10,
             epoch: 1,
             may_evict: Tri::True,
+            admission_doubt: None,
             refuses: false,
             version: 0,
             began: now,
@@ -212,6 +215,7 @@ impl World {
             unproven: BTreeSet::new(),
             lacking: BTreeSet::new(),
             may_evict: self.may_evict,
+            admission_doubt: self.admission_doubt.clone(),
             epoch: self.epoch,
             ceiling: self.ceiling,
         }

@@ -19,6 +19,7 @@ use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
+use crate::core::snapshot::Tri;
 use crate::core::stuck;
 use crate::core::thresholds::Thresholds;
 
@@ -155,7 +156,10 @@ impl Applier {
         if found.uid().as_deref() != Some(pod.uid.as_str()) {
             return Ok(ActResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
         }
-        let spared = spared(&found, pod, node, self.clock.now()).or_else(|| hung_below(&live.report, pod));
+        let is_of_set = self.cache.lock().is_of_daemon_set(&found);
+        let spared = spared(&found, pod, node, self.clock.now())
+            .or_else(|| forged(is_of_set, pod))
+            .or_else(|| hung_below(&live.report, pod));
         if let Some((reason, message)) = spared {
             return Ok(ActResult::Refused { reason, message });
         }
@@ -263,6 +267,16 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     // A container that has started since the decision, or a deletion that goes on: it helps itself.
     let is_stuck = stuck::pattern(&seen, &Thresholds::default()).is_some();
     (!is_stuck).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is not stuck any more")))
+}
+
+/// Why a pod is not deleted that names a DaemonSet as its owner, where none with that uid is known.
+fn forged(is_of_set: Tri, pod: &PodRef) -> Option<(OutcomeReason, String)> {
+    let why = match is_of_set {
+        Tri::True => return None,
+        Tri::False => "no DaemonSet with the uid that its ownerReferences name is known",
+        Tri::Unknown => "the DaemonSet that its ownerReferences name cannot be read",
+    };
+    Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
 }
 
 /// A hung process below the pod that the probe has begun to suspect since the decision: a delete above it would make it

@@ -104,7 +104,11 @@ impl Applier {
             let page = bounded(|| format!("listing the pods of Node {node}"), api.list(&params)).await?;
             // The server has selected them; one that is not bound to the node is none of its pods whatever it says.
             let of_node = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-            found.extend(page.items.iter().filter(of_node).map(|pod| read(pod, cordoned_at)));
+            let state = self.cache.lock();
+            // Of a DaemonSet that cannot be read it is not known: its pods are passed over.
+            let is_of_set = |pod: &Pod| state.is_of_daemon_set(pod) != Tri::False;
+            found.extend(page.items.iter().filter(of_node).map(|pod| read(pod, cordoned_at, is_of_set(pod))));
+            drop(state);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => return Ok(Some(found)),
@@ -193,7 +197,7 @@ fn budgets(status: &Status) -> Option<String> {
 }
 
 /// A pod, stripped to what a drain needs.
-fn read(pod: &Pod, cordoned_at: Option<Timestamp>) -> NodePod {
+fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
     let spec = pod.spec.as_ref();
     let tolerations = spec.and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
     let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -206,7 +210,7 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>) -> NodePod {
         owner: match pods::controller(pod) {
             _ if is_mirror => Owner::Kubelet,
             None => Owner::Nobody,
-            Some(_) if pods::daemon_set(pod).is_some() => Owner::DaemonSet,
+            Some(_) if is_of_set => Owner::DaemonSet,
             Some(_) => Owner::Controller,
         },
         state: match phase {
@@ -277,7 +281,8 @@ mod tests {
                 "spec": {"nodeName": "w1", "containers": [], "volumes": [{"name": "c", "configMap": {"name": "c"}}]},
                 "status": {"phase": "Running"}});
             change(&mut pod);
-            read(&serde_json::from_value(pod).unwrap(), Some("2026-01-01T00:00:00Z".parse().unwrap()))
+            let is_of_set = pod["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet";
+            read(&serde_json::from_value(pod).unwrap(), Some("2026-01-01T00:00:00Z".parse().unwrap()), is_of_set)
         };
         for (own, is_none) in [(json!(0), true), (json!(-1), true), (json!(1), false), (Value::Null, false)] {
             assert_eq!(pod(&move |p| p["spec"]["terminationGracePeriodSeconds"] = own.clone()).has_no_grace, is_none);

@@ -89,6 +89,9 @@ impl Applier {
         }
         let now = self.clock.now();
         let state = self.cache.lock();
+        if let Some(doubt) = state.admission.doubt(Instant::now()) {
+            return Err(ApplyError::NotNow(doubt));
+        }
         let live = judge(read, operation, node_uid, &policy, &state.snapshot.policies, now);
         let live = live.map_err(ApplyError::NotNow)?;
         let unseen = Arrivals::default();

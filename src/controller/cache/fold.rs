@@ -24,6 +24,8 @@ use crate::core::snapshot::{NodeView, ReportView, missed_after};
 pub enum News {
     /// Something that a decision reads has changed.
     Matters,
+    /// So it has, on a node that has had its share of the decider: it is looked at with the next news, or a second later.
+    MattersSoon,
     /// Nothing has, beside a heartbeat at most.
     Nothing,
 }
@@ -87,7 +89,7 @@ impl Folds for Node {
         state.flaps.note_ready(key, &view, since_start);
         let matters = put_view(key, view, state);
         let noticed = state.note_conditions(key, now);
-        News::when(matters || noticed)
+        state.wakes.news(key, matters || noticed, now)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
@@ -96,6 +98,7 @@ impl Folds for Node {
         state.node_conditions.remove(key);
         state.notices.forget(key);
         state.flaps.forget(key);
+        state.wakes.forget(key);
         let gone = state.snapshot.nodes.remove(key);
         let was_there = gone.is_some();
         if let Some(view) = gone {
@@ -145,7 +148,8 @@ impl Folds for NodeRuntimeHealth {
         // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
         let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
         let awaited = beat && (!new.faults.is_empty() || has_own || old.as_ref().is_none_or(is_missed));
-        News::when(differs || awaited || (beat && state.open_episode(key).is_some()))
+        let matters = differs || awaited || (beat && state.open_episode(key).is_some());
+        state.wakes.news(key, matters, now)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
@@ -181,12 +185,13 @@ fn is_missed(view: &ReportView) -> bool {
 }
 
 /// Takes over that a report is there and cannot be read: its node has not reported, and is held.
-pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State) -> News {
+pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
     let (view, standing) = report::unreadable(&bad.metadata, &bad.why);
     state.arrivals.remove(key);
     stand(state, key, standing);
     let old = state.snapshot.reports.insert(key.to_owned(), view);
-    News::when(old.as_ref() != state.snapshot.reports.get(key))
+    let matters = old.as_ref() != state.snapshot.reports.get(key);
+    state.wakes.news(key, matters, now)
 }
 
 /// What a policy that cannot be used any more has said before. That it is to do nothing counts at once, wherever that can be read.
@@ -300,6 +305,7 @@ impl Folds for DaemonSet {
         };
         let status = self.status.as_ref();
         let row = DaemonSetRow {
+            uid: self.metadata.uid.clone().unwrap_or_default(),
             namespace: self.metadata.namespace.clone().unwrap_or_default(),
             selector,
             desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),

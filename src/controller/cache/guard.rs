@@ -24,6 +24,9 @@ use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert}
 use crate::core::snapshot::NodeView;
 use crate::core::text::bounded;
 
+/// Largest status of a report that is read, in bytes: several times what 64 faults take. The schema bounds each text, not their sum,
+/// and a node that writes megabytes each second would have the controller do nothing else.
+const MAX_REPORT: usize = 256 * 1024;
 /// Longest reason that is kept of why an object cannot be read.
 const MAX_WHY: usize = 512;
 
@@ -40,9 +43,14 @@ pub struct Unread {
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, Box<Unread>>);
 
-impl<K: Resource + DeserializeOwned> Guarded<K> {
+impl<K: Guardable + DeserializeOwned> Guarded<K> {
     /// Reads one.
     pub fn read(whole: &Value) -> Self {
+        let size = if K::MAX_STATUS == usize::MAX { 0 } else { whole.get("status").map_or(0, size) };
+        if size > K::MAX_STATUS {
+            let why = format!("its status has {size} bytes, expected at most {}", K::MAX_STATUS);
+            return Self(Err(Box::new(Unread { metadata: metadata(whole), why })));
+        }
         if let Ok(object) = K::deserialize(whole) {
             return Self(Ok(object));
         }
@@ -55,9 +63,19 @@ impl<K: Resource + DeserializeOwned> Guarded<K> {
     }
 }
 
-impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guarded<K> {
+impl<'de, K: Guardable + DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self::read(&Value::deserialize(deserializer)?))
+    }
+}
+
+/// Bytes of the texts and names in a value, and about those of the rest.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + size(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
 
@@ -125,6 +143,11 @@ impl Unreads {
         }
     }
 
+    /// Whether this one is among them.
+    pub fn has(&self, kind: &str, key: &str) -> bool {
+        self.0.get(kind).is_some_and(|keys| keys.contains(key))
+    }
+
     /// How many there are of a kind.
     pub fn count(&self, kind: &str) -> usize {
         self.0.get(kind).map_or(0, BTreeSet::len)
@@ -137,6 +160,8 @@ pub trait Guardable: Folds {
     const KIND: &'static str;
     /// What an object that cannot be read comes to, for people.
     const HELD: &'static str;
+    /// Largest status of one that is read, in bytes.
+    const MAX_STATUS: usize = usize::MAX;
 
     /// Takes over that an object is there and cannot be read. That nobody can read it does not mean that it is gone: of what others
     /// write what was known of it counts on; an episode, a report or a policy of ours counts as what holds its node, or starts nothing.
@@ -176,20 +201,20 @@ impl Guardable for Node {
     const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
         if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
             let is_known = view.deleting == deleting && view.unreadable == unreadable;
             (view.deleting, view.unreadable) = (deleting, unreadable);
-            return News::when(!is_known);
+            return state.wakes.news(key, !is_known, now);
         }
         // Never read, or another object of that name: a row of its own, so that it is counted among the nodes that policies select.
         Self::forget(key, state);
         let labels = bad.metadata.labels.clone().unwrap_or_default();
         let view = NodeView { uid, labels, deleting, unreadable, ..NodeView::default() };
         state.snapshot.nodes.insert(key.to_owned(), view);
-        News::Matters
+        state.wakes.news(key, true, now)
     }
 }
 
@@ -230,9 +255,10 @@ impl Guardable for Pod {
 impl Guardable for NodeRuntimeHealth {
     const KIND: &'static str = "NodeRuntimeHealth";
     const HELD: &'static str = "the node is held until it can be";
+    const MAX_STATUS: usize = MAX_REPORT;
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
-        fold::unread_report(bad, key, state)
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+        fold::unread_report(bad, key, state, now)
     }
 }
 

@@ -21,11 +21,9 @@ pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.as_deref()?.iter().find(|owner| owner.controller == Some(true))
 }
 
-/// Name of the DaemonSet that controls a pod.
-pub fn daemon_set(pod: &Pod) -> Option<String> {
-    controller(pod)
-        .filter(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
-        .map(|owner| owner.name.clone())
+/// The DaemonSet that a pod names as what controls it. Who makes a pod writes that: see [`super::State::is_of_daemon_set`].
+pub fn daemon_set(pod: &Pod) -> Option<&OwnerReference> {
+    controller(pod).filter(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
 }
 
 /// What policies ask of a pod, as it was read now.
@@ -68,7 +66,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
     Some(SuspectPod {
         pod: pod_ref(pod),
         node,
-        daemon_set: daemon_set(pod),
+        daemon_set: daemon_set(pod).map(|owner| owner.name.clone()),
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
         without_sandbox: without_sandbox(status, now),

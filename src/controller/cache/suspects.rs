@@ -18,7 +18,7 @@ use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
 use crate::core::fault::PodRef;
 use crate::core::narrow::{asked_keys, asks_of_pods, pod_of};
-use crate::core::snapshot::SuspectPod;
+use crate::core::snapshot::{SuspectPod, Tri};
 
 /// Least time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
@@ -190,20 +190,19 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
 
 /// Takes a read over; whether the decider should know.
 fn take(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, now: Timestamp) -> bool {
-    let all = pods.iter().filter_map(|pod| pods::suspect(pod, now)).filter(|seen| seen.daemon_set.is_some());
+    let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == Tri::True);
+    let all: Vec<SuspectPod> = of_sets.filter_map(|pod| pods::suspect(pod, now)).collect();
     match subject {
         Subject::Set { key, .. } => {
-            let suspects: Vec<SuspectPod> = all.collect();
-            note_pods(state, subject, &suspects, pods, at);
-            let read = PodsRead { at, suspects, terminating: BTreeSet::new() };
+            note_pods(state, subject, &all, pods, at);
+            let read = PodsRead { at, suspects: all, terminating: BTreeSet::new() };
             let news = !read.suspects.is_empty() || state.pods_of_sets.get(key).is_some_and(|r| !r.suspects.is_empty());
             state.pods_of_sets.insert(key.clone(), read);
             news
         }
         Subject::Node(node) => {
-            let suspects: Vec<SuspectPod> = all.collect();
-            note_pods(state, subject, &suspects, pods, at);
-            let read = PodsRead { at, suspects, terminating: terminating(state, node, pods) };
+            note_pods(state, subject, &all, pods, at);
+            let read = PodsRead { at, suspects: all, terminating: terminating(state, node, pods) };
             state.pods_of_nodes.insert(node.clone(), read);
             let wanted = state.nodes_of_interest();
             state.pods_of_nodes.retain(|node, _| wanted.contains(node));

@@ -45,11 +45,11 @@ where
     let mut events = pin!(watcher(api, config).default_backoff());
     loop {
         match events.try_next().await {
-            Ok(Some(event)) => {
-                if fold(event, cache) == News::Matters {
-                    cache.wake();
-                }
-            }
+            Ok(Some(event)) => match fold(event, cache) {
+                News::Matters => cache.wake(),
+                News::MattersSoon => cache.wake_soon(),
+                News::Nothing => {}
+            },
             Ok(None) => return,
             // The stream goes on by itself, after a pause; what we hold stays and grows old visibly.
             Err(error) => tracing::warn!(error = %error, kind = std::any::type_name::<K>(), "watch interrupted"),

@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use crate::core::observation::KubeletSettings;
 use crate::core::text::bounded;
 use crate::node::patience::within;
-use crate::node::proc::{self, Handle, RawProcess};
+use crate::node::proc::table::Bounds;
+use crate::node::proc::{self, Handle, RawProcess, Table};
 
 pub(in crate::node) mod metrics;
 mod pin;
@@ -106,8 +107,9 @@ impl Finder {
     }
 
     fn search(&self) -> io::Result<Option<Found>> {
+        let table = Table::read(&self.root, [], Bounds::USUAL)?;
         let mut kubelets = Vec::new();
-        for process in proc::table(&self.root)? {
+        for process in table.processes {
             if self.is_kubelet(&process)? {
                 kubelets.push(process);
             }
@@ -116,7 +118,7 @@ impl Finder {
         let all: Vec<i32> = kubelets.iter().map(|process| process.pid).collect();
         kubelets.retain(|process| !all.contains(&process.parent));
         match kubelets.as_slice() {
-            [] => Ok(None),
+            [] => table.lack.map_or(Ok(None), |lack| Err(io::Error::other(format!("whether a kubelet runs: {lack}")))),
             [process] => Ok(Some(Found {
                 pid: process.pid,
                 start_ticks: process.start_ticks,

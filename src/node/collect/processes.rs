@@ -8,25 +8,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::core::observation::{InitSeen, LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
+use crate::core::observation::{LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
 use crate::core::text::bounded;
+use crate::node::proc::place::Place;
 use crate::node::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
-use crate::node::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Waits};
+use crate::node::proc::table::Bounds;
+use crate::node::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Table, Waits};
 
-/// Most processes of interest in one look; more is an error, never a part of the truth.
+mod inits;
+
+/// Most processes of interest in one look, and most that may be of interest. What stands out is kept first.
 const MAX_SEEN: usize = 8192;
 /// Most lock paths kept of one process.
 const MAX_HOLDS: usize = 4;
 /// A plugin this young is left alone: its locks are not worth a look yet.
 const YOUNG: Duration = Duration::from_secs(2);
-/// How `runc` calls itself at its steps from a process of the node to the first one of a container.
-const INIT: &str = "runc:[";
-/// A container is made in less than this.
-const INIT_YOUNG: Duration = Duration::from_secs(10);
-/// How far the first process of a container may be from its shim: `runc create` is between them at most.
-const INIT_ANCESTORS: usize = 2;
-/// Most of them in one look.
-const MAX_INITS: usize = 64;
 
 /// A proof, with what must stay the same for it to hold: the name changes when a process executes another file, the
 /// parent when its caller has ended (and then more is asked of a plugin).
@@ -62,8 +58,12 @@ pub struct Processes {
     prover: Prover,
     /// What was proven, by pid and start time.
     proven: BTreeMap<(i32, u64), Proven>,
+    /// Processes of containers below those that call OCI runtimes, by pid and start time: what they are called, and their parent.
+    foreign: BTreeMap<(i32, u64), (Box<str>, i32)>,
     waits: Waits,
     round: u64,
+    bounds: Bounds,
+    most: usize,
 }
 
 impl Processes {
@@ -74,26 +74,39 @@ impl Processes {
 
     /// Looks with this prover, at its `/proc`.
     pub fn with(prover: Prover) -> Self {
-        Self { root: prover.root().to_path_buf(), prover, proven: BTreeMap::new(), waits: Waits::default(), round: 0 }
+        Self {
+            root: prover.root().to_path_buf(),
+            prover,
+            proven: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            waits: Waits::default(),
+            round: 0,
+            bounds: Bounds::USUAL,
+            most: MAX_SEEN,
+        }
     }
 
-    /// One look. `with_docker` = the kubelet's shims are Docker's.
+    /// One look. `with_docker` = the kubelet's shims are Docker's. Of a table that is too long it is a look at a part, which says
+    /// what it has left out.
     ///
     /// # Errors
-    /// When the table cannot be read as a whole, or a right to look is missing (`PermissionDenied`). Processes that
+    /// When a process of the table cannot be read, or a right to look is missing (`PermissionDenied`). Processes that
     /// end meanwhile are left out.
     pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
         let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
         let uptime = proc::uptime(&self.root)?;
-        let table = proc::table(&self.root)?;
+        let known = self.proven.keys().map(|(pid, _)| *pid);
+        let Table { processes: table, left_out, lack } = Table::read(&self.root, known, self.bounds)?;
+        let node = Place::of_first(&self.root);
         let mut still = BTreeMap::new();
         let (mut processes, mut unproven) = (Vec::new(), Vec::new());
         for process in &table {
-            let proof = match self.prove(&table, process)? {
+            let proof = match self.prove(&node, &table, process)? {
                 Tried::Proven(proof) => proof,
                 Tried::No => continue,
                 Tried::Unproven => {
-                    unproven.push(Unproven { waited: self.waited(process, uptime), ..candidate(process, uptime) });
+                    let waited = self.waited(process, uptime);
+                    unproven.push(Unproven { waited, ..candidate(&table, process, uptime) });
                     continue;
                 }
             };
@@ -102,16 +115,39 @@ impl Processes {
             }
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
-            if processes.len().max(unproven.len()) > MAX_SEEN {
-                return Err(io::Error::other(format!("more than {MAX_SEEN} processes of interest")));
-            }
         }
         self.proven = still;
+        self.foreign.retain(|(pid, start_ticks), _| {
+            proc::find(&table, *pid).is_some_and(|process| process.start_ticks == *start_ticks)
+        });
         self.waits.over();
-        let left_out = LeftOut { locks: self.lock_facts(&mut processes) };
+        let dropped = self.keep_most(&mut processes, &mut unproven);
+        let (inits, more) = inits::find(&self.proven, &table, uptime);
+        let beyond = (left_out > 0).then(|| {
+            let kept = self.bounds.kept;
+            format!("beyond {kept} processes, {left_out} of containers or of other users than root are not looked at")
+        });
+        let left_out =
+            LeftOut { locks: self.lock_facts(&mut processes), processes: lack.or(dropped), inits: more.or(beyond) };
         self.round = self.round.saturating_add(1);
-        let inits = self.inits(&table, uptime);
         Ok(ProcessTable { processes, unproven, inits, left_out, round: self.round })
+    }
+
+    /// Keeps as many as there is room for: daemons, then what answers nobody, then the oldest. Gives what it has left out.
+    fn keep_most(&self, processes: &mut Vec<ProcessSeen>, unproven: &mut Vec<Unproven>) -> Option<String> {
+        let most = self.most;
+        let beyond = processes.len().saturating_sub(most) + unproven.len().saturating_sub(most);
+        if beyond == 0 {
+            return None;
+        }
+        processes.sort_by_key(|seen| {
+            let is_daemon = matches!(seen.part, Part::Runtime | Part::Kubelet);
+            (!is_daemon, !answers_nobody(seen.state), seen.start_ticks, seen.pid)
+        });
+        unproven.sort_by_key(|one| (!answers_nobody(one.state), one.start_ticks, one.pid));
+        processes.truncate(most);
+        unproven.truncate(most);
+        Some(format!("{beyond} processes of the runtime are not kept beyond {most}"))
     }
 
     /// For how long a process in state D has been seen so. Where its switches cannot be read, it has just begun.
@@ -124,35 +160,16 @@ impl Processes {
         Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, uptime)))
     }
 
-    /// First processes of containers that are being made for longer than a moment: called so, and below a shim of the
-    /// kubelet's. They live in the container's own PID namespace, where nothing else is proven.
-    fn inits(&self, table: &[RawProcess], uptime: Duration) -> Vec<InitSeen> {
-        let shim = |process: &RawProcess| match &self.proven.get(&(process.pid, process.start_ticks))?.proof {
-            Proof::Shim { id, namespace } if namespace == KUBELET_NAMESPACE => Some(bounded(id, 128)),
-            _ => None,
-        };
-        let called = table.iter().filter(|process| process.command.starts_with(INIT) && !process.is_dead());
-        let old = called.filter(|process| proc::age(process.start_ticks, uptime) >= INIT_YOUNG);
-        let inits = old.filter_map(|process| {
-            Some(InitSeen {
-                pid: process.pid,
-                start_ticks: process.start_ticks,
-                age: proc::age(process.start_ticks, uptime),
-                sandbox_id: proc::ancestors(table, process, INIT_ANCESTORS).find_map(shim)?,
-            })
-        });
-        inits.take(MAX_INITS).collect()
-    }
-
     /// What this process is, from memory or anew.
-    fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
+    fn prove(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
+        let is_foreign = self.is_foreign(node, table, process);
         let known = self.proven.get(&(process.pid, process.start_ticks)).filter(|known| known.holds_for(process));
         if let Some(known) = known
             && known.is_whole()
         {
             return Ok(Tried::Proven(known.proof.clone()));
         }
-        match self.prover.prove(table, process) {
+        match is_foreign.and_then(|is_foreign| if is_foreign { Ok(None) } else { self.prover.prove(table, process) }) {
             Ok(proof) => Ok(proof.map_or(Tried::No, Tried::Proven)),
             // Without the right to look, every answer would be a guess: the whole look fails, by name.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
@@ -162,6 +179,30 @@ impl Processes {
             Err(error) if proc::is_gone(&error) => Ok(Tried::No),
             Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),
         }
+    }
+
+    /// Whether a process that may be an OCI runtime, by its parents alone, is one of a container's. That is remembered: they are many,
+    /// and none of them becomes one of the node's.
+    fn is_foreign(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<bool> {
+        let id = (process.pid, process.start_ticks);
+        if let Some((command, parent)) = self.foreign.get(&id)
+            && **command == *process.command
+            && *parent == process.parent
+        {
+            return Ok(true);
+        }
+        if process.is_dead()
+            || role::is_named_part(&process.command)
+            || self.proven.contains_key(&id)
+            || !role::is_below_client_caller(table, process)
+        {
+            return Ok(false);
+        }
+        let is_foreign = !node.has(&Handle::open(&self.root, process.pid)?)?;
+        if is_foreign {
+            self.foreign.insert(id, (process.command.as_str().into(), process.parent));
+        }
+        Ok(is_foreign)
     }
 
     fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
@@ -263,13 +304,15 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
 }
 
 /// A process that could not be proven, with what makes it a candidate.
-fn candidate(process: &RawProcess, uptime: Duration) -> Unproven {
-    let may_be = if process.command.starts_with("containerd-shim") {
+fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Unproven {
+    let may_be = if role::is_shim_name(&process.command) {
         MayBe::Shim
     } else if role::is_client_name(&process.command) {
         MayBe::RuntimeClient
     } else if role::is_named_part(&process.command) {
         MayBe::Other
+    } else if !role::is_below_plugin_caller(table, process) {
+        MayBe::RuntimeClient
     } else {
         MayBe::NetworkPlugin
     };

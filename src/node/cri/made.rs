@@ -5,25 +5,62 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 
-use super::labels::LABEL_UID;
-use super::{Cri, CriError, ask};
+use super::labels::{LABEL_UID, MAX_UID};
+use super::wire::{Container, Item, Listed, Sandbox, size_of_text};
+use super::{Cri, CriError, LIST_CONTAINERS, LIST_SANDBOXES};
+use crate::core::text::bounded;
+
+/// When something was made, and for which pod; `R` is what.
+struct Made<R> {
+    pod_uid: String,
+    /// Nanoseconds since 1970.
+    at: i64,
+    what: std::marker::PhantomData<fn(R)>,
+}
+
+impl<R> Made<R> {
+    fn new(pod_uid: &str, at: i64) -> Self {
+        Self { pod_uid: bounded(pod_uid, MAX_UID), at, what: std::marker::PhantomData }
+    }
+
+    const fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_text(self.pod_uid.as_str())
+    }
+}
+
+impl Item for Made<Container> {
+    type Raw = Container;
+
+    fn of(raw: Container) -> Self {
+        Self::new(raw.labels.get(LABEL_UID).map(String::as_str).unwrap_or_default(), raw.created_at)
+    }
+
+    fn size(&self) -> usize {
+        self.bytes()
+    }
+}
+
+impl Item for Made<Sandbox> {
+    type Raw = Sandbox;
+
+    fn of(raw: Sandbox) -> Self {
+        Self::new(&raw.metadata.unwrap_or_default().uid, raw.created_at)
+    }
+
+    fn size(&self) -> usize {
+        self.bytes()
+    }
+}
 
 impl Cri {
     /// When the newest sandbox or container of the pod with this uid was made; `None` when there is none.
     pub async fn last_created(&self, pod_uid: &str, deadline: Duration) -> Result<Option<Timestamp>, CriError> {
-        let mut client = self.client.clone();
-        let containers = ask(deadline, "", client.list_containers(ListContainersRequest { filter: None })).await?;
-        let sandboxes = ask(deadline, "", client.list_pod_sandbox(ListPodSandboxRequest { filter: None })).await?;
-        let of_containers = containers
-            .containers
-            .iter()
-            .filter(|seen| seen.labels.get(LABEL_UID).is_some_and(|uid| uid == pod_uid))
-            .map(|seen| seen.created_at);
-        let of_sandboxes = sandboxes
-            .items
-            .iter()
-            .filter(|seen| seen.metadata.as_ref().is_some_and(|metadata| metadata.uid == pod_uid))
-            .map(|seen| seen.created_at);
+        let containers: Listed<Made<Container>> =
+            self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await?;
+        let sandboxes: Listed<Made<Sandbox>> =
+            self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
+        let of_containers = containers.items.iter().filter(|made| made.pod_uid == pod_uid).map(|made| made.at);
+        let of_sandboxes = sandboxes.items.iter().filter(|made| made.pod_uid == pod_uid).map(|made| made.at);
         let newest = of_containers.chain(of_sandboxes).max();
         Ok(newest.and_then(|nanos| Timestamp::from_nanosecond(nanos.into()).ok()))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1::GetResponse;
 use http::StatusCode;
-use k8s_cri::v1::{ListContainersResponse, ListPodSandboxResponse, StatusResponse, VersionResponse};
+use k8s_cri::v1::{StatusResponse, VersionResponse};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Status};
@@ -15,7 +15,7 @@ use crate::core::observation::{ContainerSeen, SandboxSeen};
 use crate::fuzz::checks::{beginnings, is_bounded};
 use crate::node::collect::HostPaths;
 use crate::node::cri::endpoint::socket_path;
-use crate::node::cri::{CriError, seen as cri};
+use crate::node::cri::{CriError, seen as cri, wire};
 use crate::node::docker::{converse, seen as docker, understood};
 
 const ID: &str = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
@@ -40,13 +40,13 @@ fn check_container(seen: &ContainerSeen) {
 /// The same bytes as each message that is read.
 pub(crate) fn cri_answers(data: &[u8]) -> bool {
     let mut taken = false;
-    if let Ok(answer) = ListPodSandboxResponse::decode(data) {
-        taken |= !answer.items.is_empty();
-        answer.items.into_iter().map(cri::sandbox).for_each(|seen| check_sandbox(&seen));
+    if let Ok(list) = wire::read::<SandboxSeen>(data) {
+        taken |= !list.items.is_empty();
+        list.items.iter().for_each(check_sandbox);
     }
-    if let Ok(answer) = ListContainersResponse::decode(data) {
-        taken |= !answer.containers.is_empty();
-        answer.containers.into_iter().map(cri::container).for_each(|seen| check_container(&seen));
+    if let Ok(list) = wire::read::<ContainerSeen>(data) {
+        taken |= !list.items.is_empty();
+        list.items.iter().for_each(check_container);
     }
     if let Ok(answer) = VersionResponse::decode(data) {
         taken |= !answer.runtime_name.is_empty();

@@ -74,6 +74,9 @@ fn who(shared: &Shared) -> Who {
     if who.daemons.len() == before {
         unseen("no process of the runtime is seen");
     }
+    if let Some(why) = &table.left_out.processes {
+        unseen(why);
+    }
     who
 }
 

@@ -86,7 +86,8 @@ impl Looker for ProcessLooker {
             Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
             _ => answers_nobody(process.state),
         };
-        !seen.unproven.is_empty() || !seen.inits.is_empty() || seen.processes.iter().any(is_odd)
+        // What the first process of a container calls itself is up to it. What waits for a real one is a client of the runtime.
+        !seen.unproven.is_empty() || seen.processes.iter().any(is_odd)
     }
 
     fn stored(shared: &Shared) {

@@ -9,33 +9,55 @@ use super::groups::{Groups, below};
 use super::handle::{Handle, MAX_STATUS, parse_depth};
 use crate::core::text::is_full_id;
 
-impl Handle {
-    /// Whether root runs it, outside of every container: in no PID namespace below the node's, and in the mount namespace of process
-    /// 1 or in no control group of a pod or a container. A runtime that is confined by its unit has a mount namespace of its own; a
-    /// shim of a VM may be in the control group of its pod.
+/// Where process 1 lives, and with it the processes of the node's own.
+pub(in crate::node) struct Place {
+    mounts: Option<String>,
+    /// A node may be a container itself.
+    groups: Groups,
+}
+
+impl Place {
+    /// That of process 1 in this `/proc`. Where it cannot be read, control groups alone tell a container.
+    pub(in crate::node) fn of_first(proc: &Path) -> Self {
+        let first = Handle::open(proc, 1).ok();
+        let groups = first.as_ref().and_then(|first| first.groups().ok()).unwrap_or_default();
+        Self { mounts: first.and_then(|first| mounts(&first)), groups }
+    }
+
+    /// Whether root runs a process outside of every container: in no PID namespace below the node's, and in the mount namespace of
+    /// process 1 or in no control group of a pod or a container. A runtime that is confined by its unit has a mount namespace of its
+    /// own; a shim of a VM may be in the control group of its pod.
     ///
     /// # Errors
     /// When its `status` or its control groups cannot be read.
-    pub fn is_of_node(&self, proc: &Path) -> io::Result<bool> {
-        let status = self.read("status", MAX_STATUS)?.bytes;
+    pub(in crate::node) fn has(&self, process: &Handle) -> io::Result<bool> {
+        // What most processes of containers fail comes first, and costs least.
+        let is_in_mounts = self.mounts.is_some() && mounts(process) == self.mounts;
+        if !is_in_mounts && process.groups()?.is_of_container(&self.groups) {
+            return Ok(false);
+        }
+        let status = process.read("status", MAX_STATUS)?.bytes;
         let status = String::from_utf8_lossy(&status);
         let incomplete = |what| {
-            let text = format!("status of process {}: no {what} line", self.pid());
+            let text = format!("status of process {}: no {what} line", process.pid());
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
-        if parse_depth(&status).ok_or_else(|| incomplete("NSpid"))? != 1 {
-            return Ok(false);
-        }
-        if !is_trusted(parse_user(&status).ok_or_else(|| incomplete("Uid"))?) {
-            return Ok(false);
-        }
-        let first = Self::open(proc, 1).ok();
-        let mounts = |handle: &Self| handle.link("ns/mnt").ok();
-        if mounts(self).is_some_and(|own| first.as_ref().and_then(mounts) == Some(own)) {
-            return Ok(true);
-        }
-        let first = first.and_then(|first| first.groups().ok()).unwrap_or_default();
-        Ok(!self.groups()?.is_of_container(&first))
+        let is_outside = parse_depth(&status).ok_or_else(|| incomplete("NSpid"))? == 1;
+        Ok(is_outside && is_trusted(parse_user(&status).ok_or_else(|| incomplete("Uid"))?))
+    }
+}
+
+fn mounts(process: &Handle) -> Option<String> {
+    process.link("ns/mnt").ok()
+}
+
+impl Handle {
+    /// Whether it is one of the node's own processes; see [`Place::has`].
+    ///
+    /// # Errors
+    /// As [`Place::has`].
+    pub fn is_of_node(&self, proc: &Path) -> io::Result<bool> {
+        Place::of_first(proc).has(self)
     }
 }
 

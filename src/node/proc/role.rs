@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 
 use super::{Handle, RawProcess, ancestors};
 use crate::core::fault::Role;
-use crate::core::text::is_full_id;
 
-/// How far up the parents a plugin may be from its runtime: delegated plugins are children of plugins.
+mod args;
+
+pub(in crate::node) use args::{client, monitor, pod_uid, shim};
+
+/// How far up the parents a plugin or a client may be from its caller: delegated plugins are children of plugins, and an OCI runtime
+/// may be the child of a script.
 const MAX_ANCESTORS: usize = 4;
 
 /// Folders in which distributions keep CNI plugins; `*` stands for one name (a revision or a hash: what a process
@@ -40,12 +44,10 @@ const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
 /// What CRI-O keeps beside each container.
 const MONITOR: &str = "conmon";
-/// Low-level runtimes, which do one thing and end.
+/// What the shims of containerd are called.
+const SHIM: &str = "containerd-shim";
+/// Low-level runtimes (OCI), which do one thing and end. Called otherwise, they are known by who has called them.
 const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
-/// Verbs of those.
-const VERBS: [&str; 13] =
-    ["create", "start", "run", "delete", "kill", "exec", "update", "pause", "resume", "state", "init", "ps", "events"];
-
 /// A role with what proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -67,7 +69,7 @@ pub enum Proof {
         /// `K8S_POD_UID` of `CNI_ARGS`: the pod it was called for, which outlives one sandbox.
         pod_uid: Option<String>,
     },
-    /// `runc` or its kin.
+    /// `runc` or its kin, or a wrapper around it.
     RuntimeClient {
         /// Its verb.
         verb: String,
@@ -138,8 +140,8 @@ impl Prover {
             return Ok(self.monitor(process).ok().flatten());
         }
         let named = is_candidate(&process.command);
-        let called = ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command));
-        if !named && !called {
+        let called = is_below_plugin_caller(table, process);
+        if !named && !called && !is_below_client_caller(table, process) {
             return if process.parent == 1 { self.left_alone(process) } else { Ok(None) };
         }
         let handle = Handle::open(&self.root, process.pid)?;
@@ -198,7 +200,7 @@ impl Prover {
         }
         let exe = handle.exe()?;
         let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with("containerd-shim") {
+        if name.starts_with(SHIM) {
             return Ok(shim(&handle.args()?));
         }
         if RUNTIMES.contains(&name) {
@@ -210,7 +212,18 @@ impl Prover {
         if CLIENTS.contains(&name) {
             return Ok(client(&handle.args()?));
         }
-        self.plugin(table, process, handle, &exe)
+        match self.plugin(table, process, handle, &exe)? {
+            Some(plugin) => Ok(Some(plugin)),
+            None => self.wrapper(table, process, handle),
+        }
+    }
+
+    /// An OCI runtime under another name, or a script around one: called by what calls OCI runtimes, with a verb and a container's id.
+    fn wrapper(&self, table: &[RawProcess], process: &RawProcess, handle: &Handle) -> io::Result<Option<Proof>> {
+        match client_caller(table, process) {
+            Some(caller) if self.is_caller(caller, calls_clients)? => Ok(args::wrapper(&handle.args()?)),
+            _ => Ok(None),
+        }
     }
 
     /// A plugin may be a script: then the executable is the interpreter's and the arguments name the plugin.
@@ -239,7 +252,7 @@ impl Prover {
                 None => return Ok(None),
             }
         };
-        if !self.is_caller(runtime)? {
+        if !self.is_caller(runtime, is_caller_name)? {
             return Ok(None);
         }
         let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {
@@ -258,13 +271,14 @@ impl Prover {
         path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| is_like(known, folder)))
     }
 
-    fn is_caller(&self, process: &RawProcess) -> io::Result<bool> {
+    /// Whether a process of the node's own executes a file of such a name.
+    fn is_caller(&self, process: &RawProcess, is_named: fn(&str) -> bool) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
         if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
             return Ok(false);
         }
         let exe = handle.exe()?;
-        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(is_caller_name))
+        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(is_named))
     }
 }
 
@@ -284,12 +298,6 @@ fn is_like(pattern: &Path, folder: &Path) -> bool {
     }
 }
 
-/// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_UID=…`).
-pub(in crate::node) fn pod_uid(args: &str) -> Option<String> {
-    let uid = args.split(';').find_map(|pair| pair.strip_prefix("K8S_POD_UID="))?;
-    Some(uid.to_owned()).filter(|uid| !uid.is_empty())
-}
-
 /// Whether this is the name of a daemon, a low-level runtime or the kubelet: not that of a plugin.
 pub fn is_named_part(command: &str) -> bool {
     is_candidate(command)
@@ -302,59 +310,40 @@ pub fn is_client_name(command: &str) -> bool {
 
 /// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
 fn is_candidate(command: &str) -> bool {
-    command.starts_with("containerd-shim") || command == KUBELET || is_runtime_name(command) || is_client_name(command)
+    is_shim_name(command) || command == KUBELET || is_runtime_name(command) || is_client_name(command)
 }
 
 fn is_runtime_name(command: &str) -> bool {
     RUNTIMES.contains(&command)
 }
 
+/// Whether this is the name of a shim.
+pub fn is_shim_name(command: &str) -> bool {
+    command.starts_with(SHIM)
+}
+
+/// Whether a process is below one that is called as what calls network plugins.
+pub fn is_below_plugin_caller(table: &[RawProcess], process: &RawProcess) -> bool {
+    ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command))
+}
+
+/// Whether a process is below one that is called as what calls OCI runtimes: it may be one, or a wrapper around one.
+pub fn is_below_client_caller(table: &[RawProcess], process: &RawProcess) -> bool {
+    client_caller(table, process).is_some()
+}
+
+fn client_caller<'a>(table: &'a [RawProcess], process: &RawProcess) -> Option<&'a RawProcess> {
+    ancestors(table, process, MAX_ANCESTORS).find(|parent| calls_clients(&parent.command))
+}
+
+/// Whether this is the name of what calls OCI runtimes.
+fn calls_clients(command: &str) -> bool {
+    is_shim_name(command) || is_runtime_name(command) || command == MONITOR
+}
+
 /// Whether this is the name of what calls network plugins: up to 1.23, with Docker, the kubelet itself did.
 fn is_caller_name(command: &str) -> bool {
     is_runtime_name(command) || command == KUBELET
-}
-
-pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
-    // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither.
-    if args.iter().skip(1).any(|arg| arg == "start" || arg == "delete") {
-        return None;
-    }
-    let id = flag(args, "id").filter(|id| !id.is_empty())?;
-    let namespace = flag(args, "namespace").filter(|namespace| !namespace.is_empty())?;
-    Some(Proof::Shim { id, namespace })
-}
-
-pub(in crate::node) fn monitor(args: &[String]) -> Option<Proof> {
-    // With `-e` it watches over a command in the container, and not over the container.
-    if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
-        return None;
-    }
-    let id = flag(args, "c").or_else(|| flag(args, "cid"))?;
-    is_full_id(&id).then_some(Proof::Monitor { id })
-}
-
-pub(in crate::node) fn client(args: &[String]) -> Option<Proof> {
-    let mut args = args.iter().skip(1).skip_while(|arg| !VERBS.contains(&arg.as_str()));
-    let verb = args.next()?.clone();
-    // The container comes last, but for `kill`, where a signal may follow it.
-    let container_id = if verb == "kill" { args.find(|arg| !arg.starts_with('-')) } else { args.last() };
-    let container_id = container_id.filter(|id| !id.starts_with('-')).cloned();
-    Some(Proof::RuntimeClient { verb, container_id })
-}
-
-/// The value of a Go-style flag: `-id X`, `--id X`, `-id=X` or `--id=X`.
-fn flag(args: &[String], name: &str) -> Option<String> {
-    let mut args = args.iter().skip(1);
-    while let Some(arg) = args.next() {
-        let Some(bare) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
-        if bare == name {
-            return args.next().cloned();
-        }
-        if let Some(value) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
-            return Some(value.to_owned());
-        }
-    }
-    None
 }
 
 #[cfg(test)]

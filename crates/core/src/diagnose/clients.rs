@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, container_of, describe, evidence, lists, of_pod, pod_of, process_ref,
-    processes, short, unproven,
+    Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, lists, of_pod, pod_of,
+    process_ref, processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
@@ -16,6 +16,9 @@ use crate::thresholds::Thresholds;
 /// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave it frozen when they are cut off
 /// (`pause`, `resume`, and `update`, for which older ones freeze it).
 pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
+
+/// Most wrappers around one OCI runtime.
+pub const MAX_WRAPPERS: usize = 3;
 
 /// A client of a container of the kubelet that is older than its bound.
 struct Old<'a> {
@@ -37,7 +40,7 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let age = thresholds.runtime_client_age;
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(absent(table, looked));
     let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
@@ -71,8 +74,8 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     }
     let mut told: Vec<String> = Vec::new();
     for client in &old {
-        // Of one pod the oldest is told: the others wait for it.
-        if !told.contains(&client.key()) {
+        // Of one pod the oldest is told: the others wait for it. A wrapper waits for the client that it has called.
+        if !told.contains(&client.key()) && !client.waits_for_another(table) {
             told.push(client.key());
             findings.sightings.push(tell(client, looked, thresholds));
         }
@@ -81,6 +84,16 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
 }
 
 impl Old<'_> {
+    /// Whether it has a child at the same work.
+    fn waits_for_another(&self, table: &ProcessTable) -> bool {
+        table.processes.iter().any(|child| match &child.part {
+            Part::RuntimeClient { container_id, .. } => {
+                child.parent == self.process.pid && container_id.as_deref() == Some(self.id)
+            }
+            _ => false,
+        })
+    }
+
     /// What the fault goes by: the pod, whose next container meets the same fault, else the container.
     fn key(&self) -> String {
         self.pod.as_ref().map_or_else(|| bounded(self.id, 128), |pod| pod.uid.clone())
@@ -108,10 +121,7 @@ fn whose<'a>(
     table: &'a ProcessTable,
     seen: &'a Observations,
 ) -> Whose<'a> {
-    let shim = table.processes.iter().find_map(|parent| match &parent.part {
-        Part::Shim { id, .. } if parent.pid == process.parent => Some(id.as_str()),
-        _ => None,
-    });
+    let shim = shim_above(process, table);
     let listed = lists(seen).ok().map(|(lists, _)| lists);
     let container = listed.and_then(|lists| lists.containers.iter().find(|one| one.id == id && one.pod.is_some()));
     let sandbox = listed.and_then(|lists| lists.sandboxes.iter().find(|one| one.id == id));
@@ -128,6 +138,22 @@ fn whose<'a>(
     let frozen = seen.host.value().and_then(|host| host.frozen.as_ref().ok());
     let frozen = frozen.is_some_and(|all| all.iter().any(|one| sandbox_id == Some(one.sandbox_id.as_str())));
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
+}
+
+/// The id of the shim that has called a client, by a wrapper or without one.
+fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a str> {
+    let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);
+    let mut parent = parent_of(process)?;
+    for _ in 0..MAX_WRAPPERS {
+        match &parent.part {
+            Part::RuntimeClient { .. } => parent = parent_of(parent)?,
+            _ => break,
+        }
+    }
+    match &parent.part {
+        Part::Shim { id, .. } => Some(id),
+        _ => None,
+    }
 }
 
 fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds) -> Sighting {

@@ -4,8 +4,8 @@
 //! but the process table: a shim counts that is stopped and has nothing alive below it.
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, describe, evidence, kind_not_known, process_ref,
-    processes, short, unproven,
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence, kind_not_known,
+    process_ref, processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{Look, MayBe, Observations, Part, ProcessSeen, RuntimeKind};
@@ -38,13 +38,18 @@ pub(super) fn deaf(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(absent(table, looked));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
     }
     for process in &table.processes {
         let Part::Shim { id, living_children: 0 } = &process.part else { continue };
         if process.parent != 1 || process.state != 'T' || !is_full_id(id) {
+            continue;
+        }
+        if table.left_out.processes.is_some() {
+            // It may have children among those that are missing.
+            coverage.named.insert(id.clone(), absent(table, looked));
             continue;
         }
         if !runs {

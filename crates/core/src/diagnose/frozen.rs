@@ -23,7 +23,8 @@ pub(super) fn containers(seen: &Observations, thresholds: &Thresholds, findings:
         Ok(frozen) => frozen,
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
     };
-    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
+    let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), looked));
     let mut told = BTreeSet::new();
     for one in frozen {
         coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, answer, bounded_pod, container_of, describe,
-    evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+    Coverage, Findings, Harm, STALE, Sighting, Verdict, WithoutKubelet, absent, answer, bounded_pod, container_of,
+    describe, evidence, kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
@@ -148,7 +148,7 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
     }
     let both = listed.min(looked_at);
     // A shim that is no process any more is leaked no more, whatever the lists say.
-    let mut coverage = Coverage::new(Verdict::Clean { looked: looked_at });
+    let mut coverage = Coverage::new(absent(table, looked_at));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
     }
@@ -165,6 +165,9 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
             // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
             Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Left if table.left_out.processes.is_some() => {
+                coverage.named.insert(id.clone(), absent(table, both));
             }
             Standing::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),

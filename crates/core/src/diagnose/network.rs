@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, describe, evidence, of_pod, pod_of, process_ref, processes, short,
-    unproven,
+    Coverage, Findings, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of, process_ref, processes,
+    short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
@@ -33,7 +33,7 @@ pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &m
     let mut old: Vec<Old> =
         table.processes.iter().filter_map(|p| old_plugin(p, thresholds.network_plugin_age)).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(absent(table, looked));
     let may_be_old =
         |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.network_plugin_age;
     if let Some(process) = table.unproven.iter().find(may_be_old) {

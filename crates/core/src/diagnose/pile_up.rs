@@ -19,9 +19,9 @@ pub(super) fn exited(seen: &Observations, thresholds: &Thresholds, findings: &mu
     let (severity, message, impact, line, looked) = match (&seen.lists, lists(seen)) {
         (Look::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
             Severity::High,
-            "the runtime's list of sandboxes or containers is larger than the 16 MiB that the kubelet reads",
-            "the kubelet sees none of its pods and cannot remove what has ended, since that needs the list too; ended \
-             containers have to be removed by id",
+            "the runtime's list of sandboxes or containers is too large to be read",
+            "nothing that needs this list is judged; beyond 16 MiB the kubelet sees none of its pods either, and cannot remove \
+             what has ended, since that needs the list too; ended containers have to be removed by id",
             error.clone(),
             seen.now.saturating_sub(*age),
         ),

@@ -22,6 +22,7 @@ pub(super) fn is_gone(seen: &Observations) -> bool {
     processes(seen).is_ok_and(|(table, _)| {
         table.processes.iter().all(|process| process.part != Part::Runtime)
             && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+            && table.left_out.processes.is_none()
     })
 }
 
@@ -40,7 +41,10 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
     let process = match seen.processes.value() {
         None => "whether its process runs is not known".to_owned(),
         Some(table) => table.processes.iter().find(|process| process.part == Part::Runtime).map_or_else(
-            || "no process of it was found".to_owned(),
+            || match &table.left_out.processes {
+                None => "no process of it was found".to_owned(),
+                Some(why) => format!("no process of it was found among those that were read: {why}"),
+            },
             |process| format!("its process runs: {}", describe(process)),
         ),
     };

@@ -18,6 +18,7 @@ mod network_plugin;
 mod network_ready;
 mod noise;
 mod orphan;
+mod part;
 mod port;
 mod properties;
 mod strangers;

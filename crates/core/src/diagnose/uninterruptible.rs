@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::component::Component;
-use super::{Coverage, Findings, STALE, Verdict, answer, pod_of, processes};
+use super::{Coverage, Findings, STALE, Verdict, absent, answer, pod_of, processes};
 use crate::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::reason::ConditionReason;
@@ -40,7 +40,7 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut coverage = Coverage::new(absent(table, looked));
     let mut found = of_table(table, looked);
     match answer(&seen.host, seen.now, "the threads of kubelet and runtime", STALE) {
         Err(verdict) => coverage.others = verdict,

@@ -125,11 +125,17 @@ pub struct InitSeen {
 pub struct LeftOut {
     /// Why not all file locks that plugins hold or wait for are known.
     pub locks: Option<String>,
+    /// Why processes of the node's own, or children of those, may be missing: none of them is gone because it is not in the table.
+    pub processes: Option<String>,
+    /// Why first processes of containers that are being made may be missing.
+    pub inits: Option<String>,
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.locks.as_deref().unwrap_or_default())
+        let all = [&self.processes, &self.inits, &self.locks];
+        let all: Vec<&str> = all.into_iter().filter_map(Option::as_deref).collect();
+        f.write_str(&all.join("; "))
     }
 }
 

@@ -61,7 +61,8 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         snapshot.ceiling,
         snapshot.now,
         settings.cache_lag,
-    );
+    )
+    .in_doubt(snapshot.admission_doubt.clone());
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
         wake.at(release);
     }

@@ -19,6 +19,8 @@ pub(super) enum Payment {
     Made,
     /// Nothing is begun, and nothing repeated, before its slot is stored.
     Awaited,
+    /// Nothing is begun, and nothing repeated, as long as this doubt stands.
+    InDoubt(String),
     /// Nothing was done in it, and there is no room for it.
     Refused(String),
 }
@@ -26,8 +28,10 @@ pub(super) enum Payment {
 impl Payment {
     /// Why nothing may be done in the episode, if so.
     pub fn is_made(&self) -> Result<(), Hold> {
-        if matches!(self, Self::Made) {
-            return Ok(());
+        match self {
+            Self::Made => return Ok(()),
+            Self::InDoubt(doubt) => return Err(Hold::new(HoldReason::AdmissionNotEnforced, doubt)),
+            Self::Awaited | Self::Refused(_) => {}
         }
         let message = "the ledger of in-flight slots is missing or unreadable, or holds no slot for this episode yet: nothing \
                        is done before its slot is stored";
@@ -40,11 +44,16 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
     let mut payments = BTreeMap::new();
     for episode in nodes.values().flat_map(|facts| &facts.open) {
         // That of one that was begun is stored in this very pass.
+        if let Some(doubt) = slots.doubt() {
+            payments.insert(episode.name.as_str(), Payment::InDoubt(doubt.to_owned()));
+            continue;
+        }
         let is_made = slots.holds(&episode.name) || (slots.is_known() && episode.was_begun());
         let payment = if is_made { Payment::Made } else { Payment::Awaited };
         payments.insert(episode.name.as_str(), payment);
     }
-    for name in slots.unpaid() {
+    let unpaid = if slots.doubt().is_none() { slots.unpaid() } else { Vec::new() };
+    for name in unpaid {
         let Some((name, episode)) = ctx.snapshot.episodes.get_key_value(&name) else { continue };
         if episode.phase.is_final() {
             continue;

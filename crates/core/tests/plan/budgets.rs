@@ -434,6 +434,35 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 }
 
 #[test]
+fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back() {
+    let policies = [policy("p", &[rule("r", &FaultType::ALL, &[step(Action::Cordon(None)), cont()])])];
+    let mut world = World::new(&policies, &["a", "b"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    assert_eq!(world.did(), ["cordon"]);
+    world.admission_doubt = Some("nrh-jobs is missing".to_owned());
+    world.infect("b", hung("x"), Cure::Cont);
+    let plan = world.pass();
+    assert_eq!(acts(&plan), []);
+    assert_eq!(reasons(&plan), [HoldReason::AdmissionNotEnforced; 2], "{:?}", plan.held);
+    let blocked = plan.policies["p"].blocked.as_ref().unwrap();
+    assert_eq!((blocked.0, blocked.1.as_str()), (HoldReason::AdmissionNotEnforced, "nrh-jobs is missing"));
+    world.run(secs(60));
+    assert_eq!(world.did(), ["cordon"], "the open remediation waits");
+    world.admission_doubt = None;
+    world.run(secs(600));
+    assert!(world.nodes.values().all(|node| node.sick.is_empty()), "{:?}", world.did());
+
+    let mut world = World::new(&policies, &["a"]);
+    world.infect("a", hung("x"), Cure::Cont);
+    world.pass();
+    world.admission_doubt = Some("nrh-jobs is missing".to_owned());
+    world.node("a").sick.clear();
+    world.run(secs(300));
+    assert_eq!(world.did(), ["cordon", "uncordon"]);
+}
+
+#[test]
 fn an_episode_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
     for has_room in [true, false] {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);

@@ -55,12 +55,11 @@ impl Liar {
             job.started = true;
             let is_late = since(now, order.issued_at) >= SLOW;
             let (state, reason) = match self.lie {
-                Lie::Silence => continue,
                 Lie::Refusal if is_late => (OutcomeState::Refused, OutcomeReason::TargetChanged),
                 Lie::Failure if is_late => (OutcomeState::Failed, OutcomeReason::CallFailed),
                 Lie::Success if is_late => (OutcomeState::Done, OutcomeReason::Acted),
                 Lie::Work => (OutcomeState::Running, OutcomeReason::Acted),
-                Lie::Refusal | Lie::Failure | Lie::Success => continue,
+                Lie::Silence | Lie::Refusal | Lie::Failure | Lie::Success => continue,
             };
             if state == OutcomeState::Done {
                 healed.push(order.fault_id.clone());

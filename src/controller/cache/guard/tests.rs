@@ -10,7 +10,7 @@ fn state() -> State {
     State::new(Instant::now())
 }
 
-fn guarded<K: Resource + DeserializeOwned>(object: &Value) -> Guarded<K> {
+fn guarded<K: Guardable + DeserializeOwned>(object: &Value) -> Guarded<K> {
     serde_json::from_value(object.clone()).unwrap()
 }
 

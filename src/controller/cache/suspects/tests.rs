@@ -21,7 +21,7 @@ fn pod(name: &str, uid: &str, deleted: bool, ready: &str) -> Pod {
 }
 
 fn troubled() -> DaemonSetRow {
-    DaemonSetRow { namespace: "d".into(), selector: "app=ds".into(), desired: 3, troubled: true }
+    DaemonSetRow { uid: "o".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3, troubled: true }
 }
 
 #[test]
@@ -81,6 +81,7 @@ fn a_read_of_the_node_is_the_later_word_on_its_pods() {
     let (mut state, now) = (state(), Instant::now());
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
+    state.daemon_sets.insert("d/ds".into(), troubled());
     assert!(take(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, wall));
     state.refresh(now, wall);
     assert_eq!(state.snapshot.pods.len(), 1);
@@ -92,6 +93,34 @@ fn a_read_of_the_node_is_the_later_word_on_its_pods() {
     state.refresh(now + Duration::from_secs(3), wall);
     assert!(state.snapshot.pods.is_empty());
     assert_eq!(state.snapshot.pods_read.get("w1"), Some(&Duration::from_secs(2)));
+}
+
+/// Whoever makes a pod writes its `ownerReferences`.
+#[test]
+fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
+    let (mut state, now) = (state(), Instant::now());
+    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    let one = pod("ds-1", "u1", false, "False");
+    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "none is listed");
+    state.daemon_sets.insert("other/ds".into(), troubled());
+    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "it is in another namespace");
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..troubled() });
+    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "it has another uid");
+    state.unread.note("DaemonSet", "d/ds");
+    assert_eq!(state.is_of_daemon_set(&one), Tri::Unknown, "what is listed cannot be read any more");
+    state.daemon_sets.insert("d/ds".into(), troubled());
+    assert_eq!(state.is_of_daemon_set(&one), Tri::True);
+    let mut alone = one.clone();
+    alone.metadata.owner_references = None;
+    assert_eq!(state.is_of_daemon_set(&alone), Tri::False);
+
+    // Of a set that is not believed no pod is a suspect.
+    let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
+    take(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    assert_eq!(state.pods_of_sets["d/ds"].suspects.len(), 1);
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..troubled() });
+    take(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    assert_eq!(state.pods_of_sets["d/ds"].suspects, []);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Looker;
+use crate::core::diagnose::clients::MAX_WRAPPERS;
 use crate::core::fault::Target;
 use crate::core::order::OutcomeReason;
 use crate::node::agent::target::Held;
@@ -12,8 +13,8 @@ use crate::node::proc;
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
 
 impl Looker {
-    /// It is as old as a hung one, and works for the kubelet: its parent is the shim of the ordered sandbox, or one of
-    /// Docker's for a container of the ordered pod.
+    /// It is as old as a hung one, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
+    /// sandbox, or one of Docker's for a container of the ordered pod.
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
         self.as_old_as(held, self.thresholds.runtime_client_age).await?;
         let (pid, parent) = (held.process.pid, held.process.parent);
@@ -26,33 +27,43 @@ impl Looker {
             return Err(Refusal::new(OutcomeReason::TargetChanged, message));
         }
         let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
-        match self.proof_of(parent).await? {
+        match self.caller(parent).await? {
             Some(Proof::Shim { id, namespace }) if namespace == KUBELET_NAMESPACE => {
                 if target.sandbox_id.as_ref() == Some(&id) {
                     return Ok(());
                 }
                 let ordered = target.sandbox_id.as_deref().unwrap_or("none");
-                changed(format!("client {pid} is a child of the shim of {id}, ordered was {ordered}"))
+                changed(format!("client {pid} was called by the shim of {id}, ordered was {ordered}"))
             }
             Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
                 if target.container_id.as_ref() != Some(&id) {
                     return changed(format!(
-                        "client {pid} is a child of the shim of {id}, which is not the ordered one"
+                        "client {pid} was called by the shim of {id}, which is not the ordered one"
                     ));
                 }
                 self.runtime_is_docker(pid).await?;
                 self.of_the_ordered_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
             }
-            _ => changed(format!("the parent of client {pid}, process {parent}, is no shim of the kubelet's")),
+            _ => changed(format!(
+                "what has called client {pid}, whose parent is process {parent}, is no shim of the kubelet's"
+            )),
         }
     }
 
-    /// What a process is proven to be, now.
-    async fn proof_of(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
+    /// What a process is proven to be, now; of a wrapper around an OCI runtime, what has called it.
+    async fn caller(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
         let prover = self.prover.clone();
         let prove = move || -> std::io::Result<Option<Proof>> {
             let table = proc::table(prover.root())?;
-            proc::find(&table, pid).map_or(Ok(None), |process| prover.prove(&table, process))
+            let mut pid = pid;
+            for _ in 0..=MAX_WRAPPERS {
+                let Some(process) = proc::find(&table, pid) else { return Ok(None) };
+                match prover.prove(&table, process)? {
+                    Some(Proof::RuntimeClient { .. }) => pid = process.parent,
+                    proof => return Ok(proof),
+                }
+            }
+            Ok(None)
         };
         let proof = self.reader.run(self.bounds.processes, prove).await?;
         proof.map_err(|error| Refusal::cannot_look(format!("cannot prove what process {pid} is: {error}")))

@@ -9,6 +9,9 @@ use std::time::Instant;
 
 use super::*;
 
+mod flood;
+mod wrapper;
+
 /// A made-up `/proc`, 1,000 s after boot.
 struct Proc(tempfile::TempDir);
 

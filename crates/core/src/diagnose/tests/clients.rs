@@ -86,6 +86,28 @@ fn of_one_pod_the_oldest_is_told() {
     assert_eq!(clean_at(&findings, KIND, SIDECAR), None, "that one has not ended either");
 }
 
+/// A script around the OCI runtime waits for it, and so may another script around that.
+#[test]
+fn what_a_wrapper_has_called_is_told_and_not_the_wrapper() {
+    let mut node = with(ProcessSeen { command: "wrapper".into(), ..client("create", 402, BORN) });
+    let told = |node: &Node| only(&node.findings()).target.process.as_ref().map(|process| process.pid);
+    assert_eq!(told(&node), Some(300), "it has called nothing");
+    for (pid, parent, age) in [(301, 300, 401), (302, 301, 400)] {
+        node.table().push(ProcessSeen { pid, parent, start_ticks: 1, ..client("create", age, BORN) });
+        assert_eq!(told(&node), Some(pid));
+        // What is below the shim of ours is ours, in no list yet.
+        assert_eq!(only(&node.findings()).target.sandbox_id.as_deref(), Some(SANDBOX));
+    }
+    // Young as it is, it is what the wrapper waits for.
+    node.table().iter_mut().find(|process| process.pid == 302).unwrap().age = Duration::from_secs(3);
+    assert_eq!(node.kinds(), []);
+    assert_eq!(clean_at(&node.findings(), KIND, BORN), None);
+    // A client of another container below it is no reason.
+    node.table().iter_mut().find(|process| process.pid == 302).unwrap().part =
+        Part::RuntimeClient { verb: "kill".into(), container_id: Some(WORK.into()) };
+    assert_eq!(told(&node), Some(301));
+}
+
 #[test]
 fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
     let mut node = with(client("create", 400, WORK));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::observation::{BusStep, FrozenSeen, StrangerSeen, ThreadWaiting};
+use crate::observation::{BusStep, FrozenSeen, LeftOut, StrangerSeen, ThreadWaiting};
 
 /// A few ids, so that what one lane names is often what another lane knows.
 fn id() -> impl Strategy<Value = String> {
@@ -127,13 +127,15 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
             may_be,
         },
     );
-    (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2)).prop_map(
-        |(mut processes, mut unproven)| {
+    let why = || prop::option::weighted(0.2, select(vec!["too long".to_owned(), "ä\n".repeat(5000)]));
+    let left_out = (why(), why()).prop_map(|(processes, inits)| LeftOut { processes, inits, locks: None });
+    (prop::collection::vec(one, 0..7), prop::collection::vec(unproven, 0..2), left_out).prop_map(
+        |(mut processes, mut unproven, left_out)| {
             // A pid is one process's at a time: no table lists it twice.
             let mut pids = BTreeSet::new();
             processes.retain(|process| pids.insert(process.pid));
             unproven.retain(|process| pids.insert(process.pid));
-            ProcessTable { processes, unproven, round: 1, ..ProcessTable::default() }
+            ProcessTable { processes, unproven, left_out, round: 1, ..ProcessTable::default() }
         },
     )
 }

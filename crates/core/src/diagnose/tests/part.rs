@@ -1,0 +1,97 @@
+//! A process table that has no room for all: what is in it counts, what is not in it proves nothing.
+
+use super::*;
+use crate::restart_safety::restart_safety;
+use crate::tri::Tri;
+
+const LEFT: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
+const WHY: &str = "the process table is too long to be read";
+
+fn cut(node: &mut Node) {
+    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    value.left_out.processes = Some(WHY.to_owned());
+}
+
+fn part_of(mut node: Node) -> Node {
+    cut(&mut node);
+    node
+}
+
+#[test]
+fn what_is_missing_from_a_part_is_not_gone() {
+    let whole = Node::healthy();
+    let part = part_of(Node::healthy());
+    assert_eq!(part.kinds(), []);
+    for kind in [
+        FaultType::LeakedShim,
+        FaultType::NetworkPluginHung,
+        FaultType::RuntimeClientHung,
+        FaultType::UninterruptibleProcess,
+    ] {
+        assert!(clean_at(&whole.findings(), kind, "anything").is_some(), "{kind}");
+        let findings = part.findings();
+        assert_eq!(clean_at(&findings, kind, "anything"), None, "{kind}");
+        assert_eq!(findings.coverage[&kind].gap(), Some((ConditionReason::CannotLook, WHY)), "{kind}");
+    }
+    let safe = |node: &Node| restart_safety(&[], 0, &node.findings()).runtime.safe;
+    assert_eq!((safe(&whole), safe(&part)), (Tri::True, Tri::Unknown));
+}
+
+#[test]
+fn what_is_in_a_part_counts() {
+    let mut node = Node::healthy();
+    node.table().push(plugin(400, 90, "s1", &["/lock"], false));
+    assert_eq!(only(&part_of(node).findings()).kind, FaultType::NetworkPluginHung);
+}
+
+#[test]
+fn a_shim_may_have_children_that_are_missing() {
+    let mut leaked = Node::healthy();
+    leaked.table().push(ProcessSeen { state: 'T', ..process(900, Part::Shim { id: LEFT.into(), living_children: 0 }) });
+    assert_eq!(leaked.kinds(), [FaultType::LeakedShim]);
+    cut(&mut leaked);
+    assert_eq!(leaked.kinds(), []);
+    assert_eq!(clean_at(&leaked.findings(), FaultType::LeakedShim, LEFT), None);
+
+    let mut deaf = Node::healthy();
+    let shim = deaf.shim(SANDBOX);
+    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    deaf.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command = "containerd".into();
+    deaf.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
+    deaf.tasks.clear();
+    assert!(deaf.kinds().contains(&FaultType::DeafShim));
+    cut(&mut deaf);
+    assert!(!deaf.kinds().contains(&FaultType::DeafShim));
+    assert_eq!(clean_at(&deaf.findings(), FaultType::DeafShim, SANDBOX), None);
+}
+
+#[test]
+fn a_runtime_that_is_not_in_a_part_may_run() {
+    let mut node = Node::healthy();
+    node.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
+    node.table().retain(|process| process.part != Part::Runtime);
+    let known = Known { host_processes: true, ..Known::default() };
+    let gone = |node: &Node| diagnose(&node.seen(), known, &Thresholds::default()).runtime_gone;
+    assert!(gone(&node));
+    cut(&mut node);
+    assert!(!gone(&node));
+    let findings = node.findings();
+    let told = findings.sightings.iter().find(|one| one.kind == FaultType::RuntimeUnreachable).unwrap();
+    assert!(told.evidence[0].ends_with(WHY), "{:?}", told.evidence);
+    // One that answers and is not seen says why nothing is judged by the table.
+    let mut answers = Node::healthy();
+    answers.table().retain(|process| process.part != Part::Runtime);
+    cut(&mut answers);
+    assert_eq!(answers.findings().coverage[&FaultType::RuntimeClientHung].gap().unwrap().1, WHY);
+}
+
+#[test]
+fn first_processes_of_containers_that_are_left_out_may_be_frozen() {
+    let mut node = Node::healthy();
+    assert!(clean_at(&node.findings(), FaultType::FrozenCgroup, "anything").is_some());
+    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    value.left_out.inits = Some("70 processes are not looked at".to_owned());
+    let findings = node.findings();
+    assert_eq!(clean_at(&findings, FaultType::FrozenCgroup, "anything"), None);
+    assert!(clean_at(&findings, FaultType::RuntimeClientHung, "anything").is_some(), "nothing else is in doubt");
+}

@@ -1,0 +1,311 @@
+//! Whether the admission policies are in force. Roles say which objects the controller may write, admission says which of them and
+//! how: without it a stolen token, or a mistake, has no bounds but the controller's own.
+//!
+//! The controller tries, by dry runs that change nothing, what each policy that binds it must refuse, and lists the policies and
+//! bindings that bind others. As long as it has no proof, it does nothing to nodes.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::calls::{CallError, Calls, bounded};
+use super::events::Events;
+use super::leader::Leadership;
+use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
+
+/// The policies of `config/admission`, each with a binding of the same name.
+pub const POLICIES: [&str; 22] = [
+    "nrh-approvals",
+    "nrh-cancellations",
+    "nrh-drains",
+    "nrh-episodes",
+    "nrh-hand-offs",
+    "nrh-jobs",
+    "nrh-jobs-fixed",
+    "nrh-names",
+    "nrh-node-changes",
+    "nrh-node-marks",
+    "nrh-node-reports",
+    "nrh-nodes-keep-out",
+    "nrh-orders",
+    "nrh-pod-deletion",
+    "nrh-pod-eviction",
+    "nrh-pods",
+    "nrh-pods-fixed",
+    "nrh-reports",
+    "nrh-starts-by-hand",
+    "nrh-system",
+    "nrh-tokens",
+    "nrh-vetoes",
+];
+
+/// Label of all objects of the project.
+const OURS: &str = "app.kubernetes.io/part-of=nrh";
+/// Name of what is tried; nothing of that name is ever made.
+const TRIED: &str = "nrh-admission-check";
+/// Time between two checks, while all is in order.
+const AGAIN: Duration = Duration::from_mins(3);
+/// Time between two checks, while it is not.
+const SOON: Duration = Duration::from_secs(5);
+/// How long a proof counts. Longer than some checks in a row that get no answer.
+const GOOD_FOR: Duration = Duration::from_mins(10);
+
+/// What was proven last.
+#[derive(Debug, Default)]
+pub struct Proof {
+    /// When all policies were in force.
+    proven: Option<Instant>,
+    /// What the last check found to be missing.
+    lacks: Vec<String>,
+    /// Why the last check proved nothing, where it did not.
+    failed: Option<String>,
+}
+
+impl Proof {
+    /// Takes over the outcome of a check: what is missing; whether that is news.
+    pub fn note(&mut self, lacks: Vec<String>, now: Instant) -> bool {
+        let is_news = self.doubt(now).is_some() == lacks.is_empty() || self.lacks != lacks;
+        self.proven = if lacks.is_empty() { Some(now) } else { None };
+        self.lacks = lacks;
+        self.failed = None;
+        is_news
+    }
+
+    /// Takes over that a check proved nothing, and why: the last one that did counts on for a while.
+    pub fn note_failure(&mut self, why: String) {
+        self.failed = Some(why);
+    }
+
+    /// Why the policies are not known to be in force; `None` = they were, lately.
+    pub fn doubt(&self, now: Instant) -> Option<String> {
+        if !self.lacks.is_empty() {
+            let lacks = self.lacks.join("; ");
+            return Some(format!("the admission policies are not in force: {lacks}; apply config/admission"));
+        }
+        let is_good = self.proven.is_some_and(|at| now.saturating_duration_since(at) < GOOD_FOR);
+        (!is_good).then(|| {
+            let why = self.failed.as_deref().unwrap_or("they are checked right now");
+            format!("it is not known whether the admission policies are in force: {why}")
+        })
+    }
+
+    /// When the proof runs out.
+    pub fn next_change(&self, now: Instant) -> Option<Duration> {
+        (self.proven? + GOOD_FOR).checked_duration_since(now)
+    }
+}
+
+/// Checks again and again, for as long as it runs. The leader tells what it finds.
+pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
+    loop {
+        let node = cache.lock().snapshot.nodes.keys().next().cloned();
+        let wait = match lacking(&calls, node.as_deref()).await {
+            Ok(lacks) => {
+                let wait = if lacks.is_empty() { AGAIN } else { SOON };
+                let (is_news, doubt) = {
+                    let (mut state, now) = (cache.lock(), Instant::now());
+                    (state.admission.note(lacks, now), state.admission.doubt(now))
+                };
+                if is_news {
+                    cache.wake();
+                }
+                if let Some(doubt) = doubt.filter(|_| is_news) {
+                    tracing::error!(doubt, "nothing is done to any node");
+                    if leadership.term(Instant::now()).is_some() {
+                        events.not_enforced(doubt);
+                    }
+                }
+                wait
+            }
+            Err(error) => {
+                tracing::warn!(error = error.line(), "whether the admission policies are in force is not known");
+                cache.lock().admission.note_failure(error.line());
+                SOON
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// What is missing, one sentence each, as tried on that Node and others; an error where that cannot be known now.
+///
+/// # Errors
+/// A call that failed otherwise than by the policy it tries.
+pub async fn lacking(calls: &Calls, node: Option<&str>) -> Result<Vec<String>, CallError> {
+    let mut lacks = absent(calls).await?;
+    if let Some(node) = node {
+        lacks.extend(changes_a_node(calls, node).await?);
+    }
+    lacks.extend(makes_a_job(calls).await?);
+    lacks.extend(makes_a_config_map(calls).await?);
+    lacks.extend(deletes_a_pod(calls).await?);
+    Ok(lacks)
+}
+
+/// Policies and bindings that are not there, or deny nothing.
+async fn absent(calls: &Calls) -> Result<Vec<String>, CallError> {
+    let ours = ListParams::default().labels(OURS);
+    let policies = calls.read::<ValidatingAdmissionPolicy>();
+    let policies = bounded(|| "listing ValidatingAdmissionPolicies".to_owned(), policies.list(&ours)).await?;
+    let bindings = calls.read::<ValidatingAdmissionPolicyBinding>();
+    let bindings = bounded(|| "listing ValidatingAdmissionPolicyBindings".to_owned(), bindings.list(&ours)).await?;
+    Ok(POLICIES.into_iter().filter_map(|name| flaw(name, &policies.items, &bindings.items)).collect())
+}
+
+/// What is wrong with a policy and its binding, if anything.
+fn flaw(
+    name: &str,
+    policies: &[ValidatingAdmissionPolicy],
+    bindings: &[ValidatingAdmissionPolicyBinding],
+) -> Option<String> {
+    let policy = policies.iter().find(|policy| policy.name_any() == name).and_then(|policy| policy.spec.as_ref());
+    let Some(policy) = policy else { return Some(format!("ValidatingAdmissionPolicy {name} is missing")) };
+    if policy.failure_policy.as_deref().is_some_and(|on_failure| on_failure != "Fail") {
+        return Some(format!("ValidatingAdmissionPolicy {name} does not fail closed (failurePolicy Fail)"));
+    }
+    let denies = |binding: &&ValidatingAdmissionPolicyBinding| {
+        binding.spec.as_ref().is_some_and(|spec| {
+            let denies = spec.validation_actions.iter().flatten().any(|action| action == "Deny");
+            denies && spec.policy_name.as_deref() == Some(name) && spec.match_resources.is_none()
+        })
+    };
+    let is_bound = bindings.iter().find(denies).is_some();
+    (!is_bound).then(|| format!("ValidatingAdmissionPolicy {name} has no binding that denies everywhere"))
+}
+
+/// A label on a Node.
+async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, CallError> {
+    let label = json!({"metadata": {"labels": {"runtimehealth.io/admission-check": "tried"}}});
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let what = || format!("labelling Node {node} in a dry run");
+    let nodes = calls.act::<Node>();
+    refused("nrh-node-changes", bounded(what, nodes.patch(node, &params, &Patch::Merge(label))).await)
+}
+
+/// A Job of another shape than ours.
+async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
+    let container = json!({"name": "tried", "image": "tried", "command": ["tried"]});
+    let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
+        {"restartPolicy": "Never", "containers": [container]}}}});
+    create::<Job>(calls, NODE_NAMESPACE, "nrh-jobs", job).await
+}
+
+/// A ConfigMap of another name than the ledger's.
+async fn makes_a_config_map(calls: &Calls) -> Result<Option<String>, CallError> {
+    let map = json!({"metadata": {"name": TRIED, "namespace": SYSTEM_NAMESPACE}});
+    create::<ConfigMap>(calls, SYSTEM_NAMESPACE, "nrh-names", map).await
+}
+
+/// A pod that no DaemonSet controls, without naming its uid. Where no pod is there, as with a controller outside of the cluster, the
+/// binding alone has to do.
+async fn deletes_a_pod(calls: &Calls) -> Result<Option<String>, CallError> {
+    let pods = calls.read_in::<Pod>(SYSTEM_NAMESPACE);
+    let what = || format!("listing pods in {SYSTEM_NAMESPACE}");
+    let found = bounded(what, pods.list_metadata(&ListParams::default().limit(1))).await?;
+    let Some(pod) = found.items.first().map(ResourceExt::name_any) else { return Ok(None) };
+    let what = || format!("deleting pod {SYSTEM_NAMESPACE}/{pod} in a dry run");
+    let pods = calls.act_in::<Pod>(SYSTEM_NAMESPACE);
+    let params = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    refused("nrh-pod-deletion", bounded(what, pods.delete(&pod, &params)).await)
+}
+
+async fn create<K>(calls: &Calls, namespace: &str, policy: &str, object: Value) -> Result<Option<String>, CallError>
+where
+    K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync,
+    K::DynamicType: Default,
+{
+    let what = || format!("creating {namespace}/{TRIED} in a dry run");
+    let object = serde_json::from_value(object)
+        .map_err(|error| CallError::Api { what: what(), source: Box::new(kube::Error::SerdeError(error)) })?;
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    refused(policy, bounded(what, calls.act_in::<K>(namespace).create(&params, &object)).await)
+}
+
+/// Whether it was that policy which has refused: what refuses otherwise proves nothing.
+fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<String>, CallError> {
+    match answer {
+        Ok(_) => Ok(Some(format!("ValidatingAdmissionPolicy {policy} does not refuse what it must"))),
+        // It has gone since it was found.
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str, on_failure: &str) -> ValidatingAdmissionPolicy {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"failurePolicy": on_failure}})).unwrap()
+    }
+
+    fn binding(name: &str, action: &str) -> ValidatingAdmissionPolicyBinding {
+        let spec = json!({"policyName": name, "validationActions": [action]});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_policy_counts_only_where_it_fails_closed_and_denies() {
+        let of = |policies: &[_], bindings: &[_]| flaw("nrh-jobs", policies, bindings);
+        let (right, bound) = (policy("nrh-jobs", "Fail"), binding("nrh-jobs", "Deny"));
+        assert_eq!(of(&[right.clone()], &[bound.clone()]), None);
+        for (policies, bindings, word) in [
+            (vec![], vec![bound.clone()], "is missing"),
+            (vec![right.clone()], vec![], "no binding"),
+            (vec![right.clone()], vec![binding("nrh-jobs", "Audit")], "no binding"),
+            (vec![right.clone()], vec![binding("nrh-names", "Deny")], "no binding"),
+            (vec![policy("nrh-jobs", "Ignore")], vec![bound.clone()], "fail closed"),
+        ] {
+            let why = of(&policies, &bindings).unwrap();
+            assert!(why.contains(word), "{why}");
+        }
+        let mut narrow = bound;
+        narrow.spec.as_mut().unwrap().match_resources = Some(Default::default());
+        assert!(of(&[right], &[narrow]).is_some(), "a binding for some objects alone");
+    }
+
+    #[test]
+    fn only_the_policy_itself_proves_that_it_refuses() {
+        let api = |code, message: &str| {
+            let status = kube::core::Status { code, message: message.to_owned(), ..kube::core::Status::default() };
+            CallError::Api { what: "trying".to_owned(), source: Box::new(kube::Error::Api(Box::new(status))) }
+        };
+        let said = "ValidatingAdmissionPolicy 'nrh-jobs' with binding 'nrh-jobs' denied request: no";
+        assert_eq!(refused::<()>("nrh-jobs", Err(api(403, said))).unwrap(), None);
+        assert!(refused("nrh-jobs", Ok(())).unwrap().is_some());
+        for other in
+            [api(403, "jobs.batch is forbidden: no right"), api(429, said), api(403, "policy 'nrh-jobs-fixed'")]
+        {
+            assert!(refused::<()>("nrh-jobs", Err(other)).is_err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_proof_of_late_there_is_doubt() {
+        let (mut proof, now) = (Proof::default(), Instant::now());
+        assert!(proof.doubt(now).unwrap().contains("not known"));
+        assert!(proof.note(Vec::new(), now), "the first proof is news");
+        assert_eq!((proof.doubt(now), proof.next_change(now)), (None, Some(GOOD_FOR)));
+        assert!(!proof.note(Vec::new(), now + AGAIN));
+        let late = now + AGAIN + GOOD_FOR;
+        proof.note_failure("no answer".to_owned());
+        assert!(proof.doubt(late).unwrap().ends_with("no answer"));
+        assert!(proof.note(Vec::new(), late), "again");
+        assert!(proof.note(vec!["x is missing".to_owned()], late));
+        assert!(!proof.note(vec!["x is missing".to_owned()], late + SOON));
+        assert!(proof.doubt(late).unwrap().contains("x is missing"));
+    }
+}

@@ -1,0 +1,61 @@
+//! How often news of one node wake the decider: a node that writes without end, its report or its Node, costs the others nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::fold::News;
+
+/// Least time between two wakes by one node in the long run.
+pub const EACH: Duration = Duration::from_secs(1);
+/// So many may come at once: a node that falls sick, and the answers to what is done there, are never kept waiting.
+const AT_ONCE: u32 = 10;
+
+/// The wakes by each node.
+#[derive(Debug, Default)]
+pub struct Wakes(BTreeMap<String, Instant>);
+
+impl Wakes {
+    /// What news of a node that came at `now` come to.
+    pub fn news(&mut self, node: &str, matters: bool, now: Instant) -> News {
+        if !matters {
+            return News::Nothing;
+        }
+        // When the node will have used up no more than its share.
+        let even = self.0.get(node).copied().unwrap_or(now).max(now);
+        if even.saturating_duration_since(now) > EACH * (AT_ONCE - 1) {
+            return News::MattersSoon;
+        }
+        self.0.insert(node.to_owned(), even + EACH);
+        News::Matters
+    }
+
+    /// Forgets a node.
+    pub fn forget(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_writes_without_end_wakes_the_decider_once_a_second_and_no_other_is_kept_waiting() {
+        let (mut wakes, began) = (Wakes::default(), Instant::now());
+        let mut at_once = 0;
+        for tick in 0..1000_u32 {
+            let now = began + Duration::from_millis(20) * tick;
+            at_once += u32::from(wakes.news("liar", true, now) == News::Matters);
+            assert_eq!(wakes.news("liar", false, now), News::Nothing);
+        }
+        assert_eq!(at_once, AT_ONCE + 19, "in 20 s");
+        let now = began + Duration::from_secs(20);
+        assert_eq!(wakes.news("liar", true, now - Duration::from_millis(1)), News::MattersSoon);
+        assert_eq!(wakes.news("other", true, now), News::Matters);
+        let rested = now + EACH * AT_ONCE;
+        assert!((0..AT_ONCE).all(|_| wakes.news("liar", true, rested) == News::Matters));
+        assert_eq!(wakes.news("liar", true, rested), News::MattersSoon);
+    }
+}

@@ -1,0 +1,101 @@
+//! OCI runtimes that are called otherwise, and scripts around them.
+
+use super::*;
+
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// A child of the shim with this executable and these arguments, in which `ID` stands for an id.
+fn below_shim(exe: &str, command: &[u8], args: &str) -> Proc {
+    let args = args.replace("ID", ID);
+    Proc::new().with(&SHIM).with(&Entry { pid: 60, parent: 50, pids: "60", command, exe, args: &args, ..SHIM })
+}
+
+fn clients(table: &ProcessTable) -> Vec<(i32, String, Option<String>)> {
+    let client = |seen: &ProcessSeen| match &seen.part {
+        Part::RuntimeClient { verb, container_id } => Some((seen.pid, verb.clone(), container_id.clone())),
+        _ => None,
+    };
+    table.processes.iter().filter_map(client).collect()
+}
+
+#[test]
+fn a_wrapper_is_known_by_its_place_and_its_verb() {
+    let global = "--root /run/containerd/runc/k8s.io --log /l/log.json --log-format json --systemd-cgroup";
+    for (exe, command, args) in [
+        (
+            "/bin/dash",
+            "wrapper",
+            format!("/bin/sh /usr/local/bin/wrapper {global} create --bundle /b --pid-file /p ID"),
+        ),
+        ("/bin/bash", "wrapper", format!("/bin/bash -e /usr/local/bin/wrapper {global} create --bundle /b ID")),
+        (
+            "/usr/bin/nvidia-container-runtime",
+            "nvidia-containe",
+            format!("nvidia-container-runtime {global} create ID"),
+        ),
+        ("/opt/kuasar", "kuasar", format!("kuasar {global} create --no-pivot ID")),
+    ] {
+        let table = below_shim(exe, command.as_bytes(), &args).eye().look(false).unwrap();
+        assert_eq!(clients(&table), [(60, "create".to_owned(), Some(ID.to_owned()))], "{args}");
+    }
+    let kill = below_shim("/bin/dash", b"wrapper", "/bin/sh /w --root /r kill --all ID 9");
+    assert_eq!(clients(&kill.eye().look(false).unwrap()), [(60, "kill".to_owned(), Some(ID.to_owned()))]);
+}
+
+#[test]
+fn without_a_verb_an_id_or_the_place_it_is_none() {
+    for args in ["/bin/sh /w --root /r create", "/bin/sh /w start abc", "logger --for ID", "/bin/sh -c exec"] {
+        let table = below_shim("/bin/dash", b"wrapper", args).eye().look(false).unwrap();
+        assert_eq!(clients(&table), [], "{args}");
+    }
+    let line = "/bin/sh /w --root /r create --bundle /b ID";
+    // Inside a container, as another user, below a process that is only called like a shim, and below none.
+    let inside = below_shim("/bin/dash", b"wrapper", line);
+    fs::write(inside.0.path().join("60/cgroup"), format!("0::/kubepods/pod1/{ID}\n")).unwrap();
+    let other = below_shim("/bin/dash", b"wrapper", line);
+    fs::write(other.0.path().join("60/status"), "Uid:\t65534\t65534\t0\t0\nNSpid:\t60\n").unwrap();
+    let forged = below_shim("/bin/dash", b"wrapper", line).with(&Entry { exe: "/tmp/app", ..SHIM });
+    let alone = below_shim("/bin/dash", b"wrapper", line).with(&Entry { command: b"cron", exe: "/sbin/cron", ..SHIM });
+    for (root, what) in [(inside, "inside"), (other, "other"), (forged, "forged"), (alone, "alone")] {
+        assert_eq!(clients(&root.eye().look(false).unwrap()), [], "{what}");
+    }
+}
+
+#[test]
+fn a_wrapper_and_what_it_has_called_are_both_seen() {
+    let root = below_shim("/bin/dash", b"wrapper", "/bin/sh /w --root /r create --bundle /b ID");
+    let args = format!("runc --root /r create --bundle /b {ID}");
+    let runc = Entry { pid: 61, parent: 60, pids: "61", command: b"runc", exe: "/usr/sbin/runc", args: &args, ..SHIM };
+    let init = Entry { pid: 62, parent: 61, pids: "62 1", command: b"runc:[2:INIT]", exe: "/runc", args: "", ..SHIM };
+    let table = root.with(&runc).with(&init).eye().look(false).unwrap();
+    assert_eq!(clients(&table).iter().map(|(pid, ..)| *pid).collect::<Vec<_>>(), [60, 61]);
+    assert_eq!(table.inits.iter().map(|init| init.pid).collect::<Vec<_>>(), [62]);
+}
+
+#[test]
+fn processes_of_containers_are_judged_once() {
+    let root = below_shim("/app", b"app", "/app start ID");
+    fs::write(root.0.path().join("60/cgroup"), format!("0::/kubepods/pod1/{ID}\n")).unwrap();
+    let mut eye = root.eye();
+    assert_eq!(clients(&eye.look(false).unwrap()), []);
+    // Reading these again would fail the test by name.
+    fs::write(root.0.path().join("60/cgroup"), "0::/system.slice/containerd.service\n").unwrap();
+    assert_eq!(clients(&eye.look(false).unwrap()), []);
+    // Under another name it is another program.
+    let args = format!("/app start {ID}");
+    let entry = Entry { pid: 60, parent: 50, pids: "60", command: b"other", exe: "/other", args: &args, ..SHIM };
+    assert_eq!(clients(&root.with(&entry).eye().look(false).unwrap()).len(), 1);
+}
+
+/// Its arguments cannot be read while it waits, and nothing else tells what it is.
+#[test]
+fn a_wrapper_that_waits_uninterruptibly_may_be_a_client() {
+    let line = "/bin/sh /w --root /r create --bundle /b ID";
+    let root = below_shim("/bin/dash", b"wrapper", line);
+    let args = line.replace("ID", ID);
+    let stuck =
+        Entry { pid: 60, parent: 50, state: 'D', pids: "60", command: b"wrapper", exe: "/bin/dash", args: &args };
+    let table = root.with(&stuck).eye().look(false).unwrap();
+    let candidates: Vec<_> = table.unproven.iter().map(|one| (one.pid, one.may_be)).collect();
+    assert_eq!(candidates, [(60, MayBe::RuntimeClient)]);
+}

@@ -1,0 +1,208 @@
+//! Lists of the runtime, taken apart item by item.
+//!
+//! An answer may be as large as the kubelet takes (16 MiB), most of it annotations and labels that the authors of pods have written.
+//! They are skipped where they stand, and of each item only what is used is kept. So an answer costs its own size while it is read,
+//! and [`MAX_KEPT`] for what is kept of it. A list that needs more is refused as a whole: what is missing from a list is evidence (of
+//! orphans, of leaked shims), so a part of one would be worth less than none.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use k8s_cri::v1::{ContainerMetadata, PodSandboxMetadata};
+use prost::bytes::Buf;
+use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, skip_field};
+use prost::{DecodeError, Message};
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+use super::seen;
+use crate::core::fault::PodRef;
+use crate::core::observation::{ContainerSeen, SandboxSeen};
+
+/// Most bytes kept of one list: some 10,000 containers, or 15,000 sandboxes.
+pub(in crate::node) const MAX_KEPT: usize = 5 << 20;
+/// What a text takes beside its letters, in bytes.
+const TEXT: usize = 16;
+/// The field of the items, in both lists.
+const ITEMS: u32 = 1;
+
+/// A container of `ListContainersResponse`, without its image and its annotations. Its labels are the kubelet's.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(in crate::node) struct Container {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(string, tag = "2")]
+    pub pod_sandbox_id: String,
+    #[prost(message, optional, tag = "3")]
+    pub metadata: Option<ContainerMetadata>,
+    #[prost(int32, tag = "6")]
+    pub state: i32,
+    #[prost(int64, tag = "7")]
+    pub created_at: i64,
+    #[prost(map = "string, string", tag = "8")]
+    pub labels: HashMap<String, String>,
+}
+
+/// A sandbox of `ListPodSandboxResponse`, without its labels and its annotations.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(in crate::node) struct Sandbox {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(message, optional, tag = "2")]
+    pub metadata: Option<PodSandboxMetadata>,
+    #[prost(int32, tag = "3")]
+    pub state: i32,
+    #[prost(int64, tag = "4")]
+    pub created_at: i64,
+}
+
+/// What is kept of one item of a list.
+pub(in crate::node) trait Item: Sized + Send + Sync + 'static {
+    /// The item as the runtime sends it.
+    type Raw: Message + Default;
+    /// What is kept of it.
+    fn of(raw: Self::Raw) -> Self;
+    /// Bytes that it takes, about.
+    fn size(&self) -> usize;
+}
+
+impl Item for ContainerSeen {
+    type Raw = Container;
+
+    fn of(raw: Container) -> Self {
+        seen::container(raw)
+    }
+
+    fn size(&self) -> usize {
+        let texts = [&self.id, &self.sandbox_id, &self.name];
+        size_of::<Self>()
+            + texts.map(|text| size_of_text(text)).iter().sum::<usize>()
+            + self.pod.as_ref().map_or(0, size_of_pod)
+    }
+}
+
+impl Item for SandboxSeen {
+    type Raw = Sandbox;
+
+    fn of(raw: Sandbox) -> Self {
+        seen::sandbox(raw)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + size_of_text(&self.id) + size_of_pod(&self.pod)
+    }
+}
+
+pub(super) const fn size_of_text(text: &str) -> usize {
+    text.len() + TEXT
+}
+
+fn size_of_pod(pod: &PodRef) -> usize {
+    [&pod.namespace, &pod.name, &pod.uid].map(|text| size_of_text(text)).iter().sum()
+}
+
+/// A list, with the size of the answer in bytes.
+pub(in crate::node) struct Listed<T> {
+    pub items: Vec<T>,
+    pub bytes: usize,
+}
+
+/// Reads the answer to a request for a list.
+pub(super) struct ListCodec<Q, T>(PhantomData<fn(Q) -> T>);
+
+impl<Q, T> ListCodec<Q, T> {
+    pub(super) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Codec for ListCodec<Q, T> {
+    type Encode = Q;
+    type Decode = Listed<T>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self::new()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self::new()
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Encoder for ListCodec<Q, T> {
+    type Item = Q;
+    type Error = Status;
+
+    fn encode(&mut self, request: Q, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        request.encode(out).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
+    type Item = Listed<T>;
+    type Error = Status;
+
+    fn decode(&mut self, answer: &mut DecodeBuf<'_>) -> Result<Option<Listed<T>>, Status> {
+        read(answer).map(Some).map_err(|error| match error {
+            ListError::Malformed(error) => Status::internal(error.to_string()),
+            ListError::TooLarge(_) => Status::out_of_range(error.to_string()),
+        })
+    }
+}
+
+/// Why a list is not taken.
+#[derive(Debug)]
+pub(in crate::node) enum ListError {
+    /// It is no list.
+    Malformed(DecodeError),
+    /// More than [`MAX_KEPT`] would be kept of it; so many items were read.
+    TooLarge(usize),
+}
+
+impl fmt::Display for ListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => error.fmt(f),
+            Self::TooLarge(items) => {
+                write!(f, "{items} items of the list take more than the {} MiB that are kept of one", MAX_KEPT >> 20)
+            }
+        }
+    }
+}
+
+impl From<DecodeError> for ListError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+/// Reads a list to its end.
+///
+/// # Errors
+/// As [`ListError`] says.
+pub(in crate::node) fn read<T: Item>(mut answer: impl Buf) -> Result<Listed<T>, ListError> {
+    let bytes = answer.remaining();
+    let (mut items, mut kept) = (Vec::new(), 0_usize);
+    while answer.has_remaining() {
+        let (field, wire_type) = decode_key(&mut answer)?;
+        if field != ITEMS {
+            skip_field(wire_type, field, &mut answer, DecodeContext::default())?;
+            continue;
+        }
+        check_wire_type(WireType::LengthDelimited, wire_type)?;
+        let item = T::of(T::Raw::decode_length_delimited(&mut answer)?);
+        kept = kept.saturating_add(item.size());
+        items.push(item);
+        if kept > MAX_KEPT {
+            return Err(ListError::TooLarge(items.len()));
+        }
+    }
+    items.shrink_to_fit();
+    Ok(Listed { items, bytes })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! What the controller finds where a fence is down.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nrh::controller::admission::{POLICIES, lacking};
+use nrh::controller::calls::Calls;
+use nrh_testbed::Bed;
+
+use crate::admission::callers::Callers;
+use crate::admission::requests::Cases;
+use crate::plane;
+
+/// Those that the controller tries itself, and the others.
+const TRIED: [&str; 4] = ["nrh-node-changes", "nrh-jobs", "nrh-names", "nrh-pod-deletion"];
+
+pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
+    let calls = all.controller.calls();
+    until_lacking(&calls, &[]).await?;
+    cases.note("all policies are proven to be in force", true, "");
+    let bindings = |names: &[&str]| {
+        let kind = ["delete", "validatingadmissionpolicybinding"];
+        bed.kubectl(&[&kind, names].concat())
+    };
+    bindings(&POLICIES)?;
+    let missing = POLICIES.map(|name| format!("{name} has no binding that denies"));
+    let tried = TRIED.map(|name| format!("{name} does not refuse what it must"));
+    until_lacking(&calls, &[missing.as_slice(), &tried].concat()).await?;
+    cases.note("each missing binding is named, and what is not refused", true, "");
+    plane::install(bed)?;
+    until_lacking(&calls, &[]).await?;
+    cases.note("they are back", true, "");
+    // What an administrator might do to find out what would be denied.
+    let audit = r#"{"spec": {"validationActions": ["Audit"]}}"#;
+    bed.kubectl(&["patch", "validatingadmissionpolicybinding", "nrh-orders", "--type=merge", "-p", audit])?;
+    until_lacking(&calls, &["nrh-orders has no binding that denies".to_owned()]).await?;
+    bed.kubectl(&["delete", "validatingadmissionpolicy", "nrh-vetoes"])?;
+    until_lacking(&calls, &["nrh-orders".to_owned(), "nrh-vetoes is missing".to_owned()]).await?;
+    cases.note("a binding that only audits and a policy that is gone are named", true, "");
+    plane::install(bed)?;
+    until_lacking(&calls, &[]).await
+}
+
+/// Waits until exactly that is missing: admission takes a moment to learn of its policies.
+async fn until_lacking(calls: &Calls, expected: &[String]) -> Result<()> {
+    let ends = Instant::now() + Duration::from_secs(30);
+    loop {
+        let found = lacking(calls, Some("worker-1")).await.map_err(|error| error.line());
+        let is_such = found.as_ref().is_ok_and(|lacks| {
+            let is_named = |part: &String| lacks.iter().any(|lack| lack.contains(part));
+            lacks.len() == expected.len() && expected.iter().all(is_named)
+        });
+        if is_such {
+            return Ok(());
+        }
+        if Instant::now() > ends {
+            bail!("expected {expected:?}, found {found:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
