@@ -12,6 +12,10 @@ KEEP ?=
 FAKE ?=
 CARGO_DENY_VERSION ?= 0.20.2
 CARGO_FUZZ_VERSION ?= 0.13.2
+CARGO_AUDITABLE_VERSION ?= 0.7.7
+CARGO_CYCLONEDX_VERSION ?= 0.5.9
+# The image that compiles, as NAME@sha256:DIGEST: see docs/install.md.
+RUST_IMAGE ?=
 # Seconds for each target of `make fuzz`, and which of them (all of fuzz/fuzz_targets).
 TIME ?= 60
 TARGETS ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
@@ -74,6 +78,10 @@ demo-down: testbed ## Ends a cluster that was kept
 matrix: testbed ## Writes what the last tests have seen of each fault into docs/faults.md
 	@$(TESTBED) matrix docs/faults.md
 
+.PHONY: access
+access: testbed ## Writes who may do what, as the tests hold the API server to it, into docs/security.md
+	@$(TESTBED) access docs/security.md
+
 .PHONY: bench
 bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json
 	@$(CARGO) bench --package nrh --bench plan --bench latency --bench probe
@@ -106,10 +114,15 @@ lint: protoc ## Format, clippy, dependencies, generated files
 	fi
 	if $(CARGO) deny --version >/dev/null 2>&1; then
 	  $(CARGO) deny --all-features check --hide-inclusion-graph bans licenses sources
-	  # What is known today of published crates is no property of a commit: shown, not failed on.
-	  $(CARGO) deny --all-features check --hide-inclusion-graph advisories || echo "advisories: see above; not a failure"
+	  # Fetched, or of an earlier fetch: without a network there may be none.
+	  timeout 120 $(CARGO) deny fetch db >/dev/null 2>&1 || true
+	  if [ -n "$$(find "$${CARGO_HOME:-$$HOME/.cargo}/advisory-dbs" -name 'RUSTSEC-*.md' -print -quit 2>/dev/null)" ]; then
+	    $(CARGO) deny --offline --all-features check --hide-inclusion-graph advisories
+	  else
+	    echo "advisories: not checked (no database)"
+	  fi
 	else
-	  echo "SKIPPED: cargo-deny $(CARGO_DENY_VERSION) cannot be installed here: bans, licences and sources were not checked"
+	  echo "SKIPPED: cargo-deny $(CARGO_DENY_VERSION) cannot be installed here: bans, licences, sources and advisories were not checked"
 	fi
 	$(MAKE) --no-print-directory crds-check
 
@@ -162,9 +175,34 @@ crds-check: protoc
 	$(NRH) crd --out "$$out"
 	diff -r --exclude=kustomization.yaml crds "$$out" || { echo "crds/ differs from the types: run make crds" >&2; exit 1; }
 
+# Files for whoever wants to know what is in the image.
+BILL = target/image
+
+.PHONY: sbom
+sbom: ## Writes what the two programs are made of as CycloneDX: target/image/nrh.cdx.json
+	@if ! $(CARGO) cyclonedx --version >/dev/null 2>&1; then
+	  $(CARGO) install --quiet --locked cargo-cyclonedx --version $(CARGO_CYCLONEDX_VERSION)
+	fi
+	triple="$$(rustc -vV | sed -n 's/^host: //p')"
+	# It writes a file beside each Cargo.toml of the workspace.
+	trap 'find . -name "nrh-bill.json" -not -path "./target/*" -delete' EXIT
+	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct 2>/dev/null || echo 0)" $(CARGO) cyclonedx --quiet --format json \
+	  --spec-version 1.5 --target "$$triple" --no-build-deps --override-filename nrh-bill
+	mkdir -p $(BILL)
+	# Crates of the workspace are named by their path, which is a place on this machine.
+	sed "s|path+file://$$PWD/*|path+file:///|g" nrh-bill.json >$(BILL)/nrh.cdx.json
+	echo "$(BILL)/nrh.cdx.json"
+
 .PHONY: image
-image: ## Builds the image from the Dockerfile (buildah, podman or docker)
-	@for tool in buildah podman docker; do
-	  command -v "$$tool" >/dev/null && exec "$$tool" build --tag $(IMAGE) .
+image: ## Builds the image from the Dockerfile (buildah, podman or docker) and its bill of materials; RUST_IMAGE=NAME@sha256:DIGEST
+	@if ! [[ "$(RUST_IMAGE)" =~ ^[^[:space:]]+@sha256:[0-9a-f]{64}$$ ]]; then
+	  echo "RUST_IMAGE: expected rust:1.95-bookworm by digest, found '$(RUST_IMAGE)'; to learn it:" >&2
+	  echo "  skopeo inspect --format '{{.Name}}@{{.Digest}}' docker://rust:1.95-bookworm" >&2
+	  exit 1
+	fi
+	$(MAKE) --no-print-directory sbom
+	for tool in buildah podman docker; do
+	  command -v "$$tool" >/dev/null && exec "$$tool" build --tag $(IMAGE) --build-arg RUST_IMAGE=$(RUST_IMAGE) \
+	    --build-arg CARGO_AUDITABLE_VERSION=$(CARGO_AUDITABLE_VERSION) .
 	done
 	echo "none of buildah, podman and docker is installed" >&2; exit 1

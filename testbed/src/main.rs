@@ -66,6 +66,15 @@ enum Sub {
         #[arg(default_value = "docs/faults.md")]
         document: std::path::PathBuf,
     },
+    /// Write who may do what into the documentation
+    Access {
+        /// The document
+        #[arg(default_value = "docs/security.md")]
+        document: std::path::PathBuf,
+        /// The table that the tests hold the API server to
+        #[arg(default_value = "tests/cluster/admission/access.yaml")]
+        table: std::path::PathBuf,
+    },
     /// Build and install what a bed needs
     Assets,
     /// Build the operator's programs as they are shipped, and the workload of beds
@@ -140,6 +149,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Sub::Down => Bed::attach(&cli.name)?.down(),
         Sub::Matrix { document } => matrix::write_into(&document),
+        Sub::Access { document, table } => matrix::access::write_into(&document, &table),
         Sub::Programs => {
             operator::shipped()?;
             images::workload_binary(&workspace()).map(drop)

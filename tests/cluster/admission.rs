@@ -2,12 +2,14 @@
 //! kubelet's certificate. What is allowed is tried beside what is denied: a policy that denies everything would fail
 //! too.
 
+mod access;
 mod approvals;
 mod by_hand;
 mod callers;
 mod commands;
 mod controller;
 mod credential;
+mod digests;
 mod drains;
 mod flow;
 mod hand_offs;
@@ -45,6 +47,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             flow::of_the_probe(&callers, &mut cases).await?;
             nodes::with_the_rights_as_shipped(&callers, &mut cases).await?;
             commands::guarded(&callers, &bed, &mut cases).await?;
+            access::as_the_table_says(&callers, &bed, &mut cases).await?;
             credential::plugin(&bed, &mut cases).await?;
             nodes::beside_the_controller(&callers, &mut cases).await?;
             nodes::with_too_many_rights(&callers, &mut cases).await?;
@@ -65,6 +68,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             drains::by_those_who_may(&callers, &bed, &mut cases).await?;
             drains::evictions(&callers, &bed, &mut cases).await?;
             jobs::pinned(&callers, &mut cases).await?;
+            digests::wanted(&callers, &bed, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             system::guarded(&callers, &bed, &mut cases).await?;
             proof::of_the_controller(&callers, &bed, &mut cases).await?;

@@ -123,3 +123,57 @@ fn each_story_from_elsewhere_has_tests_that_name_it() {
         }
     }
 }
+
+#[test]
+fn each_claim_of_the_threat_model_names_tests_that_there_are() {
+    let text = document("SECURITY.md");
+    let attackers: Vec<&str> = text.split("\n### ").skip(1).collect();
+    assert_eq!(
+        attackers.len(),
+        6,
+        "tenant, privileged workload, node, operator, administrator of a namespace, stolen token"
+    );
+    for attacker in attackers {
+        assert!(attacker.contains("Can"), "what can they do? {attacker}");
+        let rows: Vec<&str> = attacker.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert!(!rows.is_empty(), "what can they not do? {attacker}");
+        for row in rows {
+            let (_, proof) = row.trim_matches('|').rsplit_once(" | ").unwrap();
+            let tests: Vec<&str> = proof.split('`').skip(1).step_by(2).collect();
+            assert!(!tests.is_empty(), "nothing proves it: {row}");
+            for test in tests {
+                says_of_itself(test);
+            }
+        }
+    }
+}
+
+/// Where the tables of who may do what are, and the document that has them.
+const ACCESS: [&str; 2] = ["tests/cluster/admission/access.yaml", "docs/security.md"];
+
+#[test]
+fn the_document_has_the_tables_that_the_api_server_is_held_to() {
+    use nrh_testbed::matrix::access::{Access, with_tables};
+
+    let access = Access::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(ACCESS[0])).unwrap();
+    let text = document(ACCESS[1]);
+    assert_eq!(with_tables(&text, &access).unwrap(), text, "run make access");
+}
+
+/// A policy that is in no row could be taken out, and the table would say the same.
+#[test]
+fn each_admission_policy_refuses_somebody_in_the_tables() {
+    use nrh_testbed::matrix::access::Access;
+
+    let access = Access::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(ACCESS[0])).unwrap();
+    let named: BTreeSet<&str> = access.rows().flat_map(|row| &row.policies).map(String::as_str).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/admission");
+    let mut shipped = BTreeSet::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let policies = text.split("kind: ValidatingAdmissionPolicy\nmetadata:\n  name: ").skip(1);
+        shipped.extend(policies.map(|rest| rest.lines().next().unwrap().to_owned()));
+    }
+    assert!(shipped.len() > 15, "{shipped:?}");
+    assert_eq!(named, shipped.iter().map(String::as_str).collect());
+}

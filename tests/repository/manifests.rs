@@ -338,6 +338,30 @@ fn the_opt_in_for_conditions_of_nodes_gives_one_right_and_sets_one_variable() {
 }
 
 #[test]
+fn the_component_for_production_wants_digests_and_adds_nothing_else() {
+    let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).unwrap();
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let overlay = format!(
+        "resources: [../../config/default]\ncomponents: [../../config/digests]\n\
+         images: [{{name: runtimehealth.io/nrh, newName: registry.example/nrh, digest: '{digest}'}}]\n"
+    );
+    std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+    let (plain, with) = (render("default"), render(folder.path().to_str().unwrap()));
+    let added: Vec<String> = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
+    assert_eq!(added, ["ValidatingAdmissionPolicy/nrh-digests", "ValidatingAdmissionPolicyBinding/nrh-digests"]);
+    let policy = one(&with, "ValidatingAdmissionPolicy/nrh-digests");
+    assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+    assert_eq!(
+        texts(&one(&with, "ValidatingAdmissionPolicyBinding/nrh-digests")["spec"]["validationActions"]),
+        ["Deny"]
+    );
+    for workload in ["Deployment/nrh-controller", "DaemonSet/nrh-probe"] {
+        let image = &one(&with, workload)["spec"]["template"]["spec"]["containers"][0]["image"];
+        assert_eq!(*image, format!("registry.example/nrh@{digest}"), "{workload}");
+    }
+}
+
+#[test]
 fn admission_lets_the_controller_mirror_what_it_can_mirror() {
     let objects = render("default");
     let policy = one(&objects, "ValidatingAdmissionPolicy/nrh-node-changes");

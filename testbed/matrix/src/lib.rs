@@ -5,6 +5,8 @@
 //! tests ─► record: one file per fault, runtime and way ─► target/matrix ─► `testbed matrix` ─► docs/faults.md
 //! ```
 
+pub mod access;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
@@ -151,8 +153,7 @@ pub fn write_into(document: &Path) -> Result<()> {
 
 /// The document with a new table in it. Its rows are the faults of the document's first table.
 fn with_table(text: &str, seen: &[Seen]) -> Result<String> {
-    let (before, rest) = text.split_once(BEGIN).context("no place for the table begins")?;
-    let (_, after) = rest.split_once(END).context("no place for the table ends")?;
+    let (before, _) = text.split_once(BEGIN).context("no place for the table begins")?;
     let rows = before.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let name = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
     let faults: Vec<String> = rows.map_while(name).collect();
@@ -160,7 +161,14 @@ fn with_table(text: &str, seen: &[Seen]) -> Result<String> {
     let unknown: Vec<&str> =
         seen.iter().map(|one| one.fault.as_str()).filter(|fault| !faults.iter().any(|known| known == fault)).collect();
     ensure!(unknown.is_empty(), "seen, and not in the table of faults: {unknown:?}");
-    Ok(format!("{before}{BEGIN}{}{END}{after}", table(&faults, seen)))
+    with_section(text, BEGIN, END, &table(&faults, seen))
+}
+
+/// The text with another section between two lines.
+fn with_section(text: &str, begin: &str, end: &str, section: &str) -> Result<String> {
+    let (before, rest) = text.split_once(begin).context("no place for the table begins")?;
+    let (_, after) = rest.split_once(end).context("no place for the table ends")?;
+    Ok(format!("{before}{begin}{section}{end}{after}"))
 }
 
 #[cfg(test)]

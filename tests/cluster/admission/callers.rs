@@ -40,7 +40,24 @@ pub struct Callers {
     pub starter: Caller,
     /// Somebody who may make and change episodes, and neither approve, nor start, nor cancel.
     pub patcher: Caller,
+    /// The account of Jobs on nodes.
+    pub act: Caller,
+    /// Somebody with the cluster's own role `view`, in the whole cluster.
+    pub viewer: Caller,
+    /// Somebody with the cluster's own role `edit` in nrh-system.
+    pub edit_system: Caller,
+    /// Somebody with the cluster's own role `admin` in nrh-system.
+    pub admin_system: Caller,
+    /// Somebody with the cluster's own role `edit` in nrh-node.
+    pub edit_node: Caller,
+    /// Somebody with the cluster's own role `admin` in nrh-node.
+    pub admin_node: Caller,
+    /// Somebody with the role [`UNLIMITED`].
+    pub unlimited: Caller,
 }
+
+/// Name of the role with the usual verbs on everything, and none of this project's own.
+pub const UNLIMITED: &str = "unlimited";
 
 impl Callers {
     /// Gets all credentials.
@@ -49,7 +66,7 @@ impl Callers {
         let with_token = |name: &'static str, arguments: &[&str]| -> Result<Caller> {
             let token = bed.kubectl(&[&["create", "token"], arguments].concat())?;
             let auth = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
-            Ok(Caller::new(name, client(&config, auth)?))
+            Caller::new(name, &with_auth(&config, auth))
         };
         let bound = |name, node: &str| {
             let pod = pod_on(bed, node)?;
@@ -61,6 +78,17 @@ impl Callers {
             bed.kubectl(&["create", "clusterrolebinding", name, "--clusterrole", role, &account])?;
             with_token(name, &[name, "-n", "default"])
         };
+        let member = |name: &'static str, role: &str, namespace: &str| {
+            bed.kubectl(&["create", "serviceaccount", name, "-n", "default"])?;
+            let (role, account) = (format!("--clusterrole={role}"), format!("--serviceaccount=default:{name}"));
+            bed.kubectl(&["create", "rolebinding", name, &role, &account, "-n", namespace])?;
+            with_token(name, &[name, "-n", "default"])
+        };
+        let everything = format!(
+            "{{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {{name: {UNLIMITED}}}, rules: [{{apiGroups: ['*'],
+              resources: ['*'], verbs: [get, list, watch, create, update, patch, delete, deletecollection]}}]}}"
+        );
+        bed.kubectl_input(&["create", "-f", "-"], &everything)?;
         let may_patch = [
             "create",
             "clusterrole",
@@ -77,13 +105,20 @@ impl Callers {
             operator: person("olga", "nrh:operator")?,
             starter: person("stan", "nrh:starter")?,
             patcher: person("patcher", "patcher")?,
+            act: with_token("account of Jobs", &["nrh-act", "-n", "nrh-node"])?,
+            viewer: person("vera", "view")?,
+            edit_system: member("edit-system", "edit", "nrh-system")?,
+            admin_system: member("admin-system", "admin", "nrh-system")?,
+            edit_node: member("edit-node", "edit", "nrh-node")?,
+            admin_node: member("admin-node", "admin", "nrh-node")?,
+            unlimited: person("una", UNLIMITED)?,
             jobs: kube_system("controller of Jobs", "job-controller")?,
             pod: bound("probe pod", "worker-1")?,
             neighbour: bound("probe pod of worker-2", "worker-2")?,
             unbound: with_token("token without a node", &["nrh-probe", "-n", "nrh-node"])?,
             stranger: with_token("other account of nrh-node", &["default", "-n", "nrh-node"])?,
-            unit: Caller::new("kubelet's certificate", kubelet(&admin, &config, bed, "worker-1").await?),
-            admin: Caller::new("admin", admin),
+            unit: kubelet(&admin, &config, bed, "worker-1").await?,
+            admin: Caller::new("admin", &config)?,
         })
     }
 }
@@ -98,8 +133,8 @@ fn pod_on(bed: &Bed, node: &str) -> Result<String> {
     Ok(name.trim_start_matches("pod/").to_owned())
 }
 
-/// A client with a certificate as a kubelet gets it: asked for, approved, signed by the cluster.
-async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Result<Client> {
+/// With a certificate as a kubelet gets it: asked for, approved, signed by the cluster.
+async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Result<Caller> {
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -137,12 +172,12 @@ async fn kubelet(admin: &Client, config: &Config, bed: &Bed, node: &str) -> Resu
         client_key: Some(key_path.display().to_string()),
         ..AuthInfo::default()
     };
-    client(config, auth)
+    Caller::new("kubelet's certificate", &with_auth(config, auth))
 }
 
-/// A client of the same server with another credential.
-fn client(config: &Config, auth: AuthInfo) -> Result<Client> {
+/// The same server with another credential.
+fn with_auth(config: &Config, auth: AuthInfo) -> Config {
     let mut config = config.clone();
     config.auth_info = auth;
-    Ok(Client::try_from(config)?)
+    config
 }

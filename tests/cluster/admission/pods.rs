@@ -1,4 +1,4 @@
-//! Who makes pods in nrh-node, and who gets into them.
+//! Who makes pods in nrh-node, and what keeps its image there. Who gets into them: access.yaml.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admission::callers::Callers;
 use crate::admission::controller::bare_pod;
-use crate::admission::requests::{Caller, Cases, create, delete, get, merge};
+use crate::admission::requests::{Caller, Cases, create, delete, get, strategic};
 
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
 
@@ -34,42 +34,18 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     // An administrator of the namespace, with every right that the cluster's own role `admin` gives.
     let account = "--serviceaccount=nrh-node:default";
     let namespaced = ["-n", "nrh-node"];
-    let added = ["create", "role", "adds", "--verb=patch", "--resource=pods/ephemeralcontainers,pods/resize"];
-    bed.kubectl(&[&added[..], &namespaced].concat())?;
-    for (name, role) in [("adds", "--role=adds"), ("everything", "--clusterrole=admin")] {
-        bed.kubectl(&[&["create", "rolebinding", name, role, account][..], &namespaced].concat())?;
-    }
+    let everything = ["create", "rolebinding", "everything", "--clusterrole=admin", account];
+    bed.kubectl(&[&everything[..], &namespaced].concat())?;
     let by = &all.stranger;
     by.until_allowed(&get(PODS)).await?;
-    let mut takes = bare_pod("taker");
-    takes["spec"]["serviceAccountName"] = json!("nrh-probe");
-    cases.denied(by, "a pod with the probe's account", create(PODS, takes), only).await;
     cases.denied(by, "a pod that says it is the probe's", create(PODS, of_probe("nrh-probe")), only).await;
     cases.denied(by, "a pod that says it is a Job's", create(PODS, of_job("nrh-act", false)), only).await;
-
-    let token = create("/api/v1/namespaces/nrh-node/serviceaccounts/nrh-probe/token", json!({"spec": {}}));
-    cases.denied_as_it_is(by, "a token of the probe's account", token, "go to their pods, by way of kubelets").await;
 
     let probe =
         all.admin.must(&get(format!("{PODS}?fieldSelector=spec.nodeName%3Dworker-2"))).await?["items"][0].clone();
     let name = probe["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let path = format!("{PODS}/{name}");
-    let keeps = "keeps its containers, and nobody runs a command in it or connects to its ports";
-    let image = json!({"spec": {"containers": [{"name": "probe", "image": "example.org/x:1"}]}});
-    let strategic = |path: &str, body: Value| crate::admission::requests::strategic(path, body);
-    cases.denied(by, "another image", strategic(&path, image), keeps).await;
-    let added = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
-    cases
-        .denied(by, "a container added", strategic(&format!("{path}/ephemeralcontainers"), added.clone()), keeps)
-        .await;
-    cases
-        .denied_as_it_is(by, "a command", create(format!("{path}/exec?command=id&stdout=true"), Value::Null), keeps)
-        .await;
-    let larger = json!({"spec": {"containers": [{"name": "probe", "resources": {"requests": {"cpu": "31m"}}}]}});
-    cases.denied(by, "another size", strategic(&format!("{path}/resize"), larger.clone()), keeps).await;
-    connected(all, cases, &path, keeps).await?;
-    cases.allowed(by, "a label", merge(&path, json!({"metadata": {"labels": {"seen": "yes"}}}))).await;
-    cases.allowed(by, "look", get(&path)).await;
+    begun(all, cases).await?;
 
     // The controllers themselves make nothing else.
     cases
@@ -91,13 +67,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     let deployed = pod_of("ReplicaSet", "apps/v1", &json!({"name": "r", "uid": set["uid"]}), "nrh-probe", true);
     cases.denied(&all.sets, "a Deployment's pod", create(PODS, deployed), only).await;
 
-    // Who may debug.
     cases.allowed(&all.admin, "a pod for debugging", create(PODS, bare_pod("debugger"))).await;
-    cases
-        .allowed(&all.admin, "a container for debugging", strategic(&format!("{path}/ephemeralcontainers"), added))
-        .await;
-
-    cases.allowed(&all.admin, "another size, whoever may debug", strategic(&format!("{path}/resize"), larger)).await;
 
     // The very policy that denies all this lets the cluster make the probe's pod anew.
     let at_once = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
@@ -105,31 +75,15 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     successor(&all.admin, &name).await
 }
 
-/// The ports of a pod, which are those of its node, and a container that runs before the others.
-async fn connected(all: &Callers, cases: &mut Cases, probe: &str, keeps: &str) -> Result<()> {
+/// A container that runs before the others keeps its image, too.
+async fn begun(all: &Callers, cases: &mut Cases) -> Result<()> {
     let by = &all.stranger;
-    let services = "/api/v1/namespaces/nrh-node/services";
-    let service = json!({"metadata": {"name": "door"}, "spec": {"selector": {"app.kubernetes.io/name": "nrh-probe"},
-        "ports": [{"port": 80, "targetPort": 10248}]}});
-    cases.allowed(by, "a service", create(services, service)).await;
-    for (what, path) in [
-        ("a port of it", format!("{probe}/portforward?ports=10248")),
-        ("what is in its terminal", format!("{probe}/attach?stdout=true")),
-        ("its pages", format!("{probe}:10248/proxy/healthz")),
-        ("its pages by a service", format!("{services}/door:80/proxy/healthz")),
-    ] {
-        cases.denied_as_it_is(by, what, create(&path, Value::Null), keeps).await;
-        cases.denied_as_it_is(by, what, get(&path), keeps).await;
-    }
-    // Nobody runs the pod: what is let through has no end to reach.
-    let answer = all.admin.send(&get(format!("{probe}/portforward?ports=10248"))).await;
-    cases.note("a port of it, whoever may debug", !matches!(&answer, Err((403, _))), &format!("{answer:?}"));
-    all.admin.must(&delete(format!("{services}/door"), Value::Null)).await?;
+    let keeps = "keeps its containers, and nobody runs a command in it or connects to its ports";
     let mut begins = bare_pod("begins");
     begins["spec"]["initContainers"] = json!([{"name": "first", "image": "i"}]);
     cases.allowed(&all.admin, "a pod with a first container", create(PODS, begins)).await;
     let image = json!({"spec": {"initContainers": [{"name": "first", "image": "example.org/x:1"}]}});
-    let other = crate::admission::requests::strategic(format!("{PODS}/begins"), image);
+    let other = strategic(format!("{PODS}/begins"), image);
     cases.denied(by, "another image of the first container", other.clone(), keeps).await;
     cases.allowed(&all.admin, "another image of the first container, whoever may debug", other).await;
     all.admin.must(&delete(format!("{PODS}/begins?gracePeriodSeconds=0"), Value::Null)).await?;

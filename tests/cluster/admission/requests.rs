@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use http::{Method, Request};
-use kube::Client;
+use kube::{Client, Config};
 use nrh::controller::calls::Calls;
 use serde_json::{Value, json};
 
@@ -12,6 +12,9 @@ use crate::admission::callers::Callers;
 
 /// Pods of the probe and of Jobs.
 const PODS: &str = "/api/v1/namespaces/nrh-node/pods";
+
+/// How long a request may wait for its answer.
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Path of a report.
 pub fn report(node: &str) -> String {
@@ -54,6 +57,11 @@ pub fn strategic(path: impl Into<String>, body: Value) -> Call {
     call(Method::PATCH, path, "application/strategic-merge-patch+json", body)
 }
 
+/// Puts an object in place of the one that stands.
+pub fn update(path: impl Into<String>, body: Value) -> Call {
+    call(Method::PUT, path, "application/json", body)
+}
+
 /// Deletes an object, with options.
 pub fn delete(path: impl Into<String>, options: Value) -> Call {
     call(Method::DELETE, path, "application/json", options)
@@ -82,9 +90,12 @@ pub fn apply_status(node: &str, status: Value) -> Call {
 }
 
 impl Caller {
-    /// Somebody with a client.
-    pub fn new(name: &'static str, client: Client) -> Self {
-        Self { name, client }
+    /// Somebody with this credential.
+    pub fn new(name: &'static str, config: &Config) -> Result<Self> {
+        let mut config = config.clone();
+        // The server's first answer is the one that counts, as it is for the controller.
+        config.default_retry = false;
+        Ok(Self { name, client: Client::try_from(config)? })
     }
 
     /// The way of the controller's own code, with this caller's credential.
@@ -102,6 +113,23 @@ impl Caller {
             Err(kube::Error::Api(status)) => Err((status.code, status.message.clone())),
             Err(error) => Err((0, error.to_string())),
         }
+    }
+
+    /// The server's code, and its message where that is no success. The body of a success is not read: a watch has no end.
+    pub async fn code(&self, call: &Call) -> Result<(u16, String)> {
+        let body = if call.body.is_null() { Vec::new() } else { call.body.to_string().into_bytes() };
+        let request = Request::builder().method(call.method.clone()).uri(&call.path).header("content-type", call.kind);
+        let sent = self.client.send(request.body(kube::client::Body::from(body))?);
+        let answer =
+            tokio::time::timeout(ANSWERS, sent).await.with_context(|| format!("no answer within {ANSWERS:?}"))??;
+        let code = answer.status().as_u16();
+        if answer.status().is_success() {
+            return Ok((code, String::new()));
+        }
+        let body = answer.into_body().collect_bytes().await?;
+        let message =
+            serde_json::from_slice::<Value>(&body).ok().and_then(|body| Some(body["message"].as_str()?.to_owned()));
+        Ok((code, message.unwrap_or_else(|| String::from_utf8_lossy(&body).into_owned())))
     }
 
     /// Uid of the `FlowSchema` by which the API server takes a call.
@@ -141,7 +169,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Waits until a policy that was just made says no.
+    /// Waits until a policy that was just made says no, or a right that was just taken back is gone.
     pub async fn until_denied(&self, call: &Call) -> Result<()> {
         let ends = Instant::now() + Duration::from_secs(20);
         while !matches!(self.try_out(call).await, Err((403, _))) {
@@ -151,6 +179,13 @@ impl Caller {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(())
+    }
+
+    /// Name of the account, as the server knows it.
+    pub async fn account(&self) -> Result<String> {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let answer = self.must(&create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)).await?;
+        Ok(answer["status"]["userInfo"]["username"].as_str().context("expected a name")?.to_owned())
     }
 }
 
