@@ -23,7 +23,7 @@ pub(in crate::node) struct Bounds {
 }
 
 impl Bounds {
-    /// A usual node has less than 10,000 processes. A table of the largest size takes 10 MiB while it is read.
+    /// A usual node has less than 10,000 processes.
     pub(in crate::node) const USUAL: Self =
         Self { kept: 32_768, own: 32_768, parents: 65_536, time: Duration::from_secs(2) };
 }
