@@ -19,7 +19,7 @@ use nrh::core::tracker::Tracker;
 use nrh::node::collect::HostPaths;
 use nrh::node::cri::endpoint::Flags;
 use nrh::node::lanes::{LaneSettings, Lanes};
-use nrh_testbed::docker::{Docker, Kind, SOCKET};
+use nrh_testbed::docker::{Client, Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::packages;
 use rustix::process::Signal;
@@ -149,12 +149,13 @@ fn what_hangs_or_is_left_behind_in_docker_is_named_and_ended() {
         eprintln!("SKIP: a Docker Engine of its own needs root on Linux");
         return;
     }
-    // Once, before three of them find it missing.
+    // Once, before all of them find it missing.
     packages::ensure(packages::DOCKER, false).unwrap();
-    let stories: [(&str, Story); 3] = [
+    let stories: [(&str, Story); 4] = [
         ("hung-inspect", || Box::pin(a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched())),
         ("leftovers", || Box::pin(what_a_restart_and_a_failed_removal_leave_behind_is_named())),
-        ("hung-client", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended())),
+        ("hung-client", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Program))),
+        ("hung-wrapper", || Box::pin(a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(Client::Script))),
     ];
     std::thread::scope(|scope| {
         for (name, story) in stories {
@@ -283,11 +284,11 @@ async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
 }
 
 /// A start that hangs in `runc create`: Docker waits for it for ever. Its process is named, ended on Docker's word, and the
-/// engine goes on.
-async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended() {
+/// engine goes on. A script around `runc` is known as what it is, too.
+async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Client) {
     let (docker, sandbox, app) = engine();
     let stuck = docker.create(Kind::Work(&sandbox), "stuck", "web-0").unwrap();
-    docker.hang_clients().unwrap();
+    docker.hang_clients(how).unwrap();
     let mut start = docker.begin(&["start", &stuck]).unwrap();
     let began = Instant::now();
     let mut probe = Probe::start(&docker);

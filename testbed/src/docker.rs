@@ -2,6 +2,7 @@
 //! kubelet: what is tested against it is how the probe sees Docker, and what an order does to it.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,6 +47,23 @@ pub enum Kind<'a> {
     /// Started by somebody else: no label of a kubelet's.
     Foreign,
 }
+
+/// What the OCI runtime is that hangs.
+#[derive(Clone, Copy, Debug)]
+pub enum Client {
+    /// A program of that name.
+    Program,
+    /// A shell script around the real one: its executable is the shell.
+    Script,
+}
+
+/// It waits by itself, without a child that would outlive it.
+const WRAPPER: &str = r#"#!/bin/sh
+case " $* " in
+*" create "*) [ -e /run/nrh-hang-runc ] && : < /run/nrh-nobody-writes ;;
+esac
+exec /run/nrh-real/runc "$@"
+"#;
 
 impl Docker {
     /// Starts the engine, with the bed's images in it.
@@ -124,8 +142,16 @@ impl Docker {
     }
 
     /// Makes every `runc create` hang that begins from now on, until [`Docker::release_clients`].
-    pub fn hang_clients(&self) -> Result<()> {
-        fs::copy(images::workload_binary(&state::workspace())?, self.root_path("/run/nrh-runc"))?;
+    pub fn hang_clients(&self, how: Client) -> Result<()> {
+        let program = self.root_path("/run/nrh-runc");
+        match how {
+            Client::Program => drop(fs::copy(images::workload_binary(&state::workspace())?, program)?),
+            Client::Script => {
+                fs::write(&program, WRAPPER)?;
+                fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+                self.realm.script("mkfifo /run/nrh-nobody-writes", &[])?;
+            }
+        }
         let script = r#"
             real=$(command -v runc)
             mkdir -p /run/nrh-real && cp "$real" /run/nrh-real/runc

@@ -148,6 +148,7 @@ pub fn roomy() -> HostSeen {
         daemons: vec![daemon(Owner::Kubelet, 60), daemon(containerd(), 50)],
         frozen: Ok(Vec::new()),
         strangers: Ok(Vec::new()),
+        strangers_left_out: 0,
         unseen: None,
     }
 }

@@ -88,6 +88,7 @@ impl Host {
             daemons: Vec::new(),
             frozen: Ok(Vec::new()),
             strangers: Ok(Vec::new()),
+            strangers_left_out: 0,
             unseen: who.unseen.clone(),
         };
         // Control groups are found below the root of a process that sees all of them.
@@ -108,10 +109,11 @@ impl Host {
         if let Some(root) = &root {
             seen.pids.extend(of_pods(root));
             seen.frozen = self.frozen(root, &who.inits);
-            seen.strangers = match &who.listed {
-                Some(listed) => strangers::find(root, listed).map_err(|error| said(&error)),
-                None => Err("the runtime's lists are not known".to_owned()),
-            };
+            match who.listed.as_ref().map(|listed| strangers::find(root, listed)) {
+                Some(Ok(found)) => (seen.strangers, seen.strangers_left_out) = (Ok(found.told), found.left_out),
+                Some(Err(error)) => seen.strangers = Err(said(&error)),
+                None => seen.strangers = Err("the runtime's lists are not known".to_owned()),
+            }
         } else {
             let why = "no root of a kubelet or a runtime can be entered to find control groups";
             seen.unseen.get_or_insert(why.to_owned());

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::role::{Proof, Prover};
+use super::table::Bounds;
 use super::*;
 
 /// A process that ends with the test.
@@ -58,6 +59,28 @@ fn the_table_knows_children_and_their_ends() {
         rustix::process::Signal::KILL,
     );
     child.0.kill().unwrap();
+}
+
+/// Processes in PID and mount namespaces of their own, as a pod has them.
+#[test]
+fn hundreds_of_processes_of_a_pod_are_counted_and_hide_none_of_the_nodes_own() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: namespaces need root");
+        return;
+    }
+    let script = "i=0; while [ $i -lt 300 ]; do sleep 60 & i=$((i + 1)); done; wait";
+    let unshare = ["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", script];
+    let flood = Running(Command::new("unshare").args(unshare).spawn().unwrap());
+    let read = || Table::read(&root(), [], Bounds { kept: 1, ..Bounds::USUAL }).unwrap();
+    wait_until("300 processes", || read().left_out >= 300);
+    let part = read();
+    assert_eq!(part.lack, None);
+    let me = i32::try_from(std::process::id()).unwrap();
+    assert!(find(&part.processes, me).is_some());
+    // Its shell is left out, and counted as a child.
+    assert_eq!(find(&part.processes, pid_of(&flood.0)).map(|process| process.living_children), Some(1));
+    let inside = |process: &RawProcess| process.command == "sleep" && find(&part.processes, process.parent).is_none();
+    assert_eq!(part.processes.iter().filter(|process| inside(process)).count(), 0);
 }
 
 #[test]

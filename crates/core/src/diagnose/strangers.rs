@@ -47,5 +47,8 @@ pub(super) fn unknown(seen: &Observations, thresholds: &Thresholds, findings: &m
             .into(),
         );
     }
-    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
+    let more = host.strangers_left_out;
+    let left_out = (more > 0)
+        .then(|| format!("{more} more control groups that no list has than the {} that are told", strangers.len()));
+    findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), looked)));
 }

@@ -131,7 +131,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
         let role = match may_be {
             MayBe::Shim => "shim by its name",
             MayBe::NetworkPlugin => "child of the runtime",
-            MayBe::RuntimeClient => "runtime client by its name",
+            MayBe::RuntimeClient => "runtime client by its name or its caller",
             MayBe::Other => "part of the runtime by its name",
         };
         Some(Waiting {

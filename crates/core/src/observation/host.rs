@@ -130,6 +130,8 @@ pub struct HostSeen {
     /// Groups of containers below the kubelet's group of pods that the runtime's newest lists did not have; an error where
     /// those groups or those lists could not be looked at.
     pub strangers: Result<Vec<StrangerSeen>, String>,
+    /// How many more of them there are than are told.
+    pub strangers_left_out: usize,
     /// Why the kubelet or the runtime was not looked at, where they were not.
     pub unseen: Option<String>,
 }

@@ -101,7 +101,7 @@ pub enum MayBe {
     Shim,
     /// A network plugin, since the runtime has called it.
     NetworkPlugin,
-    /// `runc` or its kin, by its name.
+    /// `runc` or its kin, by its name or by what has called it.
     RuntimeClient,
     /// Something that no fault is about.
     Other,

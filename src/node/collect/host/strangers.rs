@@ -14,13 +14,22 @@ use crate::node::proc::groups;
 
 /// Most groups in one folder; more is an error, never a part of the truth.
 const MAX_GROUPS: usize = 4096;
-/// Most of them in one look, and most processes told of each.
+/// Most of them that are told of one look, and most processes of each.
 const MAX_FOUND: usize = 16;
 const MAX_PIDS: usize = 8;
 
+/// What is found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// At most `MAX_FOUND` of them.
+    pub told: Vec<StrangerSeen>,
+    /// How many more there are.
+    pub left_out: usize,
+}
+
 /// Looks below the kubelet's group of all pods. Where there is none at the usual places, there is nothing to look at.
-pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Vec<StrangerSeen>> {
-    let mut found = Vec::new();
+pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Found> {
+    let mut found = Found::default();
     for path in PODS {
         let Some(pods) = groups::open(root, Path::new(path))? else { continue };
         // Pods of the class Guaranteed are here, those of the two others a folder further down.
@@ -46,7 +55,7 @@ fn of_pod(
     (path, name): (&str, &str),
     uid: &str,
     listed: &BTreeSet<String>,
-    found: &mut Vec<StrangerSeen>,
+    found: &mut Found,
 ) -> io::Result<()> {
     let Some(pod) = groups::open(parent, Path::new(name))? else { return Ok(()) };
     for container in groups::children(&pod, MAX_GROUPS)? {
@@ -57,9 +66,11 @@ fn of_pod(
         let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
         let pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
         let lives = populated.unwrap_or(!pids.is_empty());
-        if lives && found.len() < MAX_FOUND {
+        if lives && found.told.len() >= MAX_FOUND {
+            found.left_out += 1;
+        } else if lives {
             let group = bounded(&format!("{path}/{name}/{container}"), 256);
-            found.push(StrangerSeen { id: id.to_owned(), pod_uid: uid.to_owned(), group, pids });
+            found.told.push(StrangerSeen { id: id.to_owned(), pod_uid: uid.to_owned(), group, pids });
         }
     }
     Ok(())
@@ -128,6 +139,10 @@ mod tests {
         }
 
         fn find(&self, listed: &[&str]) -> Vec<StrangerSeen> {
+            self.found(listed).told
+        }
+
+        fn found(&self, listed: &[&str]) -> Found {
             let root = OwnedFd::from(fs::File::open(self.0.path()).unwrap());
             find(&root, &listed.iter().map(|id| (*id).to_owned()).collect()).unwrap()
         }
@@ -148,6 +163,17 @@ mod tests {
         let found = tree.find(&[&known]);
         let group = format!("sys/fs/cgroup/pids/kubepods/burstable/pod{UID}/{lost}");
         assert_eq!(found, [StrangerSeen { id: lost, pod_uid: UID.to_owned(), group, pids: vec![21, 22] }]);
+    }
+
+    #[test]
+    fn more_of_them_than_are_told_are_counted() {
+        let tree = Tree::new();
+        for number in 0..20 {
+            let id = format!("{number:064x}");
+            tree.group(&format!("kubepods/pod{UID}/{id}"), "21\n", Some("populated 1\nfrozen 0\n"));
+        }
+        let found = tree.found(&[&format!("{:064x}", 7)]);
+        assert_eq!((found.told.len(), found.left_out), (MAX_FOUND, 3));
     }
 
     #[test]

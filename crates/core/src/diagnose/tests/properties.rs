@@ -420,6 +420,29 @@ proptest! {
     }
 
     #[test]
+    fn a_part_of_the_processes_accuses_nobody_and_clears_nobody_whom_the_whole_does_not(
+        node in node(),
+        known in known(),
+    ) {
+        let (mut whole, mut part) = (node.clone(), node);
+        for (node, why) in [(&mut whole, None), (&mut part, Some("too long".to_owned()))] {
+            if let Look::Done { value, .. } = &mut node.processes {
+                value.left_out = LeftOut { processes: why, ..LeftOut::default() };
+            }
+        }
+        let (whole, part) = (judged(&whole, known), judged(&part, known));
+        let accused_by_whole = accused(&whole);
+        for one in accused(&part) {
+            prop_assert!(accused_by_whole.contains(&one), "{one:?}");
+        }
+        for (kind, coverage) in &part.coverage {
+            let is_clear = |coverage: &Coverage| matches!(coverage.others, Verdict::Clean { .. });
+            prop_assert!(!is_clear(coverage) || is_clear(&whole.coverage[kind]), "{kind}");
+        }
+        prop_assert!(!part.runtime_gone);
+    }
+
+    #[test]
     fn the_order_in_which_a_lane_answers_is_nothing(node in node(), known in known(), turn in 0_usize..7) {
         let mut turned = node.clone();
         if let Look::Done { value, .. } = &mut turned.lists {

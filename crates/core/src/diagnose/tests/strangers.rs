@@ -24,6 +24,19 @@ fn processes_of_a_container_that_no_list_has_are_told_with_their_group() {
     assert_eq!(sighting.target, Target::default(), "nothing is done to them");
 }
 
+/// Which of them are told is by chance: one that was told before may be among the others.
+#[test]
+fn with_more_of_them_than_are_told_no_other_is_clean() {
+    let mut node = Node::healthy();
+    lost(&mut node);
+    assert!(clean_at(&node.findings(), KIND, "another").is_some());
+    node.host().strangers_left_out = 3;
+    let findings = node.findings();
+    assert_eq!(only(&findings).key, LOST);
+    assert_eq!(clean_at(&findings, KIND, "another"), None);
+    assert!(findings.coverage[&KIND].gap().unwrap().1.starts_with("3 more control groups"));
+}
+
 #[test]
 fn one_that_is_listed_by_now_is_none_and_without_lists_nobody_knows() {
     let mut node = Node::healthy();
