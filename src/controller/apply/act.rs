@@ -372,6 +372,11 @@ mod tests {
         let of = |owner: &str, ready: &str| with(owner, ready, &waits);
         let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
         assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
+        // Who makes a pod writes its ownerReferences: the uid of a DaemonSet that is listed is asked for, too.
+        let believed = |is_of_set| forged(is_of_set, &pod).map(|(reason, _)| reason);
+        assert_eq!(believed(Tri::True), None);
+        assert_eq!(believed(Tri::False), Some(OutcomeReason::Protected));
+        assert_eq!(believed(Tri::Unknown), Some(OutcomeReason::Protected));
         assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
         assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
         assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));
