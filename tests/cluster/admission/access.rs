@@ -344,6 +344,9 @@ fn merged(object: &mut Value, patch: &Value) {
     match patch {
         Value::Null => {}
         Value::Object(fields) => {
+            if !object.is_object() {
+                *object = json!({});
+            }
             for (name, value) in fields {
                 merged(&mut object[name], value);
             }
