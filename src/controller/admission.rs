@@ -246,6 +246,10 @@ fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<Strin
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
+    use k8s_openapi::api::admissionregistration::v1::MatchResources;
+
     use super::*;
 
     fn policy(name: &str, on_failure: &str) -> ValidatingAdmissionPolicy {
@@ -261,7 +265,7 @@ mod tests {
     fn a_policy_counts_only_where_it_fails_closed_and_denies() {
         let of = |policies: &[_], bindings: &[_]| flaw("nrh-jobs", policies, bindings);
         let (right, bound) = (policy("nrh-jobs", "Fail"), binding("nrh-jobs", "Deny"));
-        assert_eq!(of(&[right.clone()], &[bound.clone()]), None);
+        assert_eq!(of(slice::from_ref(&right), slice::from_ref(&bound)), None);
         for (policies, bindings, word) in [
             (vec![], vec![bound.clone()], "is missing"),
             (vec![right.clone()], vec![], "no binding"),
@@ -273,7 +277,7 @@ mod tests {
             assert!(why.contains(word), "{why}");
         }
         let mut narrow = bound;
-        narrow.spec.as_mut().unwrap().match_resources = Some(Default::default());
+        narrow.spec.as_mut().unwrap().match_resources = Some(MatchResources::default());
         assert!(of(&[right], &[narrow]).is_some(), "a binding for some objects alone");
     }
 

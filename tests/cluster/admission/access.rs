@@ -12,7 +12,9 @@ use nrh_testbed::matrix::access::{Access, Answer, Row, answers};
 use serde_json::{Value, json};
 
 use crate::admission::callers::{Callers, UNLIMITED};
-use crate::admission::requests::{Call, Caller, Cases, create, delete, get, merge, strategic, update};
+use crate::admission::requests::{
+    COMMANDS, Call, Caller, Cases, create, delete, get, merge, owned_command, strategic, update,
+};
 use crate::admission::{jobs, system};
 
 const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
@@ -113,6 +115,9 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     let status = json!({"status": {"phase": "AwaitingApproval", "steps": [step]}});
     all.controller.must(&merge(format!("{EPISODES}/waits/status"), status)).await?;
     let job = all.controller.must(&create(JOBS, jobs::shaped())).await?;
+    let neighbour = admin.must(&get(format!("/api/v1/nodes/{}", NODES[1]))).await?;
+    let command = owned_command(NODES[1], &neighbour["metadata"]["uid"], json!({}));
+    all.controller.must(&create(COMMANDS, command)).await?;
 
     let pod = json!({"metadata": {"name": "app"}, "spec": {"nodeName": "worker-1", "containers": [{"name": "c", "image": "i"}]}});
     let app = admin.must(&create(PODS, pod)).await?;
@@ -230,6 +235,7 @@ impl Stage<'_> {
     async fn clear(&self) -> Result<()> {
         let now = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "propagationPolicy": "Background"});
         for path in [
+            format!("{COMMANDS}/{}", NODES[1]),
             format!("{POLICIES}/standing"),
             format!("{EPISODES}/waits"),
             format!("{JOBS}/{}", self.names["job"]),
@@ -338,6 +344,9 @@ fn merged(object: &mut Value, patch: &Value) {
     match patch {
         Value::Null => {}
         Value::Object(fields) => {
+            if !object.is_object() {
+                *object = json!({});
+            }
             for (name, value) in fields {
                 merged(&mut object[name], value);
             }
