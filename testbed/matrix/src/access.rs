@@ -226,7 +226,6 @@ pub fn write_into(document: &Path, file: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 mod tests {
     use super::*;
 
