@@ -86,9 +86,9 @@ pub struct Status {
 }
 
 impl AuditEntry {
-    /// Whether the request asks for a change (a dry run does not, but is rare enough to count).
+    /// Whether the request asks for a change. A dry run does not: the controller tries by some what its admission policies must refuse.
     pub fn is_write(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch")
+        !matches!(self.verb.as_str(), "get" | "list" | "watch") && !self.request_uri.contains("dryRun=All")
     }
 
     /// HTTP status code of the answer, 0 if there is none.

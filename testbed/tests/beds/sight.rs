@@ -259,15 +259,18 @@ fn started(nrh: &Path, node: &Node) -> Option<String> {
     kubelet["startedAt"].as_str().filter(|_| kubelet["started"] == true).map(str::to_owned)
 }
 
-/// A pod of no user of the node's, whose programs are called like a kubelet and a shim, among the node's processes.
+/// A pod of no user of the node's, whose programs are called like a kubelet, a shim and a network plugin, among the node's processes.
 fn forge(bed: &Bed, node: &Node) {
-    let [kubelet, shim] = FORGED.map(|name| format!("/{name}"));
+    let [kubelet, shim, plugin] = FORGED.map(|name| format!("/{name}"));
     let serves = ["-namespace", "k8s.io", "-id", &"f".repeat(64)];
     let container = |name: &str, command: &[&str]| json!({"name": name, "image": FORGED_IMAGE, "command": command});
+    let mut hung = container("plugin", &[&plugin]);
+    hung["env"] =
+        json!([{"name": "CNI_COMMAND", "value": "ADD"}, {"name": "CNI_CONTAINERID", "value": "f".repeat(64)}]);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "forger", "namespace": "default"},
         "spec": {"nodeName": node.name, "hostPID": true, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
             "securityContext": {"runAsUser": 65534}, "tolerations": [{"operator": "Exists"}],
-            "containers": [container("kubelet", &[&kubelet]), container("shim", &[&[shim.as_str()], &serves[..]].concat())]}});
+            "containers": [container("kubelet", &[&kubelet]), container("shim", &[&[shim.as_str()], &serves[..]].concat()), hung]}});
     bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
     bed.kubectl(&["wait", "pod", "forger", "--for=condition=Ready", "--timeout=120s"]).unwrap();
 }
@@ -292,7 +295,7 @@ fn crash_loop(bed: &Bed, nrh: &Path, node: &Node) {
     });
     assert!(seen["message"].as_str().unwrap().contains("again and again"), "{seen}");
     let faults = health(bed, node).unwrap()["status"]["faults"].to_string();
-    assert!(!faults.contains(&"f".repeat(64)), "a shim of a pod was believed: {faults}");
+    assert!(!faults.contains(&"f".repeat(64)), "a shim or a plugin of a pod was believed: {faults}");
     // The time is that of seven kills: the test's.
     Seen::of("KubeletCrashLoop", "containerd", Way::Real).record();
 }

@@ -95,18 +95,20 @@ pub struct Call {
     order: Option<OfOrder>,
     /// Whether it asks to be told of changes.
     pub is_watch: bool,
+    is_dry_run: bool,
 }
 
 impl Call {
     fn of(request: &Request<Body>) -> Self {
         let uri = request.uri();
-        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
-        Self { method: request.method().clone(), path: uri.path().to_owned(), order: None, is_watch }
+        let asks = |what| uri.query().is_some_and(|query| query.contains(what));
+        let (is_watch, is_dry_run) = (asks("watch=true"), asks("dryRun=All"));
+        Self { method: request.method().clone(), path: uri.path().to_owned(), order: None, is_watch, is_dry_run }
     }
 
     /// Whether it changes something.
     pub fn is_write(&self) -> bool {
-        self.method != Method::GET
+        self.method != Method::GET && !self.is_dry_run
     }
 
     /// Whether it is about the leader's Lease.
@@ -138,7 +140,7 @@ impl Call {
 
     /// Whether it makes an object of that resource.
     pub fn makes(&self, resource: &str) -> bool {
-        self.method == Method::POST && self.last() == resource
+        self.is_write() && self.method == Method::POST && self.last() == resource
     }
 
     /// What is done to what, without any name: `PATCH noderemediations/status`.
