@@ -176,13 +176,13 @@ fn flaw(
     if policy.failure_policy.as_deref().is_some_and(|on_failure| on_failure != "Fail") {
         return Some(format!("ValidatingAdmissionPolicy {name} does not fail closed (failurePolicy Fail)"));
     }
-    let denies = |binding: &&ValidatingAdmissionPolicyBinding| {
+    let denies = |binding: &ValidatingAdmissionPolicyBinding| {
         binding.spec.as_ref().is_some_and(|spec| {
             let denies = spec.validation_actions.iter().flatten().any(|action| action == "Deny");
             denies && spec.policy_name.as_deref() == Some(name) && spec.match_resources.is_none()
         })
     };
-    let is_bound = bindings.iter().find(denies).is_some();
+    let is_bound = bindings.iter().any(denies);
     (!is_bound).then(|| format!("ValidatingAdmissionPolicy {name} has no binding that denies everywhere"))
 }
 

@@ -18,12 +18,8 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     world.kubelets();
     let replica = world.controller("a");
     world.probe("w1");
-    let status = || world.status("w1");
-    world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
-    sleep(Duration::from_mins(4)).await;
-    world.restart_kubelet("w1");
     // Such a kubelet starts no Job.
-    world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
+    block(&world).await;
 
     let (orders, looked) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
     let (tries, looks) = (Arc::clone(&orders), Arc::clone(&looked));
@@ -74,13 +70,18 @@ async fn blocked() -> World {
     world.policy("hung", "Enforce", &World::release());
     let replica = world.controller("to-begin");
     world.probe("w1");
+    block(&world).await;
+    replica.stop().await.unwrap();
+    world
+}
+
+/// Lets the node report, and then starts its kubelet anew, which comes to no end.
+async fn block(world: &World) {
     let status = || world.status("w1");
     world.until("it has reported", || status()["summary"]["health"] == "Healthy").await;
     sleep(Duration::from_mins(4)).await;
     world.restart_kubelet("w1");
     world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
-    replica.stop().await.unwrap();
-    world
 }
 
 #[tokio::test(start_paused = true)]

@@ -302,6 +302,16 @@ fn admission_fails_closed_and_every_policy_is_bound() {
     }
 }
 
+/// One that the controller does not know of could go without a word.
+#[test]
+fn the_controller_looks_for_every_admission_policy_that_is_shipped() {
+    let objects = render("default");
+    let policies = of_kind(&objects, "ValidatingAdmissionPolicy").into_iter();
+    let mut shipped: Vec<&str> = policies.map(|policy| policy["metadata"]["name"].as_str().unwrap()).collect();
+    shipped.sort_unstable();
+    assert_eq!(shipped, nrh::controller::admission::POLICIES);
+}
+
 #[test]
 fn everything_carries_our_label_and_nothing_needs_its_kind_first() {
     for object in render("default") {

@@ -41,19 +41,18 @@ impl Payment {
 
 /// What holds for each open episode, by its name. Those that lack a slot get one where there is room, the oldest first.
 pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, Payment> {
+    let open = || nodes.values().flat_map(|facts| &facts.open).copied();
+    if let Some(doubt) = slots.doubt() {
+        return open().map(|episode| (episode.name.as_str(), Payment::InDoubt(doubt.to_owned()))).collect();
+    }
     let mut payments = BTreeMap::new();
-    for episode in nodes.values().flat_map(|facts| &facts.open) {
+    for episode in open() {
         // That of one that was begun is stored in this very pass.
-        if let Some(doubt) = slots.doubt() {
-            payments.insert(episode.name.as_str(), Payment::InDoubt(doubt.to_owned()));
-            continue;
-        }
         let is_made = slots.holds(&episode.name) || (slots.is_known() && episode.was_begun());
         let payment = if is_made { Payment::Made } else { Payment::Awaited };
         payments.insert(episode.name.as_str(), payment);
     }
-    let unpaid = if slots.doubt().is_none() { slots.unpaid() } else { Vec::new() };
-    for name in unpaid {
+    for name in slots.unpaid() {
         let Some((name, episode)) = ctx.snapshot.episodes.get_key_value(&name) else { continue };
         if episode.phase.is_final() {
             continue;
