@@ -93,6 +93,13 @@ bench-probe: setup ## What a probe costs on a node with 10, 100 and 250 pods (40
 # Numbers of simulated nodes of `make bench-controller`, one after another; 50 shows in minutes whether everything works.
 NODES ?= 1000,5000
 
+# Numbers of pods of `make bench-detect`, one after another.
+PODS ?= 100,250
+
+.PHONY: bench-detect
+bench-detect: setup ## How soon a hung shim is named with PODS=100,250 pods, by kind of hang (an hour); target/bench/detect.json
+	@NRH_BENCH_PODS=$(PODS) $(CARGO) bench --package nrh --bench detect
+
 .PHONY: bench-controller
 bench-controller: setup ## What the controller costs and how fast it is with NODES=1000,5000 simulated nodes; target/bench/controller.json
 	@NRH_BENCH_NODES=$(NODES) $(CARGO) bench --package nrh --bench plan --bench controller

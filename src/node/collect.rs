@@ -6,6 +6,7 @@
 //! processes  the process table                                                (blocking: on a thread of its own)
 //! kubelet    the kubelet's process and files (blocking), its healthz and its own port (async)
 //! host       limits of the kernel, threads of the daemons                     (blocking)
+//! pressure   what the node is short of, by the kernel's word              (never waits)
 //! disks      file systems, the kubelet's certificate                          (blocking: may hang)
 //! ```
 
@@ -16,6 +17,7 @@ pub mod disks;
 pub mod host;
 pub mod kubelet;
 pub mod lists;
+pub mod pressure;
 pub mod processes;
 pub mod tasks;
 

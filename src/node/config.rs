@@ -78,6 +78,7 @@ struct Said {
     network_plugin_age: Option<HumanDuration>,
     runtime_client_hung: Option<ConfirmationFile>,
     runtime_client_age: Option<HumanDuration>,
+    runtime_client_still: Option<HumanDuration>,
     network_not_ready: Option<ConfirmationFile>,
     deaf_shim: Option<ConfirmationFile>,
     ghost_sandbox: Option<ConfirmationFile>,
@@ -190,6 +191,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("clockUnsynchronised", &file.clock_unsynchronised, &mut to.clock_unsynchronised);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
     time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
+    time("runtimeClientStill", file.runtime_client_still, NOT_SHORTER, &mut to.runtime_client_still, &mut refused);
     time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
     time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
     time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
@@ -260,7 +262,7 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (40, 30), "a key of `Said` is not in the file");
+        assert_eq!((named.len(), confirmations.count()), (41, 30), "a key of `Said` is not in the file");
     }
 
     #[test]

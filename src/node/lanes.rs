@@ -25,9 +25,9 @@ use crate::core::observation::{
 };
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
-use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::lists::ListCall;
+use crate::node::collect::{HostPaths, pressure};
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 
 mod bus;
@@ -102,6 +102,8 @@ struct Shared {
     bus: Mutex<Slot<BusSeen>>,
     /// No lane: answers to reports bring it.
     clock: Mutex<Slot<ClockSeen>>,
+    /// The host's process table.
+    proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
     /// The kubelet's version, which others have to tell us.
@@ -170,6 +172,7 @@ impl Lanes {
         let port = lock(&shared.port).look(at);
         let bus = lock(&shared.bus).look(at);
         let clock = lock(&shared.clock).look(at);
+        let pressure = pressure::read(&shared.proc);
         Observations {
             now,
             runtime,
@@ -186,6 +189,7 @@ impl Lanes {
             port,
             bus,
             clock,
+            pressure,
         }
     }
 
@@ -296,6 +300,7 @@ impl Shared {
             served: Mutex::new(Err("nobody has looked for the kubelet yet".to_owned())),
             bus: Mutex::new(Slot::new(paces.bus.deadline)),
             clock: Mutex::new(Slot::new(Duration::ZERO)),
+            proc: settings.host.proc.clone(),
             tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
             endpoint: Mutex::new(
                 named

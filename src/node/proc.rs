@@ -27,6 +27,7 @@ pub(in crate::node) mod table;
 mod trace;
 mod waits;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
 pub use clock::{age, boot_id, processor_time, uptime};
@@ -50,6 +51,8 @@ pub struct RawProcess {
     pub parent: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
+    /// Processor time in clock ticks, of all its threads.
+    pub cpu_ticks: u64,
     /// Scheduler state letter.
     pub state: char,
     /// Command name, at most 15 bytes for a user process; chosen by the process itself, so a hint only.
@@ -74,6 +77,29 @@ pub fn ancestors<'a>(
     std::iter::successors(find(table, process.parent), move |parent| find(table, parent.parent)).take(most)
 }
 
+/// Most processes below one whose progress is followed.
+const MOST_BELOW: usize = 64;
+/// Processor time in clock ticks that is no progress: a Go program that waits for ever wakes up every minute.
+pub const NO_PROGRESS: u64 = 2;
+
+/// A number that stays the same (give or take [`NO_PROGRESS`]) while neither this process nor one below it uses a processor, begins or ends.
+pub fn progress(table: &[RawProcess], process: &RawProcess) -> u64 {
+    let mut family = vec![process];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).map(|parent| parent.pid) {
+        at += 1;
+        let room = MOST_BELOW.saturating_sub(family.len());
+        family.extend(table.iter().filter(|child| child.parent == parent).take(room));
+    }
+    let identity = |one: &RawProcess| {
+        let mut hasher = DefaultHasher::new();
+        (one.pid, one.start_ticks, one.is_dead()).hash(&mut hasher);
+        // The lower half is left to the ticks.
+        hasher.finish() >> 32 << 32
+    };
+    family.iter().fold(0_u64, |sum, one| sum.wrapping_add(identity(one)).wrapping_add(one.cpu_ticks))
+}
+
 /// Whether an error means that the process is not there (any more).
 pub fn is_gone(error: &io::Error) -> bool {
     // ESRCH: the directory was open already when the process ended.
@@ -82,8 +108,8 @@ pub fn is_gone(error: &io::Error) -> bool {
 
 impl RawProcess {
     fn from_stat(pid: i32, stat: Stat) -> Self {
-        let Stat { parent, start_ticks, state, command } = stat;
-        Self { pid, parent, start_ticks, state, command, zombie_children: 0, living_children: 0 }
+        let Stat { parent, start_ticks, cpu_ticks, state, command } = stat;
+        Self { pid, parent, start_ticks, cpu_ticks, state, command, zombie_children: 0, living_children: 0 }
     }
 
     /// Whether it has ended and only its entry is left.

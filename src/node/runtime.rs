@@ -124,8 +124,9 @@ pub enum Place {
 pub enum Asker {
     /// containerd, which asks the shim and waits 2 s for it.
     Containerd(Tasks),
-    /// Docker, which waits for whatever holds the container; and where processes are shown.
-    Docker(Docker, PathBuf),
+    /// Docker, which waits for whatever holds the container; the containerd behind it, which asks the shim; and where processes
+    /// are shown.
+    Docker(Docker, Option<Tasks>, PathBuf),
     /// CRI-O, which may wait for whatever holds the container.
     CriO(Cri),
 }
@@ -138,7 +139,9 @@ impl Asker {
     pub async fn connect(place: &Place, proc: &Path) -> Result<Self, CriError> {
         Ok(match place {
             Place::Containerd(socket) => Self::Containerd(Tasks::connect(socket).await?),
-            Place::Docker(socket) => Self::Docker(Docker::at(socket), proc.to_path_buf()),
+            Place::Docker(socket) => {
+                Self::Docker(Docker::at(socket), Tasks::of_docker(socket).await, proc.to_path_buf())
+            }
             Place::CriO(socket) => Self::CriO(Cri::connect(socket).await?),
         })
     }
@@ -150,7 +153,7 @@ impl Asker {
     pub async fn ask(&self, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
         match self {
             Self::Containerd(tasks) => collect::tasks::ask(tasks, id, bound).await,
-            Self::Docker(docker, proc) => collect::tasks::inspect(docker, proc, id, bound).await,
+            Self::Docker(docker, tasks, proc) => collect::tasks::inspect(docker, tasks.as_ref(), proc, id, bound).await,
             Self::CriO(cri) => collect::tasks::status(cri, id, bound).await,
         }
     }
@@ -162,7 +165,7 @@ impl Asker {
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self {
             Self::Containerd(tasks) => tasks.answers(deadline).await,
-            Self::Docker(docker, _) => docker.answers(deadline).await,
+            Self::Docker(docker, ..) => docker.answers(deadline).await,
             Self::CriO(cri) => cri.answers(deadline).await,
         }
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
-pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, waiting_shim};
+pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, sleeping_shim, waiting_shim};
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
 
@@ -62,6 +62,8 @@ pub enum Fault {
     FewFiles,
     /// A pod's shim waits uninterruptibly
     WaitingShim,
+    /// A pod's shim does not run, and its state says that it sleeps
+    SleepingShim,
     /// The kubelet's kubeconfig holds a certificate that has expired
     ExpiredCertificate,
     /// The start of the kubelet waits for a stopped shim
@@ -156,6 +158,7 @@ impl Injection {
             }
             Fault::FewFiles => self.victim.process.map_or(Ok(()), |process| host::limit_files(process.pid, None)),
             Fault::WaitingShim => host::thaw(node, &self.victim),
+            Fault::SleepingShim => host::thaw_sleeping(node, &self.victim),
             Fault::ExpiredCertificate => host::renew(node),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }

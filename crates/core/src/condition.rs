@@ -119,7 +119,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
     (
         ConditionType::ContainersResponsive,
         &[FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::LostTask],
-        "every container that was asked answers, what is listed as running runs, and no client of the runtime hangs",
+        "every running container answers, what is listed as running runs, and no client of the runtime hangs",
     ),
     (
         ConditionType::SandboxesConsistent,
@@ -216,6 +216,7 @@ pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -
         Tri::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
             ConditionReason::FaultSuspected
         }
+        Tri::Unknown if findings.shortage.is_some() => ConditionReason::ResourcePressure,
         Tri::Unknown => ConditionReason::NotYetLooked,
     };
     judged.push(Judged { kind: ConditionType::RestartSafe, status, reason, message });
@@ -226,7 +227,12 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
     let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
     // A fault of one kind hides no gap of another.
+    let shortage = || (kind == ConditionType::HostHealthy).then_some(()).and(findings.shortage);
     let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
+    let gap = gap.or_else(|| {
+        let detail = format!("the node is short of {}: what gives no answer may be slow and not hung", shortage()?);
+        Some((ConditionReason::ResourcePressure, detail))
+    });
     let beside = |reason| if gap.is_some() { ConditionReason::FaultBesideGap } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {
@@ -235,14 +241,17 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
         Some(fault) => (Tri::Unknown, beside(ConditionReason::FaultSuspected), fault.message.clone()),
         None => match gap {
             Some((reason, detail)) => (Tri::Unknown, reason, detail),
+            None if of.contains(&FaultType::HungContainer) => {
+                let message = format!("{clean}; the answers are at most {} s old", findings.task_max_age.as_secs());
+                (Tri::True, ConditionReason::Clean, message)
+            }
             None => (Tri::True, ConditionReason::Clean, clean.to_owned()),
         },
     };
     Judged { kind, status, reason, message }
 }
 
-/// What kept us from looking for this kind. A container that has only not been asked yet is no gap: the
-/// condition speaks of those that were asked.
+/// What kept us from looking for this kind. A single object that is neither sick nor clean yet is no gap.
 fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
     let Some(coverage) = findings.coverage.get(&kind) else {
         return Some((ConditionReason::NotYetLooked, format!("nobody has looked for {kind} yet")));

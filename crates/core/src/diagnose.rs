@@ -38,13 +38,13 @@ use super::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
 use super::observation::{ListRound, Look, Observations, Part, ProcessTable, RuntimeKind};
 use super::reason::ConditionReason;
 use super::text::bounded;
-use super::thresholds::{Confirmation, Thresholds};
+use super::thresholds::{Confirmation, Thresholds, task_max_age};
 use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
 
 /// An answer older than this proves nothing about now: its lane looks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
-/// Tasks are asked slowly and in turn, so a single answer holds for longer.
-pub(crate) const TASK_STALE: Duration = Duration::from_mins(20);
+/// The API server's clock is seen with each report, and at rest those are five minutes apart.
+pub(crate) const CLOCK_STALE: Duration = Duration::from_mins(20);
 /// The kubelet's own port is asked every ten minutes while all is well: each look costs the API server questions.
 pub(crate) const PORT_STALE: Duration = Duration::from_mins(25);
 /// Most ids asked for in one go.
@@ -219,12 +219,16 @@ pub struct Findings {
     pub kubelet: KubeletStart,
     /// Containers whose task should be asked at once, most wanted first; bounded.
     pub ask: Vec<String>,
-    /// Running containers whose task has not been asked yet.
+    /// Running containers whose task has not answered within `task_max_age`.
     pub unasked: usize,
+    /// Age up to which an answer about one task counts.
+    pub task_max_age: Duration,
     /// Whether the process table shows a process that only the node's own table can show.
     pub host_processes: bool,
     /// Work of the runtime that has been under way for suspiciously long, one line each.
     pub in_flight: Vec<String>,
+    /// The resource that the node is short of, see [`Pressure::shortage`](super::observation::Pressure::shortage).
+    pub shortage: Option<&'static str>,
     /// Whether the last process table shows no daemon of any container runtime.
     pub runtime_gone: bool,
 }
@@ -273,6 +277,7 @@ impl Findings {
 ///     port: Look::Never,
 ///     bus: Look::Never,
 ///     clock: Look::Never,
+///     pressure: Default::default(),
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.
 /// let findings = diagnose(&nothing, Known::default(), &Thresholds::default());
@@ -281,7 +286,11 @@ impl Findings {
 /// ```
 pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> Findings {
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
-    let mut findings = Findings { host_processes, ..Findings::default() };
+    let task_max_age = task_max_age(seen.tasks.len());
+    let shortage = seen.pressure.shortage();
+    let stopped = thresholds.hung_container;
+    let thresholds = &if shortage.is_some() { thresholds.under_pressure() } else { thresholds.clone() };
+    let mut findings = Findings { host_processes, task_max_age, shortage, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
     findings.runtime_gone = known.host_processes && runtime::is_gone(seen);
     runtime::unreachable(seen, thresholds, &mut findings);
@@ -289,7 +298,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     kubelet::down(seen, known, thresholds, &mut findings);
     kubelet::crash_loop(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
-    containers::hung(seen, known, thresholds, &mut findings);
+    let confirm = containers::Confirm { silent: thresholds.hung_container, stopped };
+    containers::hung(seen, known, &confirm, &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
     deaf_shims::deaf(seen, thresholds, &mut findings);

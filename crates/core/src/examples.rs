@@ -15,8 +15,8 @@ use crate::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, Subj
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
     KubeletSeen, KubeletSettings, LimitSeen, ListRound, Look, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner,
-    Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource,
-    Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    Part, PortSeen, Pressure, ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
+    SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
 
 /// Id of the sandbox of the pod `one`.
@@ -63,6 +63,8 @@ pub struct Node {
     pub bus: Look<BusSeen>,
     /// The clock of the node.
     pub clock: Look<ClockSeen>,
+    /// How long processes wait for resources.
+    pub pressure: Pressure,
 }
 
 /// A look that has just ended.
@@ -103,6 +105,7 @@ pub fn process(pid: i32, part: Part) -> ProcessSeen {
         command: "containerd-shim".into(),
         wchan: Some("futex_wait_queue".into()),
         waited: None,
+        still: None,
         part,
     }
 }
@@ -242,6 +245,7 @@ impl Node {
             port: done(quick()),
             bus: done(BusSeen::Answered),
             clock: done(ClockSeen { most: Duration::from_secs(1), ..ClockSeen::default() }),
+            pressure: Pressure::default(),
         }
     }
 
@@ -284,6 +288,7 @@ impl Node {
             port: self.port.clone(),
             bus: self.bus.clone(),
             clock: self.clock.clone(),
+            pressure: self.pressure,
         }
     }
 

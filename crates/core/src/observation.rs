@@ -15,7 +15,7 @@ mod processes;
 
 pub use host::{
     BusSeen, BusStep, ClockSeen, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen,
-    Owner, Space, StrangerSeen, ThreadWaiting, Usage,
+    Owner, Pressure, Space, StrangerSeen, ThreadWaiting, Usage,
 };
 
 pub use port::{PortSeen, RelistsSeen};
@@ -335,4 +335,6 @@ pub struct Observations {
     pub bus: Look<BusSeen>,
     /// The node's clock beside the API server's.
     pub clock: Look<ClockSeen>,
+    /// How long processes wait for the node's resources.
+    pub pressure: Pressure,
 }

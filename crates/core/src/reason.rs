@@ -17,6 +17,8 @@ pub enum ConditionReason {
     CannotLook,
     /// The last look is too old.
     Stale,
+    /// The node is short of CPU, memory or disk I/O, so what gives no answer may be slow and not hung.
+    ResourcePressure,
     /// Heartbeats arrive as promised.
     Heartbeat,
     /// Heartbeats are missing.
@@ -48,6 +50,7 @@ impl ConditionReason {
             Self::NotYetLooked => "NotYetLooked",
             Self::CannotLook => "CannotLook",
             Self::Stale => "Stale",
+            Self::ResourcePressure => "ResourcePressure",
             Self::Heartbeat => "Heartbeat",
             Self::HeartbeatMissed => "HeartbeatMissed",
             Self::Accepted => "Accepted",

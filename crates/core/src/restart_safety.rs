@@ -1,7 +1,9 @@
 //! Whether the kubelet and the runtime can be restarted without harm, and if not, why.
 //!
-//! False only on confirmed evidence, True only when every running container's task has answered; Unknown
+//! False only on confirmed evidence, True only when every running container's task has answered lately; Unknown
 //! in all other cases.
+
+use std::time::Duration;
 
 use super::diagnose::Findings;
 use super::fault::{Fault, FaultState, FaultType, Severity, SubjectKind};
@@ -29,6 +31,8 @@ pub struct RestartSafety {
     pub kubelet: Safety,
     /// The container runtime.
     pub runtime: Safety,
+    /// Greatest age of the answers of single containers behind a True.
+    pub task_max_age: Duration,
 }
 
 impl RestartSafety {
@@ -46,7 +50,10 @@ impl RestartSafety {
         let say = |name: &str, safety: &Safety| {
             let why = safety.reasons.join("; ");
             match (safety.safe, safety.down) {
-                (Tri::True, false) => format!("the {name} can be restarted"),
+                (Tri::True, false) => {
+                    let age = self.task_max_age.as_secs();
+                    format!("the {name} can be restarted: every running container answered within {age} s")
+                }
                 (Tri::False, false) => format!("a restart of the {name} does harm: {why}"),
                 (Tri::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
                 (Tri::True, true) => format!("the {name} is down; a restart of it would not meet anything that hangs"),
@@ -133,7 +140,7 @@ pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (Tri, Tri) 
 
 /// Judges both components.
 pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> RestartSafety {
-    let mut safety = RestartSafety::default();
+    let mut safety = RestartSafety { task_max_age: findings.task_max_age, ..RestartSafety::default() };
     let (mut kubelet, mut runtime) = (Reasons::default(), Reasons::default());
     for fault in faults {
         let (for_kubelet, for_runtime) = forbids(fault);
@@ -156,8 +163,13 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         kubelet.unknown.push(line.clone());
         runtime.unknown.push(line);
     }
+    if let Some(resource) = findings.shortage {
+        let line = format!("the node is short of {resource}");
+        kubelet.unknown.push(line.clone());
+        runtime.unknown.push(line);
+    }
     if findings.unasked > 0 {
-        let line = "not every running container has been asked yet".to_owned();
+        let line = format!("not every running container answered within {} s", findings.task_max_age.as_secs());
         kubelet.unknown.push(line.clone());
         if !runtime_gone {
             runtime.unknown.push(line);
@@ -207,8 +219,6 @@ impl Reasons {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::diagnose::{Known, diagnose};
     use super::super::examples::{Node, SANDBOX};
     use super::super::observation::ContainerState;
@@ -226,7 +236,10 @@ mod tests {
     fn a_complete_clean_look_is_safe() {
         let safety = judge(&Node::healthy());
         assert_eq!(safety.both(), Tri::True, "{safety:?}");
-        assert!(safety.message().contains("can be restarted"));
+        assert_eq!(
+            safety.message(),
+            "the kubelet or the runtime can be restarted: every running container answered within 90 s"
+        );
     }
 
     #[test]
@@ -235,7 +248,7 @@ mod tests {
         node.tasks.clear();
         let safety = judge(&node);
         assert_eq!(safety.both(), Tri::Unknown);
-        assert!(safety.message().contains("asked"), "{}", safety.message());
+        assert!(safety.message().contains("not every running container answered within 90 s"), "{}", safety.message());
     }
 
     #[test]
@@ -314,7 +327,11 @@ mod tests {
         let safety = watched(&mut node);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::True), "{safety:?}");
         assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
-        assert!(safety.message().ends_with("the runtime can be restarted"), "{}", safety.message());
+        assert!(
+            safety.message().contains("; the runtime can be restarted: every running container"),
+            "{}",
+            safety.message()
+        );
 
         node.orphan(ContainerState::Running);
         let safety = watched(&mut node);

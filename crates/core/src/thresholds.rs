@@ -23,7 +23,8 @@ pub struct Confirmation {
 /// All thresholds of a probe and of the controller's own detectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Thresholds {
-    /// Frozen shims never answer again by themselves; three looks 20 s apart rule out a busy moment.
+    /// Frozen shims never answer again by themselves. Three checks 20 s apart rule out a busy moment; under resource pressure
+    /// the probe takes longer where the shim is not stopped, see [`Thresholds::under_pressure`].
     pub hung_container: Confirmation,
     /// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
     pub leaked_shim: Confirmation,
@@ -43,9 +44,12 @@ pub struct Thresholds {
     /// Age from which a CNI plugin process counts as hung. Ordinary ones take well under a second; the
     /// runtime itself gives up only after minutes.
     pub network_plugin_age: Duration,
-    /// Three looks 10 s apart at a client that is already older than `runtime_client_age`.
+    /// Three checks of a client that has made no progress for `runtime_client_still`, or is older than `runtime_client_age`.
     pub runtime_client_hung: Confirmation,
-    /// Age from which `runc` or its kin counts as hung. Ordinary ones take well under a second, those with hooks of drivers
+    /// Time without progress from which `runc` or its kin may hang. Hooks of drivers wait for up to a minute, so that together
+    /// with the grace of `runtime_client_hung` it takes a minute and a half.
+    pub runtime_client_still: Duration,
+    /// Age from which `runc` or its kin counts as hung, progress or not. Ordinary ones take well under a second, those with hooks of drivers
     /// up to a minute; kubelets wait up to four minutes for what such a client does, and containerd ends it with them.
     pub runtime_client_age: Duration,
     /// A node that has just joined waits for the pod that installs its network plugin, and that for its image.
@@ -159,7 +163,8 @@ impl Default for Thresholds {
             orphan_kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             network_plugin_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
             network_plugin_age: secs(60),
-            runtime_client_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            runtime_client_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
+            runtime_client_still: secs(30),
             runtime_client_age: secs(300),
             network_not_ready: Confirmation { looks: 3, apart: secs(45), grace: secs(300) },
             runtime_unreachable: Confirmation { looks: 3, apart: secs(10), grace: secs(30) },
@@ -205,6 +210,24 @@ impl Default for Thresholds {
     }
 }
 
+/// Least time in which a probe asks every running task once, while it suspects none.
+pub const TASK_ROUND: Duration = Duration::from_secs(15);
+/// Least time between two of these questions: 250 tasks take 38 s. `docs/faults.md` has what they cost.
+pub const TASK_INTERVAL: Duration = Duration::from_millis(150);
+
+/// Age up to which an answer about one of `tasks` tasks says something of now: a round and a half, at least 90 s. In steps of
+/// 30 s, since conditions state it and a report is written when one changes.
+pub fn task_max_age(tasks: usize) -> Duration {
+    const STEP: u128 = 30_000;
+    let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+    let round_and_a_half = TASK_INTERVAL.saturating_mul(tasks).saturating_mul(3).as_millis() / 2;
+    let steps = u32::try_from(round_and_a_half.div_ceil(STEP)).unwrap_or(u32::MAX);
+    Duration::from_secs(30).saturating_mul(steps.max(3))
+}
+
+/// How long a node that is short of a resource is given.
+const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(5);
+
 /// The kubelet's own limit for one call to its runtime, where nothing else is set.
 pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 /// A longer limit counts as this: what waits for the kubelet must come to an end.
@@ -230,6 +253,26 @@ impl Thresholds {
         }
     }
 
+    /// These thresholds on a node that is short of CPU, memory or disk I/O. What gives no answer, or is at work for long, may
+    /// be slow there: nothing of that kind is confirmed before five minutes in which every check found the same.
+    #[must_use]
+    pub fn under_pressure(&self) -> Self {
+        let longer = |of: Confirmation| Confirmation { grace: of.grace.max(PATIENCE_UNDER_PRESSURE), ..of };
+        Self {
+            hung_container: longer(self.hung_container),
+            leaked_shim: longer(self.leaked_shim),
+            deaf_shim: longer(self.deaf_shim),
+            network_plugin_hung: longer(self.network_plugin_hung),
+            runtime_client_hung: longer(self.runtime_client_hung),
+            runtime_unreachable: longer(self.runtime_unreachable),
+            runtime_list_hung: longer(self.runtime_list_hung),
+            lost_task: longer(self.lost_task),
+            kubelet_down: longer(self.kubelet_down),
+            dbus_unresponsive: longer(self.dbus_unresponsive),
+            ..self.clone()
+        }
+    }
+
     /// Usual time from the first sign to `Confirmed`, as a person would reckon it: printed by `nrh thresholds`, and what a timeline
     /// takes for it. Looks that come late or fail make it longer.
     pub fn usual_time_to_confirm(&self, kind: FaultType) -> Duration {
@@ -241,7 +284,7 @@ impl Thresholds {
                 self.usual_time_to_confirm(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
             }
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
-            FaultType::RuntimeClientHung => self.runtime_client_age.saturating_add(of(&self.runtime_client_hung)),
+            FaultType::RuntimeClientHung => self.runtime_client_still.saturating_add(of(&self.runtime_client_hung)),
             FaultType::NetworkNotReady => of(&self.network_not_ready),
             FaultType::DeafShim => of(&self.deaf_shim),
             FaultType::GhostSandbox => of(&self.ghost_sandbox),
@@ -285,6 +328,17 @@ impl Thresholds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_counts_for_a_round_and_a_half_and_at_least_ninety_seconds() {
+        for (tasks, seconds) in [(0, 90), (100, 90), (250, 90), (300, 90), (401, 120), (500, 120), (8192, 1860)] {
+            assert_eq!(task_max_age(tasks), secs(seconds), "{tasks} tasks");
+            assert!(
+                task_max_age(tasks) >= TASK_INTERVAL * u32::try_from(tasks).unwrap(),
+                "{tasks} tasks: a round is longer"
+            );
+        }
+    }
 
     #[test]
     fn a_kubelet_that_waits_longer_is_waited_for_longer_and_no_other() {

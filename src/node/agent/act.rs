@@ -101,10 +101,16 @@ async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
 
 async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
     let pid = held.process.pid;
+    let before = match held.state() {
+        Ok(Some(before)) => before,
+        Ok(None) => return ended_before(order, pid),
+        Err(error) => {
+            return failed(order, &format!("cannot read the state of process {pid}: {error}; nothing was sent"));
+        }
+    };
     if let Err(error) = held.signal(signal) {
         if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
-            let message = format!("process {pid} ended before the signal was sent");
-            return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message);
+            return ended_before(order, pid);
         }
         return failed(
             order,
@@ -115,18 +121,19 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
     }
     let mut patience = Patience::new(bound, Instant::now());
     loop {
-        match effect(held, signal) {
+        match effect(held, signal, before) {
             Ok(Some(said)) => return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
             Ok(None) => {}
             Err(error) => {
                 return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
             }
         }
-        if patience.left().is_zero() {
+        let not_stopped = signal == Signal::Cont && before != 'T';
+        if patience.left().is_zero() || not_stopped {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
-                "signalled process {pid} ({signal:?}), {}s later it is still in state {} (waits in {})",
-                bound.as_secs(),
+                "sent {signal:?} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                if not_stopped { " and not stopped" } else { "" },
                 state.unwrap_or('?'),
                 wchan.as_deref().unwrap_or("nothing known")
             );
@@ -138,16 +145,19 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
 }
 
 /// What the signal did, once it can be seen. Reads `stat` only, which no process can hold up.
-fn effect(held: &Held, signal: Signal) -> io::Result<Option<String>> {
-    let pid = held.process.pid;
-    let state = held.state()?;
-    Ok(match (signal, state) {
-        (_, None) => Some(format!("sent {signal:?} to process {pid} ({}); it has ended", held.process.command)),
-        (Signal::Cont, Some(state)) if state != 'T' => {
-            Some(format!("sent {signal:?} to process {pid} ({}); it runs again (state {state})", held.process.command))
-        }
-        _ => None,
-    })
+fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String>> {
+    let after = match held.state()? {
+        None => "it has ended".to_owned(),
+        Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => format!("it is in state {state}"),
+        Some(_) => return Ok(None),
+    };
+    let (pid, command) = (held.process.pid, &held.process.command);
+    Ok(Some(format!("sent {signal:?} to process {pid} ({command}), which was in state {before}; {after}")))
+}
+
+fn ended_before(order: &Order, pid: i32) -> Outcome {
+    let message = format!("process {pid} ended before a signal was sent");
+    verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
 }
 
 /// Removes exactly one container; one that may run is stopped first, and not removed when that fails.

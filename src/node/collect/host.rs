@@ -172,7 +172,7 @@ impl Host {
         for thread in handle.threads()?.into_iter().filter(|thread| thread.state == 'D') {
             // It may have ended by now.
             let Ok(switches) = handle.thread_switches(thread.id) else { continue };
-            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, uptime);
+            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, 0, uptime);
             if longest.as_ref().is_none_or(|longest| waited > longest.waited) {
                 let wchan = handle.thread_wchan(thread.id).ok().flatten();
                 longest = Some(ThreadWaiting { thread: thread.id, waited, wchan });

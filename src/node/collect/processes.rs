@@ -61,6 +61,8 @@ pub struct Processes {
     /// Processes of containers below those that call OCI runtimes, by pid and start time: what they are called, and their parent.
     foreign: BTreeMap<(i32, u64), (Box<str>, i32)>,
     waits: Waits,
+    /// Who makes no progress.
+    stills: Waits,
     round: u64,
     bounds: Bounds,
     most: usize,
@@ -80,6 +82,7 @@ impl Processes {
             proven: BTreeMap::new(),
             foreign: BTreeMap::new(),
             waits: Waits::default(),
+            stills: Waits::default(),
             round: 0,
             bounds: Bounds::USUAL,
             most: MAX_SEEN,
@@ -111,7 +114,9 @@ impl Processes {
                 }
             };
             if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
-                processes.push(ProcessSeen { waited: self.waited(process, uptime), ..seen });
+                let still = matches!(seen.part, Part::RuntimeClient { .. }) && lack.is_none();
+                let still = still.then(|| self.still(&table, process, uptime));
+                processes.push(ProcessSeen { waited: self.waited(process, uptime), still, ..seen });
             }
             let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
             still.insert((process.pid, process.start_ticks), proven);
@@ -121,6 +126,7 @@ impl Processes {
             proc::find(&table, *pid).is_some_and(|process| process.start_ticks == *start_ticks)
         });
         self.waits.over();
+        self.stills.over();
         let dropped = self.keep_most(&mut processes, &mut unproven);
         let (inits, more) = inits::find(&self.proven, &table, uptime);
         let beyond = (left_out > 0).then(|| {
@@ -157,7 +163,13 @@ impl Processes {
         }
         let switches = self.handle(process).and_then(|handle| handle.switches().ok());
         let id = (process.pid, process.start_ticks);
-        Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, uptime)))
+        Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, 0, uptime)))
+    }
+
+    /// For how long a process and those below it have made no progress.
+    fn still(&mut self, table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Duration {
+        let id = (process.pid, process.start_ticks);
+        self.stills.saw(id, proc::progress(table, process), proc::NO_PROGRESS, uptime)
     }
 
     /// What this process is, from memory or anew.
@@ -219,6 +231,7 @@ impl Processes {
             command: bounded(&process.command, 64),
             wchan,
             waited: None,
+            still: None,
             part,
         })
     }

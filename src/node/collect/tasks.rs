@@ -36,13 +36,26 @@ pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer,
 }
 
 /// Asks Docker once. It has no limit of its own: silence is the caller's to measure. What it answers is what it
-/// remembers, so the process that it names is looked for in the process table at `proc`.
+/// remembers, so the process that it names is looked for in the process table at `proc`, and the containerd behind it is asked
+/// as [`ask`] does. What that one does not tell changes nothing.
 ///
 /// # Errors
 /// Whatever says nothing about this container: a broken connection, an error of Docker itself, no answer within `bound`.
-pub async fn inspect(docker: &Docker, proc: &Path, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
+pub async fn inspect(
+    docker: &Docker,
+    tasks: Option<&Tasks>,
+    proc: &Path,
+    id: &str,
+    bound: Duration,
+) -> Result<TaskAnswer, CriError> {
     match docker.inspect(id, bound).await {
-        Ok(said) => Ok(said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid)))),
+        Ok(said) => match (said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid))), tasks) {
+            (TaskAnswer::DaemonAnswered, Some(tasks)) => match ask(tasks, id, bound).await {
+                Ok(answer @ (TaskAnswer::NoAnswer | TaskAnswer::Answered)) => Ok(answer),
+                _ => Ok(TaskAnswer::DaemonAnswered),
+            },
+            (answer, _) => Ok(answer),
+        },
         Err(CriError::NotFound) => Ok(TaskAnswer::NotFound),
         Err(error) => Err(error),
     }

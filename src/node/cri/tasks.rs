@@ -15,7 +15,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
 use super::{CriError, ask, channel};
-use crate::node::proc::role::KUBELET_NAMESPACE;
+use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE};
 
 /// A task that there is not: containers have ids of 64 hex digits.
 const NOBODY: &str = "nrh-asks-for-nobody";
@@ -37,6 +37,7 @@ pub enum TaskState {
 #[derive(Clone)]
 pub struct Tasks {
     client: TasksClient<Channel>,
+    namespace: &'static str,
 }
 
 impl fmt::Debug for Tasks {
@@ -46,13 +47,25 @@ impl fmt::Debug for Tasks {
 }
 
 impl Tasks {
-    /// Connects to containerd's socket, the same that serves CRI.
+    /// Connects to containerd's socket, the same that serves CRI, to ask for tasks of the kubelet.
     ///
     /// # Errors
     /// As [`super::Cri::connect`].
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
-        let channel = channel(socket).await?;
-        Ok(Self { client: TasksClient::new(channel).max_decoding_message_size(MAX_TASK_ANSWER) })
+        Self::of(socket, KUBELET_NAMESPACE).await
+    }
+
+    /// Connects to the containerd that Docker has its containers run by, where its socket stands beside Docker's: the one
+    /// that Docker brings along, or that of the node. `None` where there is none, or it cannot be reached.
+    pub async fn of_docker(docker: &Path) -> Option<Self> {
+        let beside = |path: &str| docker.parent().map(|folder| folder.join(path)).filter(|socket| socket.exists());
+        let socket = beside("docker/containerd/containerd.sock").or_else(|| beside("containerd/containerd.sock"))?;
+        Self::of(&socket, DOCKER_NAMESPACE).await.ok()
+    }
+
+    async fn of(socket: &Path, namespace: &'static str) -> Result<Self, CriError> {
+        let client = TasksClient::new(channel(socket).await?).max_decoding_message_size(MAX_TASK_ANSWER);
+        Ok(Self { client, namespace })
     }
 
     /// Asks for the task of container or sandbox `id`.
@@ -63,7 +76,7 @@ impl Tasks {
     pub async fn get(&self, id: &str, deadline: Duration) -> Result<TaskState, CriError> {
         let mut client = self.client.clone();
         let mut request = Request::new(GetRequest { container_id: id.to_owned(), exec_id: String::new() });
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(KUBELET_NAMESPACE));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
         let answer = ask(deadline, id, client.get(request)).await?;
         let status = answer.process.map(|process| process.status);
         Ok(match status.map(TaskStatus::try_from) {

@@ -11,6 +11,7 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{LaneSettings, Shared, lock};
+use crate::core::diagnose::clients;
 use crate::core::observation::{
     KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
 };
@@ -42,7 +43,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
         })
     };
     let worker = Worker::new("nrh-processes", Box::new(make));
-    drive(&shared, ProcessLooker { worker, round: 0, cost: Duration::ZERO }, pace).await;
+    drive(&shared, ProcessLooker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: LaneSettings) {
@@ -71,6 +72,14 @@ struct ProcessLooker {
     round: u64,
     /// Of the last look.
     cost: Duration,
+    settled: bool,
+}
+
+/// Whether a process makes progress shows at the next look only, and most end before that.
+fn is_to_be_followed(process: &ProcessSeen) -> bool {
+    let Part::RuntimeClient { verb, .. } = &process.part else { return false };
+    let age = Duration::from_secs(5)..Thresholds::default().runtime_client_age;
+    clients::ENDING.contains(&verb.as_str()) && age.contains(&process.age)
 }
 
 impl Looker for ProcessLooker {
@@ -98,12 +107,17 @@ impl Looker for ProcessLooker {
         self.cost
     }
 
+    fn settled(&self) -> bool {
+        self.settled
+    }
+
     async fn look(&mut self) -> Result<ProcessTable, Failure> {
         // One that fails is repeated in its own time.
         self.cost = Duration::ZERO;
         let (table, cost) = self.worker.ask().await?;
         self.cost = cost;
         self.round = self.round.saturating_add(1);
+        self.settled = !table.processes.iter().any(is_to_be_followed);
         Ok(ProcessTable { round: self.round, ..table })
     }
 }

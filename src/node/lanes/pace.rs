@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Failure, Slot};
 use super::{Shared, Tempo, lock};
-use crate::core::thresholds::Thresholds;
+use crate::core::thresholds::{TASK_ROUND, Thresholds};
 
 /// Waits after a call was given up, longer each time: what it left behind in the server should drain first.
 const BACK_OFF: [Duration; 4] =
@@ -83,8 +83,8 @@ impl Paces {
             // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
             lists: Pace { deadline: thresholds.list_deadline, bound: secs(600), ..slow },
             status: seldom,
-            tasks: Pace { rest: secs(300), urgent: secs(20), deadline: thresholds.task_deadline, bound: secs(180) },
-            inspect: Pace { rest: secs(300), urgent: secs(20), deadline: secs(5), bound: secs(3600) },
+            tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: thresholds.task_deadline, bound: secs(180) },
+            inspect: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: secs(5), bound: secs(3600) },
             processes: quick,
             kubelet: quick,
             host: seldom,

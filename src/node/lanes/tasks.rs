@@ -1,4 +1,5 @@
-//! The lane of single tasks: suspects at once and then at a fixed distance, all others slowly in turn.
+//! The lane of single tasks: suspects at once and then at a fixed distance, all others in turn, and everybody at once when a
+//! check is asked for.
 //!
 //! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever, where they wait. A
 //! question that stays without any answer may also mean that the daemon itself is stuck, with every shim well: it counts
@@ -18,6 +19,7 @@ use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
 use crate::core::observation::{ListRound, Look, RuntimeKind, TaskAnswer};
+use crate::core::thresholds::TASK_INTERVAL;
 use crate::node::runtime::{Asker, Place};
 
 mod wanted;
@@ -32,10 +34,10 @@ const MAX_OUT: usize = 16;
 const CONTROL: Duration = Duration::from_secs(5);
 /// Most tasks that are looked after; far above what a kubelet allows.
 const MAX_TASKS: usize = 8192;
-/// Least time between two questions to tasks that nobody suspects: with 250 pods all have had their turn after twelve minutes.
-const LEAST_TURN: Duration = Duration::from_millis(1500);
-/// But with more all of them are asked within this time: an answer counts for twenty minutes.
-const LONGEST_ROUND: Duration = Duration::from_mins(15);
+/// Least time between two questions to one suspect when somebody asks for a check now.
+const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Least time between two questions to other tasks when somebody asks for a check now: 250 tasks take 5 s.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest sleep: bounds a mistake in reckoning the next one.
@@ -218,7 +220,7 @@ impl Table {
         let Some(ended) = entry.ended else { return now };
         let wanted = asked.is_some_and(|asked| asked > ended);
         let urgent = self.pace().urgent;
-        let wait = if wanted { LEAST_TURN.min(urgent) } else { urgent };
+        let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
         ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least))
     }
 
@@ -231,15 +233,17 @@ impl Table {
             .min();
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
         let pace = self.pace();
-        let share = |time: Duration| time.checked_div(count).unwrap_or_default();
-        let apart = share(pace.rest).max(LEAST_TURN.min(pace.rest).min(share(LONGEST_ROUND)));
-        let turn = self.turn.map_or(now, |turn| turn + apart);
+        let interval = pace.rest.checked_div(count).unwrap_or_default().max(TASK_INTERVAL.min(pace.rest));
+        let after = |interval| self.turn.map_or(now, |turn| turn + interval);
         let other = free()
             .filter(|(id, entry)| !self.is_suspect(id, entry))
             .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + entry.own_wait(pace)))
             .map(|(id, entry)| {
                 let own = entry.ended.map(|ended| ended + entry.own_wait(pace));
-                (own.map_or(turn, |own| own.max(turn)), id.clone())
+                let hurried = entry.given_up == 0 && asked.is_some_and(|asked| entry.ended < Some(asked));
+                let due =
+                    if hurried { after(HURRIED_INTERVAL) } else { own.into_iter().fold(after(interval), Instant::max) };
+                (due, id.clone())
             });
         match (suspect, other) {
             (Some(suspect), Some(other)) if suspect.0 <= now || suspect.0 <= other.0 => Some(suspect),

@@ -16,6 +16,8 @@ pub struct Stat {
     pub parent: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
+    /// Processor time in clock ticks, of all its threads.
+    pub cpu_ticks: u64,
     /// Scheduler state letter.
     pub state: char,
     /// Command name, control characters replaced.
@@ -68,11 +70,13 @@ pub(in crate::node) fn parse(line: &[u8]) -> Option<Stat> {
         return None;
     }
     let parent = fields.next()?.parse().ok()?;
-    // `state` is field 3 and `parent` field 4; the start time is field 22.
-    let start_ticks = fields.nth(17)?.parse().ok()?;
+    // `state` is field 3 and `parent` field 4; times in user and kernel mode are fields 14 and 15, the start time is field 22.
+    let (user, system): (u64, u64) = (fields.nth(9)?.parse().ok()?, fields.next()?.parse().ok()?);
+    let start_ticks = fields.nth(6)?.parse().ok()?;
     // More fields follow in every kernel; without one the line was cut, and so perhaps the number.
     fields.next()?;
-    Some(Stat { parent, start_ticks, state: letter, command: bounded(&String::from_utf8_lossy(name), 64) })
+    let cpu_ticks = user.saturating_add(system);
+    Some(Stat { parent, start_ticks, cpu_ticks, state: letter, command: bounded(&String::from_utf8_lossy(name), 64) })
 }
 
 #[cfg(test)]

@@ -79,6 +79,56 @@ pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     Ok(injection)
 }
 
+/// Puts a pod's shim, alone, into a control group of version 2 and freezes it: its state is S, as that of a shim whose threads
+/// all wait for each other. `None` on a machine without that version.
+pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Option<Injection>> {
+    let Some(unified) = unified() else { return Ok(None) };
+    let frozen = freeze_shim(node, pod_uid)?;
+    let shim = frozen.victim.process.context("the pod has no shim")?;
+    frozen.lift(node)?;
+    let victim = Victim { path: Some(unified.join(group_in_unified(shim.pid)?)), ..frozen.victim };
+    let injection = Injection::now(Fault::SleepingShim, node, victim);
+    let group = sleeping_group(node, &unified, shim.pid)?;
+    fs::create_dir(&group)?;
+    fs::write(group.join("cgroup.procs"), shim.pid.to_string())?;
+    fs::write(group.join("cgroup.freeze"), "1")?;
+    let is_frozen = || fs::read_to_string(group.join("cgroup.events")).is_ok_and(|text| text.contains("frozen 1"));
+    ensure!(wait_until(SETTLE, is_frozen), "shim {} is not frozen", shim.pid);
+    Ok(Some(injection))
+}
+
+/// Lets the shim go on where it was; of one that has ended only the group is left.
+pub(super) fn thaw_sleeping(node: &Node, victim: &Victim) -> Result<()> {
+    let (Some(shim), Some(own), Some(unified)) = (victim.process, &victim.path, unified()) else { return Ok(()) };
+    let Some(group) = sleeping_group(node, &unified, shim.pid).ok().filter(|group| group.exists()) else {
+        return Ok(());
+    };
+    fs::write(group.join("cgroup.freeze"), "0")?;
+    if shim.alive() {
+        fs::write(own.join("cgroup.procs"), shim.pid.to_string())?;
+    }
+    ensure!(wait_until(SETTLE, || fs::remove_dir(&group).is_ok()), "{} cannot be removed", group.display());
+    Ok(())
+}
+
+/// Where control groups of version 2 are, alone or beside those of version 1.
+fn unified() -> Option<PathBuf> {
+    let places = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
+    places.into_iter().find(|place| place.join("cgroup.controllers").exists())
+}
+
+/// Below the node's own group: the end of the bed finds it there.
+fn sleeping_group(node: &Node, unified: &Path, pid: i32) -> Result<PathBuf> {
+    Ok(unified.join(group_in_unified(node.realm.init.pid)?).join(format!("nrh-sleeping-{pid}")))
+}
+
+/// The group of version 2 that a process is in, below its root.
+fn group_in_unified(pid: i32) -> Result<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).context("no group of version 2")?;
+    Ok(own.to_owned())
+}
+
 /// Below the node's own group: the end of the bed finds it there.
 fn group_of(node: &Node, pid: i32) -> Result<PathBuf> {
     Ok(freezer_of(node.realm.init.pid)?.join(format!("nrh-waiting-{pid}")))

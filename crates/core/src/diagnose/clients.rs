@@ -1,4 +1,4 @@
-//! `RuntimeClientHung`: `runc create` or its kin, at work for longer than anybody waits for it.
+//! `RuntimeClientHung`: `runc create` or its kin that makes no progress, or is at work for longer than anybody waits for it.
 
 use std::time::Duration;
 
@@ -46,7 +46,9 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         coverage.others = unproven(process);
     }
     let mut old = Vec::new();
-    for process in table.processes.iter().filter(|process| process.age >= age) {
+    let still = thresholds.runtime_client_still;
+    let is_old = |process: &&ProcessSeen| process.age >= age || process.still.is_some_and(|time| time >= still);
+    for process in table.processes.iter().filter(is_old) {
         let Part::RuntimeClient { verb, container_id } = &process.part else { continue };
         if !ENDING.contains(&verb.as_str()) {
             continue;
@@ -163,12 +165,14 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds) -> Sighting
         |container| format!("container {}", bounded(&container.name, 63)),
     );
     let because = if client.frozen { "; the container's control group is frozen, and it waits for that" } else { "" };
-    let message = format!(
-        "`{verb}` of {what}{} has been at work for more than {} s{because}: {}",
-        of_pod(client.pod.as_ref()),
-        thresholds.runtime_client_age.as_secs(),
-        describe(client.process)
-    );
+    let how = match thresholds {
+        Thresholds { runtime_client_age: age, .. } if client.process.age >= *age => {
+            format!("has been at work for more than {} s", age.as_secs())
+        }
+        Thresholds { runtime_client_still: still, .. } => format!("has made no progress for {} s", still.as_secs()),
+    };
+    let message =
+        format!("`{verb}` of {what}{} {how}{because}: {}", of_pod(client.pod.as_ref()), describe(client.process));
     let sandbox_id = client.sandbox_id.map(|id| bounded(id, 128));
     let id = Some(bounded(client.id, 128));
     let subject = match client.container {
@@ -195,10 +199,17 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds) -> Sighting
             "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \
                  pods the kubelet needs minutes for one look at all"
                 .to_owned(),
-        evidence: evidence(vec![
-            format!("{} is {} s old", describe(client.process), client.process.age.as_secs()),
-            format!("its arguments name container {}", short(client.id)),
-        ]),
+        evidence: evidence(
+            [
+                format!("{} is {} s old", describe(client.process), client.process.age.as_secs()),
+                format!("its arguments name container {}", short(client.id)),
+            ]
+            .into_iter()
+            .chain(client.process.still.map(|still| {
+                format!("neither it nor what it has called has used a processor for {} s", still.as_secs())
+            }))
+            .collect(),
+        ),
         looked,
         confirm: thresholds.runtime_client_hung,
         without_kubelet: None,

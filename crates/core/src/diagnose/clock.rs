@@ -1,7 +1,7 @@
 //! `ClockUnsynchronised`: the node's clock and the API server's are far apart.
 
 use super::component::Component;
-use super::{Findings, TASK_STALE, Verdict, answer};
+use super::{CLOCK_STALE, Findings, Verdict, answer};
 use crate::fault::{FaultType, Severity, Subject, SubjectKind};
 use crate::observation::Observations;
 use crate::thresholds::Thresholds;
@@ -14,7 +14,7 @@ const KEY: &str = "clock";
 pub(super) fn unsynchronised(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
     let kind = FaultType::ClockUnsynchronised;
     // One comes with each report, so at rest every five minutes.
-    let (clock, looked) = match answer(&seen.clock, seen.now, "the API server's clock", TASK_STALE) {
+    let (clock, looked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };

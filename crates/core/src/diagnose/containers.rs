@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Known, STALE, Sighting, TASK_STALE, Verdict, answer, asks_single, bounded_pod, describe,
-    evidence, lists, of_pod, process_ref, short,
+    Coverage, Findings, Harm, Known, STALE, Sighting, Verdict, answer, asks_single, bounded_pod, describe, evidence,
+    lists, of_pod, process_ref, short,
 };
 use crate::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
@@ -14,7 +14,7 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Confirmation, task_max_age};
 
 /// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
 /// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
@@ -29,7 +29,15 @@ struct Group<'a> {
     running: Vec<&'a ContainerSeen>,
 }
 
-pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, findings: &mut Findings) {
+/// What confirms a hang.
+pub(super) struct Confirm {
+    /// Of what gives no answer.
+    pub silent: Confirmation,
+    /// Of a stopped shim: that is no slowness, whatever the node is short of.
+    pub stopped: Confirmation,
+}
+
+pub(super) fn hung(seen: &Observations, known: Known, confirm: &Confirm, findings: &mut Findings) {
     let (lists, listed) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
@@ -41,7 +49,7 @@ pub(super) fn hung(seen: &Observations, known: Known, thresholds: &Thresholds, f
     // An object that is in no list, or has ended, hangs no more.
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for group in groups.values() {
-        judge(group, seen, thresholds, findings, &mut coverage);
+        judge(group, seen, confirm, findings, &mut coverage);
     }
     if seen.kind == RuntimeKind::CriO {
         // Since 1.18 it answers for a running container without a look at what holds that one. What stands in no list any
@@ -81,6 +89,8 @@ fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
 /// What the tasks of one group said.
 #[derive(Default)]
 struct Answers<'a> {
+    /// Age up to which an answer counts.
+    max_age: Duration,
     /// Silent tasks, with the moment of the look; `None` = the call is still out.
     silent: Vec<(&'a str, Option<Duration>)>,
     /// The oldest of the good answers.
@@ -96,7 +106,7 @@ struct Answers<'a> {
 
 impl<'a> Answers<'a> {
     fn of(group: &Group<'a>, seen: &Observations) -> Self {
-        let mut answers = Self::default();
+        let mut answers = Self { max_age: task_max_age(seen.tasks.len()), ..Self::default() };
         for id in group.running.iter().map(|container| container.id.as_str()) {
             answers.take(id, seen.tasks.get(id), seen.now, true);
         }
@@ -114,7 +124,7 @@ impl<'a> Answers<'a> {
         };
         match look {
             Look::Hung { .. } => self.silent.push((id, None)),
-            look => match answer(look, now, "its task", TASK_STALE) {
+            look => match answer(look, now, "its task", self.max_age) {
                 Ok((TaskAnswer::NoAnswer, looked)) => self.silent.push((id, Some(looked))),
                 Ok((said, looked)) => {
                     self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
@@ -139,13 +149,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn judge(
-    group: &Group<'_>,
-    seen: &Observations,
-    thresholds: &Thresholds,
-    findings: &mut Findings,
-    coverage: &mut Coverage,
-) {
+fn judge(group: &Group<'_>, seen: &Observations, confirm: &Confirm, findings: &mut Findings, coverage: &mut Coverage) {
     let key = key(group);
     let answers = Answers::of(group, seen);
     let shim = shim_of(group, &answers, seen);
@@ -156,7 +160,12 @@ fn judge(
         let verdict = if let Some(gap) = answers.gap {
             gap
         } else if answers.unasked > 0 {
-            Verdict::unknown(ConditionReason::NotYetLooked, "some tasks have not been asked yet")
+            let detail = format!(
+                "{} of the running containers have not answered within {} s",
+                answers.unasked,
+                answers.max_age.as_secs()
+            );
+            Verdict::unknown(ConditionReason::Stale, &detail)
         } else {
             // A ready sandbox with nothing in it has no task that anyone waits for.
             answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked })
@@ -178,7 +187,7 @@ fn judge(
     }
     let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    let sighting = tell(group, key, &answers, shim, looked, seen.kind, thresholds);
+    let sighting = tell(group, key, &answers, shim, looked, seen.kind, confirm);
     findings.sightings.push(beside_monitor(sighting, group, seen));
 }
 
@@ -229,6 +238,11 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     Sighting { evidence: evidence(sighting.evidence), ..sighting }
 }
 
+/// A debugger or a signal holds it, not a lack of time.
+const fn is_stopped(state: char) -> bool {
+    matches!(state, 'T' | 't')
+}
+
 fn tell(
     group: &Group<'_>,
     key: String,
@@ -236,7 +250,7 @@ fn tell(
     shim: Option<&ProcessSeen>,
     looked: Duration,
     kind: RuntimeKind,
-    thresholds: &Thresholds,
+    confirm: &Confirm,
 ) -> Sighting {
     let certain = !answers.silent.is_empty();
     let silent: Vec<&ContainerSeen> = group
@@ -274,8 +288,9 @@ fn tell(
     } else {
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
-    let question = match kind {
-        RuntimeKind::Docker => "inspect",
+    let question = |answered: bool| match kind {
+        // What Docker does not answer stays out; the containerd behind it gives up after 2 s.
+        RuntimeKind::Docker if !answered => "inspect",
         RuntimeKind::CriO => "ContainerStatus",
         _ => "Tasks/Get",
     };
@@ -292,7 +307,7 @@ fn tell(
         .iter()
         .map(|(id, looked)| {
             let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
-            format!("{question} of {} {how}", short(id))
+            format!("{} of {} {how}", question(looked.is_some()), short(id))
         })
         .take(4)
         .collect();
@@ -325,7 +340,7 @@ fn tell(
         impact: impact.to_owned(),
         evidence: evidence(lines),
         looked,
-        confirm: thresholds.hung_container,
+        confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stopped } else { confirm.silent },
         without_kubelet: None,
     }
 }

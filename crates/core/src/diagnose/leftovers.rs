@@ -9,8 +9,8 @@ use super::{
 };
 use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
-    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, RuntimeKind,
-    TaskAnswer,
+    ContainerSeen, ContainerState, ListRound, MayBe, Observations, OrphanRecheck, Part, ProcessSeen, ProcessTable,
+    RuntimeKind, TaskAnswer,
 };
 use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
@@ -141,7 +141,8 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
     match seen.kind {
         RuntimeKind::Containerd | RuntimeKind::Docker => {}
         RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
-        RuntimeKind::CriO | RuntimeKind::Other => {
+        RuntimeKind::CriO => return leaked_monitors(table, lists, listed.min(looked_at), thresholds, findings),
+        RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
             return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
         }
@@ -184,6 +185,33 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
         }
     }
     findings.cover(kind, coverage);
+}
+
+/// CRI-O's processes beside containers that are gone. Only a stopped one is sure to be left over: one that runs ends by itself.
+/// It is named, and nothing ends it.
+fn leaked_monitors(
+    table: &ProcessTable,
+    lists: &ListRound,
+    looked: Duration,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+) {
+    let mut coverage = Coverage::new(absent(table, looked));
+    let detail = "whether a conmon that runs still has something to do is not known";
+    coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CannotLook, detail));
+    for process in table.processes.iter().filter(|process| process.state == 'T') {
+        let Part::Monitor { id } = &process.part else { continue };
+        let is_left = matches!(standing(id, lists), Standing::Left);
+        if is_left && process.parent == 1 && table.left_out.processes.is_none() {
+            let proof = Proof { line: "it is stopped, and no container with its id runs", looked };
+            let mut sighting = leaked(process, id, lists, &proof, thresholds);
+            sighting.target.process = None;
+            findings.sightings.push(sighting);
+        } else {
+            coverage.named.insert(id.clone(), Verdict::undecided("its container may be at work"));
+        }
+    }
+    findings.cover(FaultType::LeakedShim, coverage);
 }
 
 /// How a shim's id stands in the lists.
@@ -283,8 +311,9 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         (None, Some(container)) if container.id == id => "only a container that has ended",
         (None, _) => "no sandbox at all",
     };
+    let what = if matches!(process.part, Part::Monitor { .. }) { "conmon" } else { "shim" };
     let message =
-        format!("shim {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
+        format!("{what} {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
     let subject = Subject {
         id: Some(bounded(id, 128)),
         pod: pod.map(bounded_pod),

@@ -1,8 +1,8 @@
 //! `LostTask`: listed as running, and nothing runs.
 
 use super::{
-    Coverage, Findings, Harm, Sighting, TASK_STALE, Verdict, answer, asks_single, container_of, evidence, lists,
-    of_pod, processes, short,
+    Coverage, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists, of_pod, processes,
+    short,
 };
 use crate::fault::{FaultType, MAX_LINE, Severity};
 use crate::observation::{ContainerState, Observations, RuntimeKind, TaskAnswer};
@@ -32,13 +32,14 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     // That a process is not there means something in the node's own process table only.
     let table = processes(seen).map(|_| ());
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    let max_age = findings.task_max_age;
     for container in &lists.containers {
         let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
         let later = |detail: &str| {
             let detail = format!("task {}: {detail}", short(&container.id));
             Verdict::unknown(ConditionReason::NotYetLooked, &detail)
         };
-        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", TASK_STALE));
+        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
         let (what, asked) = match look {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
             Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),

@@ -56,6 +56,30 @@ impl Usage {
     }
 }
 
+/// For which share of the last minute, in per cent, processes of the node waited for a resource. See the kernel's
+/// `Documentation/accounting/psi.rst`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// At least one runnable process waited for a processor.
+    pub cpu: u8,
+    /// All processes that could have run waited for memory.
+    pub memory: u8,
+    /// All processes that could have run waited for a disk.
+    pub io: u8,
+}
+
+impl Pressure {
+    /// The resource that the node is short of: what gives no answer may be slow then, and not hung.
+    pub const fn shortage(self) -> Option<&'static str> {
+        match self {
+            Self { memory: 20.., .. } => Some("memory"),
+            Self { io: 40.., .. } => Some("disk I/O"),
+            Self { cpu: 90.., .. } => Some("CPU"),
+            _ => None,
+        }
+    }
+}
+
 /// One limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSeen {

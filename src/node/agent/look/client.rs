@@ -1,6 +1,7 @@
 //! The second look at a client of the low-level runtime (`runc create` and its kin).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Looker;
 use crate::core::diagnose::clients::MAX_WRAPPERS;
@@ -12,11 +13,18 @@ use crate::node::docker::Docker;
 use crate::node::proc;
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
 
+/// How long the executor watches a client that is young for a hung one.
+const WATCHED: Duration = Duration::from_secs(5);
+
 impl Looker {
-    /// It is as old as a hung one, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
+    /// It is as old as a hung one or makes no progress, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
     /// sandbox, or one of Docker's for a container of the ordered pod.
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        self.as_old_as(held, self.thresholds.runtime_client_age).await?;
+        let still = self.thresholds.runtime_client_still.saturating_add(self.thresholds.runtime_client_hung.grace);
+        self.as_old_as(held, still.min(self.thresholds.runtime_client_age)).await?;
+        if self.age(held).await? < self.thresholds.runtime_client_age {
+            self.makes_no_progress(held).await?;
+        }
         let (pid, parent) = (held.process.pid, held.process.parent);
         // The first process of a container may still be named as the client that has made it.
         let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
@@ -48,6 +56,32 @@ impl Looker {
                 "what has called client {pid}, whose parent is process {parent}, is no shim of the kubelet's"
             )),
         }
+    }
+
+    /// It makes no progress while the executor watches.
+    async fn makes_no_progress(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+        let before = self.progress(held).await?;
+        tokio::time::sleep(WATCHED).await;
+        let pid = held.process.pid;
+        match (before, self.progress(held).await?) {
+            (Some(before), Some(now)) if before.abs_diff(now) <= proc::NO_PROGRESS => Ok(()),
+            (Some(_), Some(_)) => Err(Refusal::new(
+                OutcomeReason::Recovered,
+                format!("client {pid} or a process below it has worked within the last {} s", WATCHED.as_secs()),
+            )),
+            _ => Err(Refusal::new(OutcomeReason::TargetGone, format!("client {pid} has ended"))),
+        }
+    }
+
+    async fn progress(&self, held: &Arc<Held>) -> Result<Option<u64>, Refusal> {
+        let (root, pid, start_ticks) = (self.prover.root().to_path_buf(), held.process.pid, held.process.start_ticks);
+        let read = move || -> std::io::Result<Option<u64>> {
+            let table = proc::table(&root)?;
+            let process = proc::find(&table, pid).filter(|process| process.start_ticks == start_ticks);
+            Ok(process.map(|process| proc::progress(&table, process)))
+        };
+        let progress = self.reader.run(self.bounds.processes, read).await?;
+        progress.map_err(|error| Refusal::cannot_look(format!("cannot watch client {pid}: {error}")))
     }
 
     /// What a process is proven to be, now; of a wrapper around an OCI runtime, what has called it.

@@ -2,11 +2,13 @@
 
 use super::{Looker, asked, recovered, same_object};
 use crate::core::fault::Target;
-use crate::core::observation::{ContainerSeen, ContainerState, RuntimeKind};
+use crate::core::observation::{ContainerSeen, ContainerState, RuntimeKind, TaskAnswer};
 use crate::core::order::{OutcomeReason, Signal};
 use crate::core::text::bounded;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
+use crate::node::collect::tasks::ask;
+use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::docker::Docker;
 use crate::node::proc::role::Proof;
@@ -28,7 +30,7 @@ impl Looker {
     }
 
     /// The runtime is Docker, the shim's container is a running one of the kubelet's and of the ordered pod; and the shim
-    /// is stopped (enough to resume it), or Docker does not answer for that container while it does for others.
+    /// is stopped (enough to resume it) or deaf, or Docker does not answer for that container while it does for others.
     pub(super) async fn docker_container_still_hung(
         &self,
         target: &Target,
@@ -48,10 +50,12 @@ impl Looker {
         match (signal, state) {
             (Signal::Cont, Some('T')) => return Ok(()),
             // A copy out of a container holds Docker's lock of it for as long as it takes: its shim is well then.
-            (Signal::Kill, state) if !matches!(state, Some('T' | 'D')) => {
+            (Signal::Kill, Some('T' | 'D')) => {}
+            (Signal::Kill, _) if self.shim_gives_no_answer(id).await => return Ok(()),
+            (Signal::Kill, _) => {
                 let pid = held.process.pid;
                 return Err(recovered(format!(
-                    "shim {pid} is neither stopped nor stuck in the kernel: it holds nothing up"
+                    "shim {pid} is neither stopped nor stuck in the kernel, and answers: it holds nothing up"
                 )));
             }
             _ => {}
@@ -63,6 +67,14 @@ impl Looker {
             }
             Ok(_) | Err(CriError::NotFound) => Err(recovered(format!("Docker answers for container {id}"))),
             Err(error) => Err(asked(&format!("container {id}"), &error)),
+        }
+    }
+
+    /// The containerd behind Docker has asked the shim in vain.
+    async fn shim_gives_no_answer(&self, id: &str) -> bool {
+        match Tasks::of_docker(&self.docker).await {
+            Some(tasks) => matches!(ask(&tasks, id, self.bounds.task).await, Ok(TaskAnswer::NoAnswer)),
+            None => false,
         }
     }
 

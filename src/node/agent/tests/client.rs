@@ -43,9 +43,13 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     let hung = Hung::new("k8s.io", "create");
     let mut strict = hung.node.settings();
     strict.thresholds.runtime_client_age = Duration::from_mins(5);
-    refused(&Agent::new(strict).execute(&hung.order()).await, OutcomeReason::Recovered);
+    refused(&Agent::new(strict.clone()).execute(&hung.order()).await, OutcomeReason::Recovered);
     assert!(hung.client.state().is_some());
-    done(&hung.node.execute(&hung.order()).await);
+    // It is young, but does nothing.
+    strict.thresholds.runtime_client_still = Duration::ZERO;
+    strict.thresholds.runtime_client_hung.grace = Duration::ZERO;
+    let again = Order { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
+    done(&Agent::new(strict).execute(&again).await);
     assert_eq!(hung.client.state(), None);
     // The stand-in of a shim outlives its child.
     assert!(hung.shim.state().is_some());

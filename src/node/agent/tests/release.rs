@@ -83,7 +83,10 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
             world.tasks.clear();
             world.tasks.insert(of.clone(), says);
         });
-        done(&node.execute(&with_container()).await);
+        // What was not stopped does not run again.
+        let outcome = node.execute(&with_container()).await;
+        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::CallFailed), "{outcome:?}");
+        assert!(outcome.message.contains("in state S and not stopped; it is in state"), "{}", outcome.message);
     }
     process::wait_until("three traps", || shim.resumed() == 3);
 

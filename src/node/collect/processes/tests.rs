@@ -67,6 +67,19 @@ impl Proc {
         self
     }
 
+    /// So many seconds after boot, and with so many ticks of processor time for a process.
+    fn at(&self, uptime: u32, pid: i32, ticks: u64) -> &Self {
+        fs::write(self.0.path().join("uptime"), format!("{uptime}.00 1.0\n")).unwrap();
+        let path = self.0.path().join(format!("{pid}/stat"));
+        let stat = fs::read_to_string(&path).unwrap();
+        let (name, rest) = stat.rsplit_once(')').unwrap();
+        let mut fields: Vec<String> = rest.split_whitespace().map(str::to_owned).collect();
+        // Field 14; the first one behind the name is field 3.
+        fields[11] = ticks.to_string();
+        fs::write(path, format!("{name}) {}", fields.join(" "))).unwrap();
+        self
+    }
+
     fn eye(&self) -> Processes {
         Processes::new(self.0.path())
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen};
+use crate::core::thresholds::task_max_age;
 use crate::node::lanes::Paces;
 
 fn round(count: usize) -> ListRound {
@@ -60,13 +61,21 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 #[test]
-fn at_rest_the_whole_node_takes_at_least_five_minutes() {
-    for count in [1, 10, 100, 250] {
+fn at_rest_each_task_is_asked_within_half_a_minute_and_on_a_full_node_within_its_greatest_age() {
+    for (count, within) in [(1, 16), (10, 16), (100, 16), (250, 40), (1000, 151)] {
         let mut table = table(count);
         let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::Answered);
-        assert!(asked.len() <= 2 * count, "{count} tasks: {} questions in 10 min", asked.len());
-        assert!(asked.len() >= count, "{count} tasks: only {} questions in 10 min", asked.len());
-        assert!(asked.windows(2).all(|pair| pair[1].0 >= pair[0].0 + secs(1)), "{count} tasks: too close");
+        let rounds = 600 / within;
+        assert!(
+            asked.len() >= (rounds - 1) as usize * count,
+            "{count} tasks: only {} questions in 10 min",
+            asked.len()
+        );
+        assert!(asked.len() <= (600 / 15 + 1) * count, "{count} tasks: {} questions in 10 min", asked.len());
+        assert!(asked.windows(2).all(|pair| pair[1].0 >= pair[0].0 + TASK_INTERVAL), "{count} tasks: too close");
+        assert!(secs(within) <= task_max_age(count));
+        let late = asked.iter().take(count).map(|(at, _)| *at).max().unwrap();
+        assert!(late <= secs(within), "{count} tasks: the last one was asked after {late:?}");
         let mut ids: Vec<&String> = asked.iter().take(count).map(|(_, id)| id).collect();
         ids.sort();
         ids.dedup();
@@ -97,7 +106,7 @@ fn that_a_task_goes_on_answering_is_no_news_and_everything_else_is() {
 }
 
 #[test]
-fn a_suspect_is_asked_at_once_and_then_every_twenty_seconds() {
+fn a_suspect_is_asked_at_once_and_then_every_eight_seconds() {
     let mut table = table(100);
     let start = Instant::now();
     play(&mut table, start, secs(30), TaskAnswer::Answered);
@@ -105,7 +114,7 @@ fn a_suspect_is_asked_at_once_and_then_every_twenty_seconds() {
     assert!(!table.suspect(["c099".to_owned()].into()), "the same suspects are no news");
     let asked = play(&mut table, start + secs(30), secs(90), TaskAnswer::Answered);
     let of: Vec<u64> = asked.iter().filter(|(_, id)| id == "c099").map(|(at, _)| at.as_secs()).collect();
-    assert_eq!(of, [0, 20, 40, 60, 80]);
+    assert_eq!(of, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88]);
     assert!(asked.len() > 20, "the others were forgotten");
 }
 
@@ -124,15 +133,15 @@ fn a_task_that_did_not_answer_suspects_itself_until_it_does() {
     let start = Instant::now();
     table.sent("c003", start);
     table.ended("c003", start, Ok(TaskAnswer::NoAnswer), start);
-    let (due, id) = table.next(start + secs(20), None).unwrap();
-    assert_eq!((due, id.as_str()), (start + secs(20), "c003"));
+    let (due, id) = table.next(start + secs(8), None).unwrap();
+    assert_eq!((due, id.as_str()), (start + secs(8), "c003"));
     table.sent("c003", due);
     table.ended("c003", due, Ok(TaskAnswer::Answered), due);
-    assert_ne!(table.next(due + secs(20), None).unwrap().1, "c003");
+    assert_ne!(table.next(due + secs(8), None).unwrap().1, "c003");
 }
 
 #[test]
-fn a_wish_to_look_now_brings_suspects_forward_but_nobody_else() {
+fn a_wish_to_look_now_brings_suspects_forward() {
     let mut table = table(2);
     let start = Instant::now();
     play(&mut table, start, secs(200), TaskAnswer::Answered);
@@ -141,9 +150,30 @@ fn a_wish_to_look_now_brings_suspects_forward_but_nobody_else() {
     table.sent("c000", later);
     table.ended("c000", later, Ok(TaskAnswer::Answered), later);
     let (due, id) = table.next(later, Some(later + Duration::from_millis(1))).unwrap();
-    assert_eq!((due, id.as_str()), (later + LEAST_TURN, "c000"));
+    assert_eq!((due, id.as_str()), (later + SUSPECT_INTERVAL, "c000"));
     let (due, _) = table.next(later, Some(start)).unwrap();
-    assert!(due >= later + secs(20), "an old wish was served again");
+    assert!(due < later + secs(8), "another one has its turn");
+    table.sent("c001", later);
+    let (due, id) = table.next(later, Some(start)).unwrap();
+    assert_eq!((due, id.as_str()), (later + secs(8), "c000"), "an old wish was served again");
+}
+
+#[test]
+fn a_wish_to_look_now_has_every_task_asked_within_seconds_and_once() {
+    let mut table = table(250);
+    let start = Instant::now();
+    play(&mut table, start, secs(120), TaskAnswer::Answered);
+    let wish = start + secs(120);
+    let (mut now, mut asked) = (wish, BTreeSet::new());
+    while asked.len() < 250 {
+        let (due, id) = table.next(now, Some(wish)).unwrap();
+        now = now.max(due);
+        table.sent(&id, now);
+        table.ended(&id, now + Duration::from_millis(1), Ok(TaskAnswer::Answered), now + Duration::from_millis(1));
+        assert!(asked.insert(id), "one was asked twice");
+    }
+    assert!(now <= wish + secs(10), "{:?}", now - wish);
+    assert!(table.next(now, Some(wish)).unwrap().0 >= now + TASK_INTERVAL, "an old wish was served again");
 }
 
 #[test]
@@ -256,14 +286,15 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
 }
 
 #[test]
-fn with_crio_every_running_container_is_asked_for_alone_and_seldom() {
+fn with_crio_every_running_container_is_asked_for_alone() {
     let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
     table.serve(RuntimeKind::CriO);
     table.lonely(["left".to_owned()].into());
     table.aim(&round(3));
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: Vec<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
-    assert_eq!(ids, ["c000", "c001", "c002"], "each once within five minutes, and no sandbox");
+    assert_eq!(ids[..3], ["c000", "c001", "c002"], "each in turn, and no sandbox");
+    assert_eq!(ids.len(), 60);
     assert_eq!((table.pace().deadline, table.pace().bound), (secs(5), secs(3600)));
 }
 

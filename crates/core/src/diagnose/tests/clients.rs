@@ -37,6 +37,17 @@ fn an_old_create_is_told_with_its_container_its_pod_and_its_process() {
 }
 
 #[test]
+fn a_create_without_progress_is_told_long_before_it_is_old_and_one_that_works_is_not() {
+    let client = |still| ProcessSeen { still: Some(Duration::from_secs(still)), ..client("create", 45, WORK) };
+    assert_eq!(with(client(29)).kinds(), []);
+    let findings = with(client(30)).findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (KIND, "uid-one"));
+    assert!(sighting.message.contains("has made no progress for 30 s: "), "{}", sighting.message);
+    assert!(sighting.evidence.iter().any(|line| line.contains("has used a processor for 30 s")), "{sighting:?}");
+}
+
+#[test]
 fn a_sandbox_that_is_in_no_list_yet_goes_by_its_id_and_is_the_same_when_it_is() {
     let mut making = with(client("create", 400, BORN));
     making.table().push(process(310, Part::Shim { id: BORN.into(), living_children: 1 }));

@@ -55,6 +55,26 @@ fn its_monitor_is_named_where_it_is_stopped_and_is_no_target() {
 }
 
 #[test]
+fn a_stopped_conmon_whose_container_is_gone_is_left_over_and_no_target() {
+    let left = "dddd000000000000000000000000000000000000000000000000000000000000";
+    let with = |state, parent| {
+        let mut node = crio();
+        let part = Part::Monitor { id: left.into() };
+        node.table().push(ProcessSeen { state, parent, command: "conmon".into(), ..process(400, part) });
+        node
+    };
+    let findings = with('T', 1).findings();
+    let sighting = only(&findings);
+    assert_eq!((sighting.kind, sighting.key.as_str()), (FaultType::LeakedShim, left));
+    assert!(sighting.message.starts_with("conmon dddd00000000 serves nothing any more"), "{}", sighting.message);
+    assert_eq!(sighting.target.process, None);
+    for (state, parent) in [('S', 1), ('T', 50)] {
+        assert_eq!(with(state, parent).kinds(), [], "{state} {parent}");
+    }
+    assert!(clean_at(&crio().findings(), FaultType::LeakedShim, left).is_some(), "it has ended");
+}
+
+#[test]
 fn a_healthy_node_is_clean_and_what_crio_does_not_tell_is_unknown() {
     let findings = crio().findings();
     assert!(findings.sightings.is_empty() && findings.unasked == 0, "{findings:?}");

@@ -240,6 +240,28 @@ fn of_pods() -> Vec<Timeline> {
                 work(node, hung(t));
             }
         }),
+        timeline(
+            "a node short of CPU: tasks, plugins and clients take minutes",
+            600,
+            &[
+                FaultType::HungContainer,
+                FaultType::NetworkPluginHung,
+                FaultType::RuntimeUnreachable,
+                FaultType::LostTask,
+            ],
+            |node, t| {
+                node.pressure.cpu = 97;
+                match t {
+                    0..240 => work(node, done(TaskAnswer::NoAnswer)),
+                    240..280 => node.runtime = failed("connection refused"),
+                    300..560 => work(node, done(TaskAnswer::Ended)),
+                    _ => {}
+                }
+                if t < 300 {
+                    node.table().push(plugin(300, t, NEW, &[], false));
+                }
+            },
+        ),
         timeline("a shim is stopped for a checkpoint", 120, &[F::HungContainer], |node, t| {
             if t < 30 {
                 node.freeze(SANDBOX);
@@ -550,7 +572,19 @@ fn what_stays_is_confirmed() {
             with_docker(node);
             removal(node, RemovalSaid::Failed("operation not permitted".into()));
         }),
-        (F::RuntimeClientHung, 330, |node, t| node.runtime_client("create", t)),
+        (F::RuntimeClientHung, 370, |node, t| node.runtime_client("create", t)),
+        (F::RuntimeClientHung, 100, |node, t| {
+            node.runtime_client("create", t);
+            node.table().last_mut().unwrap().still = Some(Duration::from_secs(t));
+        }),
+        (F::HungContainer, 50, |node, _| {
+            node.pressure.cpu = 99;
+            node.freeze(SANDBOX);
+        }),
+        (F::HungContainer, 310, |node, _| {
+            node.pressure.cpu = 99;
+            work(node, done(TaskAnswer::NoAnswer));
+        }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
         (F::DeafShim, 130, |node, _| deaf(node)),
         (F::ProbeBlind, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),

@@ -113,6 +113,7 @@ fn processes() -> impl Strategy<Value = ProcessTable> {
             age,
             state,
             command,
+            still: (age.as_secs() % 2 == 0).then_some(age),
             ..process(pid, part)
         });
     let may_be = select(vec![MayBe::Shim, MayBe::NetworkPlugin, MayBe::RuntimeClient, MayBe::Other]);
@@ -269,6 +270,7 @@ fn node() -> impl Strategy<Value = Node> {
         .prop_map(|((runtime, status), lists, sandbox_list_hung, tasks, processes, kubelet, more)| {
             let (host, disks, port, bus, clock, list_too_large, kind) = more;
             Node {
+                pressure: crate::observation::Pressure::default(),
                 status,
                 host,
                 disks,
@@ -396,7 +398,7 @@ proptest! {
         for seen in &findings.sightings {
             prop_assert!(!seen.evidence.is_empty(), "{:?} without evidence", seen.kind);
             prop_assert!(seen.looked <= node.now);
-            prop_assert!(node.now.saturating_sub(seen.looked) <= TASK_STALE, "{:?}: a look of long ago", seen.kind);
+            prop_assert!(node.now.saturating_sub(seen.looked) <= CLOCK_STALE, "{:?}: a look of long ago", seen.kind);
             prop_assert!(!seen.message.is_empty() && !seen.impact.is_empty() && !seen.key.is_empty());
         }
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
@@ -482,7 +484,7 @@ proptest! {
                 other => other,
             }
         }
-        let by = TASK_STALE.max(PORT_STALE) + Duration::from_secs(1);
+        let by = CLOCK_STALE.max(PORT_STALE) + Duration::from_secs(1);
         let old = Node {
             runtime: aged(&node.runtime, by),
             lists: aged(&node.lists, by),

@@ -43,6 +43,26 @@ fn a_wrapper_is_known_by_its_place_and_its_verb() {
 }
 
 #[test]
+fn a_client_stands_still_until_it_or_what_it_has_called_works_begins_or_ends() {
+    let child =
+        |pid, parent| Entry { pid, parent, pids: "0", command: b"hook", exe: "/bin/hook", args: "hook", ..SHIM };
+    let root = below_shim("/usr/bin/runc", b"runc", "runc create ID").with(&child(61, 60)).with(&child(62, 61));
+    let mut eye = root.eye();
+    let mut still = |uptime: u32, pid: i32, ticks: u64| {
+        root.at(uptime, pid, ticks);
+        let table = eye.look(false).unwrap();
+        let client = table.processes.iter().find(|seen| seen.pid == 60).unwrap();
+        assert!(table.processes.iter().all(|seen| seen.pid == 60 || seen.still.is_none()), "{table:?}");
+        client.still.unwrap().as_secs()
+    };
+    assert_eq!([still(1000, 60, 5), still(1010, 60, 5), still(1020, 60, 7)], [0, 10, 20], "two ticks are a wake-up");
+    assert_eq!([still(1030, 60, 8), still(1040, 60, 8)], [0, 10], "it has worked");
+    assert_eq!([still(1050, 62, 50), still(1060, 62, 50)], [0, 10], "a process below it has");
+    fs::remove_dir_all(root.0.path().join("62")).unwrap();
+    assert_eq!([still(1070, 60, 8), still(1080, 60, 8)], [0, 10], "one below it has ended");
+}
+
+#[test]
 fn without_a_verb_an_id_or_the_place_it_is_none() {
     for args in ["/bin/sh /w --root /r create", "/bin/sh /w start abc", "logger --for ID", "/bin/sh -c exec"] {
         let table = below_shim("/bin/dash", b"wrapper", args).eye().look(false).unwrap();
