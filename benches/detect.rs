@@ -23,12 +23,13 @@ const APART: Duration = Duration::from_secs(20);
 /// How long one is waited for.
 const LIMIT: Duration = Duration::from_mins(10);
 
-type Inject = fn(&Node, &str) -> Result<Option<Injection>>;
+/// What it is called, whether it can be had on this machine, and how it is made.
+type Kind = (&'static str, fn() -> bool, fn(&Node, &str) -> Result<Injection>);
 
-const KINDS: [(&str, Inject); 3] = [
-    ("stopped", |node, uid| faults::freeze_shim(node, uid).map(Some)),
-    ("frozen, state D", |node, uid| faults::has_freezer().then(|| faults::waiting_shim(node, uid)).transpose()),
-    ("frozen, state S", faults::sleeping_shim),
+const KINDS: [Kind; 3] = [
+    ("stopped", || true, faults::freeze_shim),
+    ("frozen, state D", faults::has_freezer, faults::waiting_shim),
+    ("frozen, state S", faults::has_unified, faults::sleeping_shim),
 ];
 
 fn main() -> Result<()> {
@@ -48,8 +49,8 @@ fn main() -> Result<()> {
     for pods in numbers.split(',') {
         let pods: usize = pods.parse().context("NRH_BENCH_PODS: numbers with commas between them")?;
         fill(&bed, node, pods)?;
-        for (kind, inject) in KINDS {
-            lines.extend(measured(&bed, node, pods, kind, inject)?);
+        for kind in KINDS.into_iter().filter(|(.., can_be_had, _)| can_be_had()) {
+            lines.extend(measured(&bed, node, pods, kind)?);
             record::write("detect", &lines)?;
         }
     }
@@ -79,7 +80,7 @@ struct Hang {
     suspected: Option<Duration>,
 }
 
-fn measured(bed: &Bed, node: &Node, pods: usize, kind: &str, inject: Inject) -> Result<Vec<Line>> {
+fn measured(bed: &Bed, node: &Node, pods: usize, (kind, _, inject): Kind) -> Result<Vec<Line>> {
     let list: Value = serde_json::from_str(&bed.kubectl(&["get", "pods", "-l", "app=fill", "-o", "json"])?)?;
     let items = list["items"].as_array().context("pods")?;
     let mut victims = items.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
@@ -88,10 +89,7 @@ fn measured(bed: &Bed, node: &Node, pods: usize, kind: &str, inject: Inject) -> 
     let mut next = Instant::now();
     while confirmed.len() < HANGS {
         if begun < HANGS && standing.len() < AT_ONCE && Instant::now() >= next {
-            let Some(injection) = inject(node, &victims.next().context("a pod for each hang")?)? else {
-                println!("{kind}: not to be had on this machine");
-                return Ok(Vec::new());
-            };
+            let injection = inject(node, &victims.next().context("a pod for each hang")?)?;
             standing.push(Hang { injection, suspected: None });
             begun += 1;
             next = Instant::now() + APART.mul_f64(f64::from(fastrand(begun)) / 1000.0);

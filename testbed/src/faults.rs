@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
-pub use host::{expired_certificate, few_files, full_disk, has_freezer, read_only_run, sleeping_shim, waiting_shim};
+pub use host::{
+    expired_certificate, few_files, full_disk, has_freezer, has_unified, read_only_run, sleeping_shim, waiting_shim,
+};
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
 

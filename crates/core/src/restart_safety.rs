@@ -164,9 +164,14 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         runtime.unknown.push(line);
     }
     if let Some(resource) = findings.shortage {
+        // What is down for sure is not slow.
         let line = format!("the node is short of {resource}");
-        kubelet.unknown.push(line.clone());
-        runtime.unknown.push(line);
+        if !is_confirmed(FaultType::KubeletDown) {
+            kubelet.unknown.push(line.clone());
+        }
+        if !runtime_gone {
+            runtime.unknown.push(line);
+        }
     }
     if findings.unasked > 0 {
         let line = format!("not every running container answered within {} s", findings.task_max_age.as_secs());
@@ -249,6 +254,19 @@ mod tests {
         let safety = judge(&node);
         assert_eq!(safety.both(), Tri::Unknown);
         assert!(safety.message().contains("not every running container answered within 90 s"), "{}", safety.message());
+    }
+
+    #[test]
+    fn of_a_node_that_is_short_of_something_it_is_unknown_unless_the_kubelet_is_down() {
+        let mut node = Node::healthy();
+        node.pressure.cpu = 95;
+        let safety = judge(&node);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::Unknown, Tri::Unknown));
+        assert!(safety.message().contains("the node is short of CPU"), "{}", safety.message());
+        let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
+        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let safety = restart_safety(&[down], 0, &findings);
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::Unknown));
     }
 
     #[test]

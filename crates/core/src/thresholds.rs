@@ -226,7 +226,7 @@ pub fn task_max_age(tasks: usize) -> Duration {
 }
 
 /// How long a node that is short of a resource is given.
-const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(5);
+const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
 
 /// The kubelet's own limit for one call to its runtime, where nothing else is set.
 pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
@@ -254,7 +254,7 @@ impl Thresholds {
     }
 
     /// These thresholds on a node that is short of CPU, memory or disk I/O. What gives no answer, or is at work for long, may
-    /// be slow there: nothing of that kind is confirmed before five minutes in which every check found the same.
+    /// be slow there: nothing of that kind is confirmed before three minutes in which every check found the same.
     #[must_use]
     pub fn under_pressure(&self) -> Self {
         let longer = |of: Confirmation| Confirmation { grace: of.grace.max(PATIENCE_UNDER_PRESSURE), ..of };

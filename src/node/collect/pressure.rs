@@ -20,15 +20,11 @@ pub fn read(proc: &Path) -> Pressure {
     }
 }
 
-/// The greater of the shares of the last ten seconds and of the last minute: seen soon, and not over with one quiet moment.
+/// The share of the last ten seconds, in whole per cent.
 fn percent(text: &str, line: &str) -> Option<u8> {
     let fields = text.lines().find_map(|found| found.strip_prefix(line))?;
-    let share =
-        |name: &str| fields.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.parse::<f32>().ok());
-    let greater = share("avg10=")?.max(share("avg60=")?).clamp(0.0, 100.0);
-    // In range by now.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
-    Some(greater as u8)
+    let share = fields.split_ascii_whitespace().find_map(|field| field.strip_prefix("avg10="))?;
+    share.split('.').next()?.parse().ok().filter(|share| *share <= 100)
 }
 
 /// Whether for each processor there have been eight runnable processes on average over the last minute.
@@ -47,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greater_share_counts_and_what_is_no_number_does_not() {
-        let cpu = "some avg10=12.50 avg60=94.90 avg300=64.93 total=328596358\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
-        assert_eq!((percent(cpu, "some"), percent(cpu, "full")), (Some(94), Some(0)));
-        for text in ["", "some", "some avg10=NaN avg60=x", "some avg10=1.0"] {
+    fn the_share_of_the_last_ten_seconds_counts_and_what_is_no_number_does_not() {
+        let cpu = "some avg10=97.50 avg60=4.90 avg300=64.93 total=328596358\nfull avg10=0.00 avg60=0.00 total=0\n";
+        assert_eq!((percent(cpu, "some"), percent(cpu, "full")), (Some(97), Some(0)));
+        for text in ["", "some", "some avg10=NaN avg60=x", "some avg60=1.0", "some avg10=101.00"] {
             assert_eq!(percent(text, "some"), None, "{text:?}");
         }
     }

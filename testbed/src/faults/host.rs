@@ -80,9 +80,9 @@ pub fn waiting_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
 }
 
 /// Puts a pod's shim, alone, into a control group of version 2 and freezes it: its state is S, as that of a shim whose threads
-/// all wait for each other. `None` on a machine without that version.
-pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Option<Injection>> {
-    let Some(unified) = unified() else { return Ok(None) };
+/// all wait for each other.
+pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+    let unified = unified().context("no control groups of version 2")?;
     let frozen = freeze_shim(node, pod_uid)?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
     frozen.lift(node)?;
@@ -94,7 +94,7 @@ pub fn sleeping_shim(node: &Node, pod_uid: &str) -> Result<Option<Injection>> {
     fs::write(group.join("cgroup.freeze"), "1")?;
     let is_frozen = || fs::read_to_string(group.join("cgroup.events")).is_ok_and(|text| text.contains("frozen 1"));
     ensure!(wait_until(SETTLE, is_frozen), "shim {} is not frozen", shim.pid);
-    Ok(Some(injection))
+    Ok(injection)
 }
 
 /// Lets the shim go on where it was; of one that has ended only the group is left.
@@ -178,6 +178,11 @@ pub(super) fn renew(node: &Node) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("the kubelet's kubeconfig"),
         _ => Ok(()),
     }
+}
+
+/// Whether this machine has what [`sleeping_shim`] needs.
+pub fn has_unified() -> bool {
+    unified().is_some()
 }
 
 /// Whether this machine has what [`waiting_shim`] needs.

@@ -156,9 +156,10 @@ fn a_blocked_update_is_named_with_its_evidence_and_taken_back() {
 }
 
 #[test]
-fn a_missing_network_a_deaf_shim_and_a_duplicate_sandbox_are_named_and_taken_back() {
+fn a_shim_that_only_seems_to_sleep_a_missing_network_a_deaf_shim_and_a_duplicate_sandbox_are_named_and_taken_back() {
     on(Place::Doubled, |bed, node| {
         let nrh = &bed.programs().nrh;
+        sleeping_shim(bed, nrh, node);
         missing_network(bed, nrh, node);
         deaf_shim(bed, nrh, node);
         duplicate_sandbox(bed, nrh, node);
@@ -208,6 +209,19 @@ fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
     let processes = bundles[0]["processes"].as_array().unwrap();
     assert!(processes.iter().any(|process| process["state"] == "T"), "the stopped shim: {processes:?}");
     assert!(processes.iter().any(|process| process["part"] == "runtime" && process["limits"]["lines"].is_array()));
+}
+
+/// Nothing of its process shows that it hangs, and nobody else asks it anything.
+fn sleeping_shim(bed: &Bed, nrh: &Path, node: &Node) {
+    if !faults::has_unified() {
+        eprintln!("SKIP: no control groups of version 2 to freeze a shim in");
+        return;
+    }
+    until("all containers have answered", CLEARED, || condition(bed, node, "ContainersResponsive") == "True");
+    let shows = Shows::On("ContainersUnresponsive");
+    let seen = sees(bed, nrh, node, "HungContainer", shows, faults::sleeping_shim);
+    assert!(seen["target"]["process"]["state"] == "S", "{seen}");
+    assert!(seen["message"].as_str().unwrap().contains("does not answer while the runtime does"), "{seen}");
 }
 
 /// Its grace is five minutes.

@@ -56,7 +56,7 @@ impl Usage {
     }
 }
 
-/// For which share of the last minute, in per cent, processes of the node waited for a resource. See the kernel's
+/// For which share of the last ten seconds, in per cent, processes of the node waited for a resource. See the kernel's
 /// `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
@@ -74,7 +74,7 @@ impl Pressure {
         match self {
             Self { memory: 20.., .. } => Some("memory"),
             Self { io: 40.., .. } => Some("disk I/O"),
-            Self { cpu: 90.., .. } => Some("CPU"),
+            Self { cpu: 95.., .. } => Some("CPU"),
             _ => None,
         }
     }

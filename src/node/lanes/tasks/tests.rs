@@ -109,13 +109,13 @@ fn that_a_task_goes_on_answering_is_no_news_and_everything_else_is() {
 fn a_suspect_is_asked_at_once_and_then_every_eight_seconds() {
     let mut table = table(100);
     let start = Instant::now();
-    play(&mut table, start, secs(30), TaskAnswer::Answered);
+    play(&mut table, start, secs(1), TaskAnswer::Answered);
     assert!(table.suspect(["c099".to_owned()].into()));
     assert!(!table.suspect(["c099".to_owned()].into()), "the same suspects are no news");
-    let asked = play(&mut table, start + secs(30), secs(90), TaskAnswer::Answered);
+    let asked = play(&mut table, start + secs(1), secs(90), TaskAnswer::Answered);
     let of: Vec<u64> = asked.iter().filter(|(_, id)| id == "c099").map(|(at, _)| at.as_secs()).collect();
     assert_eq!(of, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88]);
-    assert!(asked.len() > 20, "the others were forgotten");
+    assert!(asked.len() > 500, "the others were forgotten: {}", asked.len());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_task_that_did_not_answer_suspects_itself_until_it_does() {
 
 #[test]
 fn a_wish_to_look_now_brings_suspects_forward() {
-    let mut table = table(2);
+    let mut table = table(1);
     let start = Instant::now();
     play(&mut table, start, secs(200), TaskAnswer::Answered);
     table.suspect(["c000".to_owned()].into());
@@ -152,10 +152,7 @@ fn a_wish_to_look_now_brings_suspects_forward() {
     let (due, id) = table.next(later, Some(later + Duration::from_millis(1))).unwrap();
     assert_eq!((due, id.as_str()), (later + SUSPECT_INTERVAL, "c000"));
     let (due, _) = table.next(later, Some(start)).unwrap();
-    assert!(due < later + secs(8), "another one has its turn");
-    table.sent("c001", later);
-    let (due, id) = table.next(later, Some(start)).unwrap();
-    assert_eq!((due, id.as_str()), (later + secs(8), "c000"), "an old wish was served again");
+    assert_eq!(due, later + secs(8), "an old wish was served again");
 }
 
 #[test]

@@ -252,12 +252,12 @@ fn of_pods() -> Vec<Timeline> {
             |node, t| {
                 node.pressure.cpu = 97;
                 match t {
-                    0..240 => work(node, done(TaskAnswer::NoAnswer)),
-                    240..280 => node.runtime = failed("connection refused"),
-                    300..560 => work(node, done(TaskAnswer::Ended)),
+                    0..170 => work(node, done(TaskAnswer::NoAnswer)),
+                    180..230 => node.runtime = failed("connection refused"),
+                    300..470 => work(node, done(TaskAnswer::Ended)),
                     _ => {}
                 }
-                if t < 300 {
+                if t < 230 {
                     node.table().push(plugin(300, t, NEW, &[], false));
                 }
             },
@@ -581,7 +581,7 @@ fn what_stays_is_confirmed() {
             node.pressure.cpu = 99;
             node.freeze(SANDBOX);
         }),
-        (F::HungContainer, 310, |node, _| {
+        (F::HungContainer, 190, |node, _| {
             node.pressure.cpu = 99;
             work(node, done(TaskAnswer::NoAnswer));
         }),
