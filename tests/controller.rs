@@ -28,6 +28,8 @@ mod matching;
 mod metal3;
 #[path = "controller/orders.rs"]
 mod orders;
+#[path = "controller/pods_in_any_order.rs"]
+mod pods_in_any_order;
 #[path = "controller/reboots.rs"]
 mod reboots;
 #[path = "controller/requests.rs"]
@@ -38,6 +40,8 @@ mod restored;
 mod retries;
 #[path = "controller/scrapes.rs"]
 mod scrapes;
+#[path = "controller/stuck_pods.rs"]
+mod stuck_pods;
 #[path = "controller/taints.rs"]
 mod taints;
 #[path = "controller/unreadable.rs"]

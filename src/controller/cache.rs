@@ -26,7 +26,7 @@ use super::node_conditions;
 use crate::api::{RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
 use crate::core::episode::Episode;
-use crate::core::fault::{Fault, FaultState, PodRef};
+use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::QUIET;
 use crate::core::flaps::Flaps;
 use crate::core::foreign::Foreign;
@@ -45,6 +45,7 @@ pub mod guard;
 pub mod job;
 pub mod known_pods;
 pub mod node;
+pub mod pod_reads;
 pub mod pods;
 pub mod report;
 pub mod said;
@@ -59,6 +60,7 @@ use conditions::Shared;
 use guard::{Guardable, Unreads};
 use job::JobRow;
 use known_pods::KnownPods;
+use pod_reads::PodReads;
 use report::Standing;
 use said::Said;
 use versions::Versions;
@@ -130,17 +132,6 @@ pub struct DaemonSetRow {
     pub troubled: bool,
 }
 
-/// Pods as read at one moment.
-#[derive(Clone, Debug)]
-pub struct PodsRead {
-    /// When.
-    pub at: Instant,
-    /// Suspects among them.
-    pub suspects: Vec<SuspectPod>,
-    /// Pods that are being deleted (reads of a whole node only).
-    pub terminating: BTreeSet<PodRef>,
-}
-
 /// Versions per kind.
 #[derive(Debug, Default)]
 pub struct AllVersions {
@@ -202,10 +193,8 @@ pub struct State {
     pub daemon_sets: BTreeMap<String, DaemonSetRow>,
     /// Our Jobs, by operation.
     pub jobs: BTreeMap<String, JobRow>,
-    /// Pods read per DaemonSet.
-    pub pods_of_sets: BTreeMap<String, PodsRead>,
-    /// Pods read per node.
-    pub pods_of_nodes: BTreeMap<String, PodsRead>,
+    /// What was read of the pods of DaemonSets.
+    pub pod_reads: PodReads,
     /// What of pods rules may ask for.
     pub known_pods: KnownPods,
     /// Objects of hand-offs under way, by operation, and when they were read.
@@ -258,8 +247,7 @@ impl State {
             episodes: BTreeMap::new(),
             daemon_sets: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            pods_of_sets: BTreeMap::new(),
-            pods_of_nodes: BTreeMap::new(),
+            pod_reads: PodReads::default(),
             known_pods: KnownPods::default(),
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
@@ -426,26 +414,9 @@ impl State {
     }
 
     fn refresh_pods(&mut self, now: Instant) {
-        let since = |at: Instant| now.saturating_duration_since(at);
-        self.snapshot.pods_read =
-            self.pods_of_nodes.iter().map(|(node, read)| (node.clone(), since(read.at))).collect();
-        self.snapshot.terminating =
-            self.pods_of_nodes.values().flat_map(|read| read.terminating.iter().cloned()).collect();
-        let mut pods: BTreeMap<PodRef, SuspectPod> = BTreeMap::new();
-        for read in self.pods_of_sets.values() {
-            for suspect in &read.suspects {
-                // A later look at the whole node knows better.
-                if self.pods_of_nodes.get(&suspect.node).is_none_or(|node| node.at < read.at) {
-                    pods.insert(suspect.pod.clone(), aged(suspect, since(read.at)));
-                }
-            }
-        }
-        for read in self.pods_of_nodes.values() {
-            for suspect in &read.suspects {
-                pods.entry(suspect.pod.clone()).or_insert_with(|| aged(suspect, since(read.at)));
-            }
-        }
-        self.snapshot.pods = pods.into_values().collect();
+        self.snapshot.pods_read = self.pod_reads.nodes(now);
+        self.snapshot.terminating = self.pod_reads.terminating();
+        self.snapshot.pods = self.pod_reads.pods(now);
         self.snapshot.pods_seen = self.known_pods.seen(now);
     }
 
@@ -457,6 +428,14 @@ impl State {
         let watched = QUIET.checked_sub(since_start).filter(|left| !left.is_zero());
         let proof = self.admission.next_change(now);
         of_jobs.into_iter().chain(proof).chain(self.flaps.next_change(since_start)).chain(watched).min()
+    }
+
+    /// Forgets the labels of the pods of a DaemonSet that is not read any more: nothing would take their place.
+    fn settle_set(&mut self, key: &str) {
+        let is_troubled = self.daemon_sets.get(key).is_some_and(|row| row.troubled);
+        if !is_troubled && !self.pod_reads.unwell_sets().contains(key) {
+            self.known_pods.forget_set(key);
+        }
     }
 
     /// Open episode of a node.
@@ -474,7 +453,7 @@ impl State {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
         });
         let with_episode = self.snapshot.episodes.values().filter(|e| e.is_live()).map(|e| &e.node);
-        let mut suspects: Vec<&SuspectPod> = self.pods_of_sets.values().flat_map(|read| &read.suspects).collect();
+        let mut suspects: Vec<&SuspectPod> = self.pod_reads.unwell().collect();
         suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
         suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));
         let of_suspects = suspects.into_iter().map(|pod| &pod.node).take(SUSPECT_NODES);
@@ -497,21 +476,6 @@ fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
 /// Whether a policy drains nodes.
 fn drains(policy: &Policy) -> bool {
     policy.rules.iter().flat_map(|rule| &rule.steps).any(|step| step.action.drain().is_some())
-}
-
-fn aged(suspect: &SuspectPod, by: Duration) -> SuspectPod {
-    let mut aged = suspect.clone();
-    aged.read = by;
-    aged.age = aged.age.saturating_add(by);
-    aged.without_sandbox = aged.without_sandbox.map(|without| without.saturating_add(by));
-    aged.overdue = aged.overdue.map(|overdue| overdue.saturating_add(by));
-    for waiting in &mut aged.waiting {
-        waiting.ended = waiting.ended.map(|ended| ended.saturating_add(by));
-    }
-    for failed in &mut aged.failed {
-        failed.ended = failed.ended.saturating_add(by);
-    }
-    aged
 }
 
 /// The state, shared by the tasks that fill it and the one that decides.

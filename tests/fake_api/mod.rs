@@ -67,6 +67,8 @@ pub enum Fault {
     Stall,
     /// Done and answered after a while.
     Late(Duration),
+    /// Done at once, and answered after a while with what was so then.
+    AnsweredLate(Duration),
     /// Done, and never answered: what a crash of the caller looks like.
     DoneButSilent,
     /// A list that shows nothing, as one that is far behind.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::{Body as Answer, Bytes};
 use futures::stream;
@@ -57,10 +58,12 @@ impl FakeApi {
             }
             store.hook.as_mut().filter(|_| !is_tried).and_then(|hook| hook(&call))
         };
+        let mut late = Duration::ZERO;
         match fault {
             Some(Fault::Code(code)) => return status(code, "Fault", "injected"),
             Some(Fault::Busy(seconds)) => return busy(seconds),
             Some(Fault::Late(by)) => tokio::time::sleep(by).await,
+            Some(Fault::AnsweredLate(by)) => late = by,
             Some(Fault::Stall) => return std::future::pending().await,
             Some(Fault::DoneButSilent) => {
                 let _ = self.lock().reply(&call, &kind);
@@ -80,6 +83,9 @@ impl FakeApi {
         }
         let reply = self.lock().reply(&call, &kind);
         self.changed.notify_waiters();
+        if !late.is_zero() {
+            tokio::time::sleep(late).await;
+        }
         match reply {
             Ok((code, value)) => json_answer(code, &value),
             Err((code, reason, message)) => status(code, reason, &message),

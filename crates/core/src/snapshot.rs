@@ -191,7 +191,8 @@ pub struct ReportedFault {
     pub looked: Duration,
 }
 
-/// State of a pod of a DaemonSet that does not come up, read for suspects only.
+/// State of a pod of a DaemonSet that does not come up, read for suspects only. All times are those of the read: what has passed since
+/// proves nothing of a pod that may be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspectPod {
     /// Which pod.
@@ -339,7 +340,7 @@ pub struct Snapshot {
     pub watched: Duration,
     /// The ledger; `None` = missing or unreadable: nothing new starts.
     pub ledger: Option<Ledger>,
-    /// Pods of every suspect DaemonSet, with when they were read.
+    /// Pods of every suspect DaemonSet, as they were read, with the time since.
     pub pods: Vec<SuspectPod>,
     /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
     /// episode holds a `StuckDaemonSetPod` must be read until that episode ends: without an entry here its

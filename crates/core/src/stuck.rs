@@ -19,6 +19,9 @@ const RESTARTS_BEFORE_LONGEST: u32 = 6;
 /// The kubelet begins anew with a container that ran for so long.
 const BACK_OFF_RESET: Duration = Duration::from_mins(10);
 
+/// What was read longer ago confirms nothing: several reads have been missed.
+pub const FRESH: Duration = Duration::from_secs(20);
+
 /// What a stuck pod waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pattern {
@@ -30,7 +33,7 @@ pub enum Pattern {
     BackOff,
 }
 
-/// In what the pod is stuck and for how long, if it is.
+/// In what the pod was stuck when it was read and for how long, if it was.
 pub fn pattern(pod: &SuspectPod, thresholds: &Thresholds) -> Option<(Pattern, Duration)> {
     if let Some(overdue) = pod.overdue {
         return (overdue >= thresholds.stuck_terminating).then_some((Pattern::Terminating, overdue));
@@ -87,7 +90,8 @@ pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault], thres
         .iter()
         .filter_map(|pod| {
             let daemon_set = pod.daemon_set.as_deref()?;
-            let (pattern, lasted) = pattern(pod, thresholds)?;
+            let (pattern, at_read) = pattern(pod, thresholds)?;
+            let lasted = at_read.saturating_add(pod.read);
             Some(fault(now, pod, daemon_set, pattern, lasted, cause(pod, faults)))
         })
         .collect();
@@ -137,6 +141,8 @@ fn fault(
         Pattern::Creating => "waits for its containers to be created".to_owned(),
         Pattern::BackOff => "waits in CrashLoopBackOff at the longest back-off".to_owned(),
     };
+    let is_fresh = pod.read <= FRESH;
+    let until = if is_fresh { "" } else { ", by its last read; it could not be read since" };
     let because = match cause {
         Some(cause) => {
             let sure = if cause.state == FaultState::Suspected { " (suspected)" } else { "" };
@@ -151,10 +157,10 @@ fn fault(
         id: Fault::identity(FaultType::StuckDaemonSetPod, &pod.pod.uid),
         kind: FaultType::StuckDaemonSetPod,
         severity: Severity::Medium,
-        state: FaultState::Confirmed,
+        state: if is_fresh { FaultState::Confirmed } else { FaultState::Suspected },
         subject,
         target: Target { pod: Some(pod.pod.clone()), ..Target::default() },
-        message: bounded(&format!("pod {} of DaemonSet {daemon_set} {what}{because}", pod.pod), MAX_LINE),
+        message: bounded(&format!("pod {} of DaemonSet {daemon_set} {what}{until}{because}", pod.pod), MAX_LINE),
         impact: bounded(&format!("DaemonSet {daemon_set} does not do its work on this node"), MAX_LINE),
         first_seen: begun(now, lasted),
         for_seconds: lasted.as_secs(),

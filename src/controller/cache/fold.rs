@@ -94,7 +94,7 @@ impl Folds for Node {
 
     fn forget(key: &str, state: &mut State) -> News {
         state.unread.forget(Self::KIND, key);
-        state.pods_of_nodes.remove(key);
+        state.pod_reads.forget_node(key);
         state.node_conditions.remove(key);
         state.notices.forget(key);
         state.flaps.forget(key);
@@ -312,18 +312,15 @@ impl Folds for DaemonSet {
             troubled: status
                 .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
         };
-        if !row.troubled {
-            state.pods_of_sets.remove(key);
-            state.known_pods.forget_set(key);
-        }
         let matters = state.daemon_sets.get(key) != Some(&row);
         state.daemon_sets.insert(key.to_owned(), row);
+        state.settle_set(key);
         News::when(matters)
     }
 
     fn forget(key: &str, state: &mut State) -> News {
         state.unread.forget(Self::KIND, key);
-        state.pods_of_sets.remove(key);
+        state.pod_reads.forget_set(key);
         state.known_pods.forget_set(key);
         News::when(state.daemon_sets.remove(key).is_some())
     }

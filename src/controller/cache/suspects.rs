@@ -1,5 +1,6 @@
-//! Reads the pods of suspects, on demand: of `DaemonSet`s that lack pods, and of nodes where something is
-//! confirmed or under way. Never fleet-wide, one call at a time, each bounded in time and size.
+//! Reads the pods of suspects, on demand: of `DaemonSet`s that lack pods, of nodes where something is
+//! confirmed or under way, and each pod that is stuck by itself. Never fleet-wide, one call at a time, each bounded in time and
+//! size. Whatever is not well is read until it is well or gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,18 +8,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Resource};
 use tokio::time::Instant;
 
 use super::guard::Guarded;
-use super::{Cache, PodsRead, State, pods};
-use crate::controller::calls::{CallError, Calls, bounded};
+use super::{Cache, DaemonSetRow, State, pods};
+use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
 use crate::core::fault::PodRef;
 use crate::core::narrow::{asked_keys, asks_of_pods, pod_of};
 use crate::core::snapshot::{SuspectPod, Tri};
+use crate::core::stuck;
+use crate::core::thresholds::Thresholds;
 
 /// Least time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
@@ -26,6 +29,12 @@ const NODE_EVERY: Duration = Duration::from_secs(5);
 const SET_EVERY: Duration = Duration::from_secs(15);
 /// Least time between two reads of a DaemonSet of which suspects were found.
 const SUSPECT_SET_EVERY: Duration = Duration::from_secs(5);
+/// Least time between two reads of a pod that is stuck.
+const STUCK_EVERY: Duration = Duration::from_secs(2);
+/// Least time between two reads of single pods: many that are stuck at a time are each read less often.
+const APART: Duration = Duration::from_millis(62);
+/// A pod that is not well and that nothing else reads is read this often.
+const UNREAD_FOR: Duration = Duration::from_mins(5);
 /// Most objects in one answer.
 const PAGE: u32 = 500;
 /// Most pages of one DaemonSet. A larger one is judged by its nodes' own faults only.
@@ -42,14 +51,23 @@ enum Subject {
     Node(String),
     /// The pods of a DaemonSet: its key, namespace, selector and size.
     Set { key: String, namespace: String, selector: String, desired: u32 },
+    /// One pod.
+    Pod(PodRef),
+}
+
+impl Subject {
+    const fn is_pod(&self) -> bool {
+        matches!(self, Self::Pod(_))
+    }
 }
 
 /// Reads pods of suspects while this process leads, for as long as it runs.
-pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership) {
+pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership, thresholds: Thresholds) {
     let (mut tried, mut told) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let now = Instant::now();
-        let due = if leadership.term(now).is_some() { due(&cache.lock(), &tried, now) } else { Due::default() };
+        let leads = leadership.term(now).is_some();
+        let due = if leads { due(&cache.lock(), &thresholds, &tried, now) } else { Due::default() };
         let Some(subject) = due.first else {
             let wait = due.next.unwrap_or(NODE_EVERY).max(Duration::from_millis(50));
             tokio::select! {
@@ -60,16 +78,24 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
         };
         tried.retain(|_, at| now.saturating_duration_since(*at) < Duration::from_mins(10));
         tried.insert(subject.clone(), now);
-        match read(&calls, &subject, &clock).await {
+        let asked = Asked { at: now, wall: clock.now() };
+        match read(&calls, &subject, asked).await {
             Ok(found) => {
                 tell(&mut told, &found.lost);
-                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found.pods, now, clock.now()) {
+                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked, &thresholds) {
                     cache.wake();
                 }
             }
             Err(error) => tracing::warn!(error = error.line(), "pods of a suspect could not be read"),
         }
     }
+}
+
+/// When a read was asked for: what it shows was so then or later.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Instant,
+    wall: Timestamp,
 }
 
 /// What is due, and when the next one will be.
@@ -79,14 +105,20 @@ struct Due {
     next: Option<Duration>,
 }
 
-fn due(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
+fn due(state: &State, thresholds: &Thresholds, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
     let mut result = Due::default();
     let nodes = state.nodes_of_interest();
-    let subjects = nodes.iter().map(|node| (Subject::Node(node.clone()), NODE_EVERY)).chain(sets(state));
+    let nodes = nodes.into_iter().map(|node| (Subject::Node(node), NODE_EVERY, None));
+    let sets = sets(state).map(|(set, every)| (set, every, None));
+    let of_pods_last = tried.iter().filter(|(subject, _)| subject.is_pod()).map(|(_, at)| *at).max();
     let mut oldest = None;
-    for (subject, every) in subjects {
-        let last = tried.get(&subject).copied();
-        let wait = last.map_or(Duration::ZERO, |at| every.saturating_sub(now.saturating_duration_since(at)));
+    for (subject, every, read) in nodes.chain(sets).chain(of_pods(state, thresholds, now)) {
+        let last = tried.get(&subject).copied().max(read);
+        let left = |last: Option<Instant>, every: Duration| {
+            last.map_or(Duration::ZERO, |at| every.saturating_sub(now.saturating_duration_since(at)))
+        };
+        let apart = of_pods_last.filter(|_| subject.is_pod());
+        let wait = left(last, every).max(left(apart, APART));
         if !wait.is_zero() {
             result.next = Some(result.next.map_or(wait, |next: Duration| next.min(wait)));
         } else if oldest.as_ref().is_none_or(|(at, _)| last < *at) {
@@ -97,9 +129,23 @@ fn due(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
     result
 }
 
+/// Pods that are not well, one by one, how often each is read, and when it was: those that are stuck, or are by now if nothing has
+/// changed; and what nothing else reads.
+fn of_pods(state: &State, thresholds: &Thresholds, now: Instant) -> Vec<(Subject, Duration, Option<Instant>)> {
+    let every = |is_stuck| if is_stuck { STUCK_EVERY } else { UNREAD_FOR };
+    let unwell = state.pod_reads.to_read(thresholds, now).into_iter();
+    unwell.map(|(pod, read, is_stuck)| (Subject::Pod(pod.clone()), every(is_stuck), Some(read))).collect()
+}
+
 fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
-    state.daemon_sets.iter().filter(|(_, row)| row.troubled && row.desired <= PAGE * MAX_PAGES).map(|(key, row)| {
-        let suspects = state.pods_of_sets.get(key).is_some_and(|read| !read.suspects.is_empty());
+    let unwell = state.pod_reads.unwell_sets();
+    let is_small = |row: &DaemonSetRow| row.desired <= PAGE * MAX_PAGES;
+    let wanted = state.daemon_sets.iter().filter(move |(_, row)| is_small(row));
+    wanted.filter_map(move |(key, row)| {
+        let suspects = unwell.contains(key);
+        if !row.troubled && !suspects {
+            return None;
+        }
         let every = if suspects { SUSPECT_SET_EVERY } else { SET_EVERY };
         let subject = Subject::Set {
             key: key.clone(),
@@ -107,7 +153,7 @@ fn sets(state: &State) -> impl Iterator<Item = (Subject, Duration)> {
             selector: row.selector.clone(),
             desired: row.desired,
         };
-        (subject, every.max(RETRY).saturating_mul(row.desired / PAGE + 1))
+        Some((subject, every.max(RETRY).saturating_mul(row.desired / PAGE + 1)))
     })
 }
 
@@ -117,19 +163,21 @@ struct Found {
     pods: Vec<Pod>,
     /// Pods that are there and cannot be read: which, and why.
     lost: Vec<(PodRef, String)>,
+    /// Whether there are more than were read.
+    is_cut: bool,
 }
 
 impl Found {
     /// Whether it may be taken over. A node of which one pod cannot be read was not read: that a pod is not stuck, or not there, would
-    /// follow from it. Of a DaemonSet the others are known, on other nodes; nor does a pod that is missing there prove anything.
+    /// follow from it. Of a DaemonSet the others are known, on other nodes.
     fn is_of_use(&self, subject: &Subject) -> bool {
-        self.lost.is_empty() || matches!(subject, Subject::Set { .. })
+        matches!(subject, Subject::Set { .. }) || (self.lost.is_empty() && !self.is_cut)
     }
 
     /// Takes over a pod. Of a DaemonSet only its suspects are of interest; the rest is dropped page by page.
     fn note(&mut self, pod: Guarded<Pod>, subject: &Subject, now: Timestamp) {
         match pod.0 {
-            Ok(pod) if matches!(subject, Subject::Node(_)) || is_suspect(&pod, now) => self.pods.push(pod),
+            Ok(pod) if !matches!(subject, Subject::Set { .. }) || is_suspect(&pod, now) => self.pods.push(pod),
             Ok(_) => {}
             Err(bad) => {
                 let bare = Pod { metadata: bad.metadata, ..Pod::default() };
@@ -155,8 +203,16 @@ fn tell(told: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
     }
 }
 
-async fn read(calls: &Calls, subject: &Subject, clock: &Clock) -> Result<Found, CallError> {
+async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, CallError> {
+    let mut found = Found::default();
     let (api, params, what) = match subject {
+        Subject::Pod(pod) => {
+            let api = calls.read_in::<Guarded<Pod>>(&pod.namespace);
+            let read = bounded_opt(|| format!("reading pod {pod}"), api.get(&pod.name)).await?;
+            let same = read.filter(|read| read.meta().uid.as_deref() == Some(pod.uid.as_str()));
+            same.into_iter().for_each(|same| found.note(same, subject, asked.wall));
+            return Ok(found);
+        }
         Subject::Node(node) => (
             Api::<Guarded<Pod>>::all(calls.watches()),
             ListParams::default().fields(&format!("spec.nodeName={node}")),
@@ -169,17 +225,17 @@ async fn read(calls: &Calls, subject: &Subject, clock: &Clock) -> Result<Found, 
         ),
     };
     let mut params = params.limit(PAGE);
-    let (mut found, now) = (Found::default(), clock.now());
     for _ in 0..MAX_PAGES {
         let page = bounded(|| what.clone(), api.list(&params)).await?;
         for pod in page.items {
-            found.note(pod, subject, now);
+            found.note(pod, subject, asked.wall);
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
-            None => break,
+            None => return Ok(found),
         }
     }
+    found.is_cut = true;
     Ok(found)
 }
 
@@ -189,25 +245,36 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Takes a read over; whether the decider should know.
-fn take(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, now: Timestamp) -> bool {
+fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked, thresholds: &Thresholds) -> bool {
+    let Asked { at, wall } = asked;
+    let pods = &found.pods;
     let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == Tri::True);
-    let all: Vec<SuspectPod> = of_sets.filter_map(|pod| pods::suspect(pod, now)).collect();
+    let all: Vec<SuspectPod> = of_sets.filter_map(|pod| pods::suspect(pod, wall)).collect();
     match subject {
         Subject::Set { key, .. } => {
             note_pods(state, subject, &all, pods, at);
-            let read = PodsRead { at, suspects: all, terminating: BTreeSet::new() };
-            let news = !read.suspects.is_empty() || state.pods_of_sets.get(key).is_some_and(|r| !r.suspects.is_empty());
-            state.pods_of_sets.insert(key.clone(), read);
+            let is_told = |pod: &PodRef| !found.is_cut && found.lost.iter().all(|(lost, _)| lost != pod);
+            let news = !all.is_empty() || state.pod_reads.unwell_sets().contains(key);
+            state.pod_reads.note_set(key, all, is_told, at);
+            state.settle_set(key);
             news
         }
         Subject::Node(node) => {
             note_pods(state, subject, &all, pods, at);
-            let read = PodsRead { at, suspects: all, terminating: terminating(state, node, pods) };
-            state.pods_of_nodes.insert(node.clone(), read);
+            let terminating = terminating(state, node, pods);
+            state.pod_reads.note_node(node, all, terminating, at);
             let wanted = state.nodes_of_interest();
-            state.pods_of_nodes.retain(|node, _| wanted.contains(node));
+            state.pod_reads.retain_nodes(&wanted);
             state.known_pods.retain(&wanted, at);
             true
+        }
+        Subject::Pod(pod) => {
+            let stands = |pod: Option<&SuspectPod>| {
+                pod.map(|pod| (pod.is_well(), stuck::pattern(pod, thresholds).map(|stuck| stuck.0)))
+            };
+            let before = stands(state.pod_reads.get(pod));
+            state.pod_reads.note_pod(pod, all.into_iter().next(), at);
+            before != stands(state.pod_reads.get(pod))
         }
     }
 }
@@ -250,6 +317,7 @@ fn note_pods(state: &mut State, subject: &Subject, suspects: &[SuspectPod], pods
             let wanted = suspects.chain(named(state, node)).collect();
             state.known_pods.note_node(node, &wanted, pods, &asked, at);
         }
+        Subject::Pod(_) => {}
     }
 }
 

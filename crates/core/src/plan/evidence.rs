@@ -226,8 +226,10 @@ impl<'a> NodeFacts<'a> {
             return Cure::Unknown;
         }
         let is_later = |age: Duration| after.is_none_or(|after| age < since(now, after));
-        if self.find(&fault.id).is_some() {
-            return Cure::Present;
+        if let Some(seen) = self.find(&fault.id) {
+            // A pod that could not be read lately may be gone.
+            let is_doubt = fault.kind == FaultType::StuckDaemonSetPod && seen.fault.state != FaultState::Confirmed;
+            return if is_doubt { Cure::Unknown } else { Cure::Present };
         }
         let looked = match fault.kind {
             FaultType::StuckDaemonSetPod => {
@@ -490,14 +492,8 @@ fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
         wake.when_past(t.start_blocked_age, process.age);
         wake.when_past(t.start_blocked_seen, seen);
     }
-    for pod in &facts.pods {
-        match pod.overdue {
-            Some(overdue) => wake.when_past(t.stuck_terminating, overdue),
-            None => wake.when_past(t.stuck_creating, pod.age),
-        }
-        let failed = pod.failed.iter().map(|container| container.ended);
-        for ended in pod.waiting.iter().filter_map(|container| container.ended).chain(failed) {
-            wake.when_past(t.stuck_back_off, ended);
-        }
+    // By time alone a pod becomes no more stuck, but what was read of it grows old.
+    for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod, t).is_some()) {
+        wake.when_past(stuck::FRESH, pod.read);
     }
 }

@@ -240,8 +240,13 @@ pub const HOLDS_UP_PODS: [FaultType; 3] =
     [FaultType::KubeletStartBlocked, FaultType::PlegStalled, FaultType::StuckDaemonSetPod];
 
 fn pods_progressing(facts: &NodeFacts<'_>) -> Tri {
-    if facts.seen.iter().any(|seen| HOLDS_UP_PODS.contains(&seen.fault.kind)) {
+    let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| HOLDS_UP_PODS.contains(&fault.kind));
+    if held_up().any(|fault| fault.state == FaultState::Confirmed) {
         return Tri::False;
     }
-    if facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) { Tri::Unknown } else { Tri::True }
+    if held_up().next().is_some() || facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) {
+        Tri::Unknown
+    } else {
+        Tri::True
+    }
 }

@@ -2,9 +2,10 @@
 
 use nrh_core::episode::Phase;
 use nrh_core::fault::{FaultState, FaultType};
-use nrh_core::plan::{HoldReason, plan};
+use nrh_core::plan::{Health, HoldReason, plan};
 use nrh_core::policy::Action;
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
+use nrh_core::stuck::FRESH;
 
 use crate::samples::{backing_off, cont, creating, failed, fault, hung, kill, overdue, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
@@ -149,12 +150,48 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
         World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let mut snapshot = world.snapshot();
-    snapshot.pods[0].read = secs(46);
+    snapshot.pods[0].read = FRESH;
+    assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
+    snapshot.pods[0].read = FRESH + secs(1);
     let held = plan(&snapshot, &world.settings);
-    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::StaleEvidence]));
+    let said = &held.nodes["n1"];
+    assert_eq!((acts(&held).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
+    assert_eq!((said.health, said.pods_progressing), (Health::Degraded, Tri::Unknown));
+    assert!(!said.look_requested, "the probe cannot read pods");
     world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(23);
     let held = world.plan();
     assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::ProbeSilent]));
+}
+
+/// It may be gone since: a read shows whether it is still there, the time that has passed does not.
+#[test]
+fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut pod = overdue("n1", "agent-1");
+    pod.overdue = Some(secs(20));
+    world.node("n1").pods.push(pod);
+    for read in [0, 10, 20, 99, 100, 101, 120, 121, 10_000] {
+        let mut snapshot = world.snapshot();
+        snapshot.pods[0].read = secs(read);
+        let plan = plan(&snapshot, &world.settings);
+        assert_eq!(plan.nodes["n1"].cluster_faults, [], "read {read} s ago");
+    }
+}
+
+/// Neither there nor gone: what was done is not called in vain.
+#[test]
+fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    world.node("n1").pods.push(backing_off("n1", "agent-1"));
+    world.pass();
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.node("n1").pods = vec![SuspectPod { read: secs(30), ..backing_off("n1", "agent-1") }];
+    for _ in 0..60 {
+        world.tick(secs(5));
+        world.pass();
+    }
+    let failed = world.only_episode().steps[0].message.clone();
+    assert!(failed.contains("nobody could look at the fault"), "{failed}");
 }
 
 #[test]

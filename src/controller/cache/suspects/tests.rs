@@ -20,6 +20,15 @@ fn pod(name: &str, uid: &str, deleted: bool, ready: &str) -> Pod {
     pod
 }
 
+fn due_now(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
+    due(state, &Thresholds::default(), tried, now)
+}
+
+fn taken(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, wall: Timestamp) -> bool {
+    let found = Found { pods: pods.to_vec(), ..Found::default() };
+    take(state, subject, &found, Asked { at, wall }, &Thresholds::default())
+}
+
 fn troubled() -> DaemonSetRow {
     DaemonSetRow { uid: "o".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3, troubled: true }
 }
@@ -28,14 +37,14 @@ fn troubled() -> DaemonSetRow {
 fn only_troubled_sets_are_read_and_not_more_often_than_every_15_s() {
     let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
     state.daemon_sets.insert("d/fine".into(), DaemonSetRow { troubled: false, ..troubled() });
-    assert!(due(&state, &tried, now).first.is_none());
+    assert!(due_now(&state, &tried, now).first.is_none());
     state.daemon_sets.insert("d/bad".into(), troubled());
-    let first = due(&state, &tried, now).first.unwrap();
+    let first = due_now(&state, &tried, now).first.unwrap();
     tried.insert(first, now);
-    let later = due(&state, &tried, now + Duration::from_secs(14));
+    let later = due_now(&state, &tried, now + Duration::from_secs(14));
     assert!(later.first.is_none());
     assert_eq!(later.next, Some(Duration::from_secs(1)));
-    assert!(due(&state, &tried, now + SET_EVERY).first.is_some());
+    assert!(due_now(&state, &tried, now + SET_EVERY).first.is_some());
 }
 
 #[test]
@@ -70,10 +79,10 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
 fn a_larger_set_is_read_less_often_and_a_giant_one_not_at_all() {
     let (mut state, mut tried, now) = (state(), BTreeMap::new(), Instant::now());
     state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 2_500, ..troubled() });
-    tried.insert(due(&state, &tried, now).first.unwrap(), now);
-    assert_eq!(due(&state, &tried, now).next, Some(SET_EVERY * 6));
+    tried.insert(due_now(&state, &tried, now).first.unwrap(), now);
+    assert_eq!(due_now(&state, &tried, now).next, Some(SET_EVERY * 6));
     state.daemon_sets.insert("d/big".into(), DaemonSetRow { desired: 10_001, ..troubled() });
-    assert!(due(&state, &tried, now).first.is_none());
+    assert!(due_now(&state, &tried, now).first.is_none());
 }
 
 #[test]
@@ -82,17 +91,94 @@ fn a_read_of_the_node_is_the_later_word_on_its_pods() {
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
     state.daemon_sets.insert("d/ds".into(), troubled());
-    assert!(take(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, wall));
+    assert!(taken(&mut state, &set, &[pod("ds-1", "u1", false, "False")], now, wall));
     state.refresh(now, wall);
     assert_eq!(state.snapshot.pods.len(), 1);
     assert!(state.snapshot.pods_read.is_empty(), "one set is not the whole node");
     state.snapshot.nodes.insert("w1".into(), crate::core::snapshot::NodeView::default());
     let at = now + Duration::from_secs(1);
-    let fresh = PodsRead { at, suspects: vec![], terminating: BTreeSet::new() };
-    state.pods_of_nodes.insert("w1".into(), fresh);
+    state.pod_reads.note_node("w1", vec![], BTreeSet::new(), at);
     state.refresh(now + Duration::from_secs(3), wall);
     assert!(state.snapshot.pods.is_empty());
     assert_eq!(state.snapshot.pods_read.get("w1"), Some(&Duration::from_secs(2)));
+}
+
+fn going(uid: &str) -> Pod {
+    pod("ds-1", uid, true, "True")
+}
+
+/// All that is known after these reads, at the end.
+fn known(state: &State) -> Vec<&str> {
+    state.pod_reads.unwell().map(|pod| pod.pod.uid.as_str()).collect()
+}
+
+#[test]
+fn a_pod_that_is_not_well_is_read_until_a_read_shows_that_it_is_well_or_gone() {
+    let (mut state, now) = (state(), Instant::now());
+    let wall: Timestamp = "2025-01-01T00:00:20Z".parse().unwrap();
+    state.snapshot.nodes.insert("w1".into(), crate::core::snapshot::NodeView::default());
+    let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
+    let node = Subject::Node("w1".into());
+    let one = Subject::Pod(pods::pod_ref(&going("u1")));
+    for (by, then) in [(&set, &set), (&set, &node), (&set, &one), (&node, &set), (&node, &node), (&node, &one)] {
+        let mut tried = BTreeMap::from([(set.clone(), now), (node.clone(), now)]);
+        state.daemon_sets.insert("d/ds".into(), troubled());
+        taken(&mut state, by, &[going("u1")], now, wall);
+        // It calls itself well in the moment after.
+        state.daemon_sets.insert("d/ds".into(), DaemonSetRow { troubled: false, ..troubled() });
+        state.settle_set("d/ds");
+        let soon = now + Duration::from_secs(6);
+        let mut due = BTreeSet::new();
+        while let Some(subject) = due_now(&state, &tried, soon).first {
+            tried.insert(subject.clone(), soon);
+            due.insert(subject);
+        }
+        assert_eq!(due, BTreeSet::from([set.clone(), node.clone()]), "{by:?}");
+        // Stuck, if nothing has changed: nobody says so until it is read.
+        let late = now + Duration::from_secs(101);
+        tried.extend([(set.clone(), late), (node.clone(), late)]);
+        assert_eq!(due_now(&state, &tried, late).first, Some(one.clone()), "{by:?}");
+        assert!(taken(&mut state, then, &[], late, wall), "{then:?}: that is news");
+        assert_eq!(known(&state), Vec::<&str>::new(), "{then:?}");
+        assert!(due_now(&state, &BTreeMap::new(), late).first.is_none());
+    }
+}
+
+#[test]
+fn of_two_reads_the_one_that_was_asked_for_later_counts() {
+    let (mut state, now) = (state(), Instant::now());
+    let wall = "2025-01-01T00:01:00Z".parse().unwrap();
+    state.daemon_sets.insert("d/ds".into(), troubled());
+    let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
+    let one = Subject::Pod(pods::pod_ref(&going("u1")));
+    let later = now + Duration::from_secs(1);
+    taken(&mut state, &set, &[going("u1")], later, wall);
+    for old in [&set, &Subject::Node("w1".into()), &one] {
+        taken(&mut state, old, &[], now, wall);
+        assert_eq!(known(&state), ["u1"], "{old:?}");
+    }
+    // One of the same name is another pod.
+    taken(&mut state, &one, &[], later, wall);
+    assert_eq!(known(&state), Vec::<&str>::new());
+}
+
+#[test]
+fn many_stuck_pods_share_the_reads_of_a_few() {
+    let (mut state, now) = (state(), Instant::now());
+    let wall = "2025-01-01T01:00:00Z".parse().unwrap();
+    state.daemon_sets.insert("d/ds".into(), DaemonSetRow { desired: 10_001, ..troubled() });
+    let pods: Vec<Pod> = (0..1000).map(|at| pod(&format!("ds-{at}"), &format!("u{at}"), true, "True")).collect();
+    let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "app=ds".into(), desired: 3 };
+    taken(&mut state, &set, &pods, now, wall);
+    let (mut tried, mut reads) = (BTreeMap::new(), 0);
+    for tick in 0..1000_u32 {
+        let at = now + APART * tick;
+        while let Some(subject) = due_now(&state, &tried, at).first {
+            tried.insert(subject, at);
+            reads += 1;
+        }
+    }
+    assert!((900..=1000).contains(&reads), "{reads} in {:?}", APART * 1000);
 }
 
 /// Whoever makes a pod writes its `ownerReferences`.
@@ -116,11 +202,11 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
 
     // Of a set that is not believed no pod is a suspect.
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };
-    take(&mut state, &set, std::slice::from_ref(&one), now, wall);
-    assert_eq!(state.pods_of_sets["d/ds"].suspects.len(), 1);
+    taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    assert_eq!(state.pod_reads.unwell().count(), 1);
     state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..troubled() });
-    take(&mut state, &set, std::slice::from_ref(&one), now, wall);
-    assert_eq!(state.pods_of_sets["d/ds"].suspects, []);
+    taken(&mut state, &set, std::slice::from_ref(&one), now, wall);
+    assert_eq!(state.pod_reads.unwell().count(), 0);
 }
 
 #[test]
@@ -179,7 +265,7 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
     mirror.metadata.annotations = Some([("kubernetes.io/config.hash".to_owned(), "hash".to_owned())].into());
     let all = [plain("cart", "c"), mirror, plain("other", "o"), plain("again", "new")];
     let node = Subject::Node("w1".into());
-    take(&mut state, &node, &all, now, wall);
+    taken(&mut state, &node, &all, now, wall);
     state.refresh(now, wall);
     assert_eq!(state.snapshot.pods_seen, BTreeMap::new(), "nobody asks");
 
@@ -189,7 +275,7 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
                 {"key": "tier", "operator": "DoesNotExist"}]}}}]}}))
     .unwrap();
     state.snapshot.policies = vec![crate::api::convert::policy(&policy).unwrap()];
-    take(&mut state, &node, &all, now, wall);
+    taken(&mut state, &node, &all, now, wall);
     state.refresh(now + Duration::from_secs(7), wall);
     let labels: BTreeMap<_, _> = [("app".to_owned(), Some("web".to_owned())), ("tier".to_owned(), None)].into();
     let read = |gone: bool| {
@@ -206,14 +292,14 @@ fn of_the_pods_that_faults_name_the_labels_are_kept_that_a_policy_asks_for() {
     };
     assert_eq!(found(&state), expected(read(false)));
     // It is deleted: what it was like counts on.
-    take(&mut state, &node, &all[1..], now, wall);
+    taken(&mut state, &node, &all[1..], now, wall);
     state.refresh(now + Duration::from_secs(7), wall);
     assert_eq!(found(&state), expected(read(true)));
     // Its fault is out of sight for a while, and the node of no interest.
     let report = state.snapshot.reports.insert("w1".into(), crate::core::snapshot::ReportView::default());
-    take(&mut state, &node, &all[1..], now, wall);
+    taken(&mut state, &node, &all[1..], now, wall);
     state.snapshot.reports.insert("w1".into(), report.unwrap());
-    take(&mut state, &node, &all[1..], now, wall);
+    taken(&mut state, &node, &all[1..], now, wall);
     state.refresh(now + Duration::from_secs(7), wall);
     assert_eq!(found(&state), expected(read(true)), "it is remembered");
 }

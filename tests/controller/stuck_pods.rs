@@ -1,0 +1,206 @@
+//! Faults about pods of DaemonSets: said of what a read has shown, and for no longer than the next one shows it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::fake_api::world::World;
+use crate::fake_api::{Call, Fault};
+
+/// Nodes whose probes report, with a DaemonSet of one pod each.
+pub struct Rollout {
+    pub world: World,
+    nodes: usize,
+}
+
+impl Rollout {
+    pub fn new(nodes: usize) -> Self {
+        let rollout = Self { world: World::new(nodes), nodes };
+        rollout.world.policy("pods", "Enforce", &json!([{"action": "Notify"}]));
+        rollout.world.api.change("remediationpolicies", "pods", |policy| {
+            policy["spec"]["rules"][0]["match"]["faults"] = json!(["StuckDaemonSetPod"]);
+        });
+        for node in 1..=nodes {
+            rollout.world.probe(&format!("w{node}"));
+            rollout.put(node, &format!("log-{node}-0"), &json!({"ready": true}));
+        }
+        rollout.says(nodes);
+        rollout
+    }
+
+    /// The DaemonSet's own word on how many of its pods are ready.
+    pub fn says(&self, ready: usize) {
+        self.world.api.put(json!({"apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "log", "namespace": "d", "uid": "set"},
+            "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": {}},
+            "status": {"desiredNumberScheduled": self.nodes, "currentNumberScheduled": self.nodes, "numberReady": ready,
+                "numberMisscheduled": 0, "numberUnavailable": self.nodes.saturating_sub(ready)}}));
+    }
+
+    /// A pod as it stands: `ready`, `deletes` (end of its grace period) or `without` (a sandbox, since then).
+    pub fn put(&self, node: usize, name: &str, how: &Value) {
+        let ready = if how["ready"] == true { "True" } else { "False" };
+        let mut conditions = vec![json!({"type": "Ready", "status": ready})];
+        let mut containers = json!([]);
+        if how["without"].is_string() {
+            conditions.push(
+                json!({"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": how["without"]}),
+            );
+            containers = json!([{"name": "log", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+        }
+        self.world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "d", "uid": format!("uid-{name}"), "labels": {"app": "log"},
+                "creationTimestamp": self.world.wall().to_string(),
+                "deletionTimestamp": how["deletes"], "finalizers": ["test/stays"],
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "log", "uid": "set", "controller": true}]},
+            "spec": {"nodeName": format!("w{node}"), "containers": []},
+            "status": {"startTime": how["without"], "conditions": conditions, "containerStatuses": containers}}));
+    }
+
+    pub fn after(&self, time: Duration) -> String {
+        let at: Timestamp = self.world.wall() + jiff::SignedDuration::try_from(time).unwrap();
+        at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+
+    /// What the report on a node says of its pods: which, and how sure.
+    pub fn said(&self, node: usize) -> Vec<(String, String)> {
+        let status = self.world.status(&format!("w{node}"));
+        let faults = status["clusterFaults"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let of_pods = faults.iter().filter(|fault| fault["type"] == "StuckDaemonSetPod");
+        of_pods.map(|fault| (text(&fault["subject"]["pod"]["name"]), text(&fault["state"]))).collect()
+    }
+
+    async fn until_healthy(&self) {
+        let is_healthy = |node| self.world.status(&format!("w{node}"))["summary"]["health"] == "Healthy";
+        self.world.until("all have reported", || (1..=self.nodes).all(is_healthy)).await;
+    }
+}
+
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Five minutes in which nothing is said of any pod.
+async fn nothing_is_said(rollout: &Rollout, what: &str) {
+    for second in 0..300 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(rollout.said(1), [], "{what}, {second} s later");
+    }
+}
+
+/// Whenever the last read was: the DaemonSet is well before the next one.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_went_20_s_after_its_grace_period_is_never_called_stuck() {
+    for phase in 0..6_u32 {
+        let rollout = Rollout::new(1);
+        let replica = rollout.world.controller("a");
+        rollout.until_healthy().await;
+        rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(GRACE)}));
+        rollout.says(0);
+        sleep(GRACE + Duration::from_secs(20) + Duration::from_millis(900) * phase).await;
+        rollout.world.api.remove("pods", "log-1-0");
+        rollout.put(1, "log-1-1", &json!({"ready": true}));
+        rollout.says(1);
+        nothing_is_said(&rollout, &format!("phase {phase}")).await;
+        assert_eq!(rollout.world.phases(), Vec::<String>::new());
+        replica.crash().await;
+    }
+}
+
+/// The answer to a list that was asked for before comes after the DaemonSet's word that all is well.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_is_not_the_last_word() {
+    let rollout = Rollout::new(1);
+    let replica = rollout.world.controller("a");
+    rollout.until_healthy().await;
+    rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
+    let lists =
+        |call: &Call| call.verb == "list" && call.target.plural == "pods" && call.query.contains_key("labelSelector");
+    let asked = rollout.world.clone();
+    asked.api.hook(move |call| lists(call).then_some(Fault::AnsweredLate(Duration::from_secs(3))));
+    rollout.says(0);
+    let before = Instant::now();
+    rollout.world.until("it is listed", || asked.api.calls().iter().any(lists)).await;
+    assert!(before.elapsed() < Duration::from_secs(10));
+    rollout.world.api.unhook();
+    rollout.world.api.remove("pods", "log-1-0");
+    rollout.put(1, "log-1-1", &json!({"ready": true}));
+    rollout.says(1);
+    nothing_is_said(&rollout, "the late answer").await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stuck_pod_is_confirmed_by_a_read_and_gone_from_the_report_within_five_seconds() {
+    for phase in 0..5_u32 {
+        let rollout = Rollout::new(1);
+        let replica = rollout.world.controller("a");
+        rollout.until_healthy().await;
+        rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
+        rollout.says(0);
+        sleep(Duration::from_secs(119)).await;
+        assert_eq!(rollout.said(1), [], "it may still go");
+        let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
+        rollout.world.until("it is told", || rollout.said(1) == confirmed).await;
+        assert_eq!(rollout.world.status("w1")["summary"]["health"], "Unhealthy");
+        sleep(Duration::from_secs(20) + Duration::from_millis(500) * phase).await;
+        assert_eq!(rollout.said(1), confirmed, "it stands for as long as it is read");
+        // Another pod of the set stays away: the set is troubled on.
+        rollout.world.api.remove("pods", "log-1-0");
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(rollout.said(1), [], "phase {phase}");
+        assert_ne!(rollout.world.status("w1")["summary"]["health"], "Unhealthy");
+        replica.crash().await;
+    }
+}
+
+/// The DaemonSet may say that all is well while an old pod of it is stuck: with `maxSurge` its successor runs beside it.
+#[tokio::test(start_paused = true)]
+async fn a_stuck_pod_stays_told_when_its_set_calls_itself_well() {
+    let rollout = Rollout::new(1);
+    let replica = rollout.world.controller("a");
+    rollout.until_healthy().await;
+    rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
+    rollout.says(0);
+    let confirmed = [("log-1-0".to_owned(), "Confirmed".to_owned())];
+    rollout.world.until("it is told", || rollout.said(1) == confirmed).await;
+    rollout.says(1);
+    for _ in 0..120 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(rollout.said(1), confirmed);
+    }
+    rollout.world.api.remove("pods", "log-1-0");
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(rollout.said(1), []);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_pod_that_cannot_be_read_nothing_is_confirmed_and_nothing_is_forgotten() {
+    let rollout = Rollout::new(1);
+    let replica = rollout.world.controller("a");
+    rollout.until_healthy().await;
+    rollout.put(1, "log-1-0", &json!({"deletes": rollout.after(Duration::ZERO)}));
+    rollout.says(0);
+    let is = |state: &str| vec![("log-1-0".to_owned(), state.to_owned())];
+    rollout.world.until("it is told", || rollout.said(1) == is("Confirmed")).await;
+    let of_pods = |call: &Call| {
+        !call.is_write() && call.target.plural == "pods" && call.target.namespace.as_deref() != Some("nrh-node")
+    };
+    rollout.world.api.hook(move |call| of_pods(call).then_some(Fault::Code(500)));
+    sleep(Duration::from_secs(25)).await;
+    assert_eq!(rollout.said(1), is("Suspected"));
+    let status = rollout.world.status("w1");
+    let progressing =
+        status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "PodsProgressing").unwrap();
+    assert_eq!((&status["summary"]["health"], &progressing["status"]), (&json!("Degraded"), &json!("Unknown")));
+    let asked = rollout.world.command("w1")["lookRequested"].clone();
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(rollout.said(1), is("Suspected"));
+    assert_eq!(rollout.world.command("w1")["lookRequested"], asked, "a probe cannot read pods");
+    rollout.world.api.unhook();
+    rollout.world.until("it is read again", || rollout.said(1) == is("Confirmed")).await;
+    replica.crash().await;
+}
