@@ -58,10 +58,17 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
         }
     };
     let Ok(object) = timeout(wait, answered).await else {
-        bail!("RestartSafe Unknown: no answer from node {node} within {} s: {}", wait.as_secs(), whereabouts(&node, last));
+        bail!(
+            "RestartSafe Unknown: no answer from node {node} within {} s: {}",
+            wait.as_secs(),
+            whereabouts(&node, last)
+        );
     };
     let (safe, reason) = verdict(&object);
-    print(&format!("node {node}: RestartSafe {safe:?}: {reason} (checked within {} s)\n", began.elapsed().as_secs() + 1))?;
+    print(&format!(
+        "node {node}: RestartSafe {safe:?}: {reason} (checked within {} s)\n",
+        began.elapsed().as_secs() + 1
+    ))?;
     match safe {
         Tri::True => Ok(()),
         Tri::False => Err(Unsafe(node).into()),

@@ -107,7 +107,10 @@ mod tests {
         let view = &state.snapshot.commands["w1"];
         assert_eq!(view.order.as_ref().map(|order| order.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
-        assert_eq!(object(2, &json!({"order": order(), "lookRequested": 3, "checkRequested": "a"})).fold(&mut state, now), News::Nothing);
+        assert_eq!(
+            object(2, &json!({"order": order(), "lookRequested": 3, "checkRequested": "a"})).fold(&mut state, now),
+            News::Nothing
+        );
         let row = CommandRow {
             uid: "c".into(),
             owner: Some("u".into()),

@@ -74,9 +74,11 @@ impl From<OwnCommand> for Command {
 }
 
 /// A command, and the version from which a watch goes on.
-pub(super) struct Standing {
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// What it says.
     pub command: Command,
-    /// `None` = there is no object: a watch without a version begins with what is there by then.
+    /// The version. `None` = there is no object: a watch without a version begins with what is there by then.
     pub version: Option<String>,
 }
 
@@ -88,7 +90,7 @@ impl From<OwnCommand> for Standing {
 }
 
 /// Reads the node's command, from the API server's store and no cache. Where there is none, no order stands.
-pub(super) async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
+pub async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
     match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
         Err(CallError::Missing) => Ok(Standing { command: Command::NONE, version: None }),
         answer => answer,

@@ -235,7 +235,8 @@ impl Api {
                 let server = me.server();
                 let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "runtimehealth.io/v1alpha1",
                     "kind": "NodeCommand", "metadata": {"resourceVersion": server.version.to_string()}}});
-                if server.bookmarks && !server.is_hung && server.watchers.iter().any(|one| one.same_receiver(&watcher)) {
+                if server.bookmarks && !server.is_hung && server.watchers.iter().any(|one| one.same_receiver(&watcher))
+                {
                     send(&watcher, &mark);
                 }
             }

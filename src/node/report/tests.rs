@@ -73,6 +73,8 @@ async fn a_running_episode_keeps_the_rhythm_of_15_s() {
     }
     let writes = bench.api.writes();
     assert!(gaps(&writes).iter().skip(1).all(|gap| *gap <= 15), "{:?}", gaps(&writes));
+    let feedback = bench.feedback.borrow().clone();
+    assert_eq!((feedback.episode, feedback.node_uid.as_deref()), (true, Some("node-uid")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -160,8 +160,11 @@ mod tests {
     #[test]
     fn a_person_waits_for_every_container_and_the_controller_does_not() {
         let (mut wishes, began, mut node) = (Wishes::default(), Instant::now(), Node::healthy());
-        let aged =
-            |seconds: u64| Look::Done { value: TaskAnswer::Answered, age: secs(seconds), took: Duration::from_millis(5) };
+        let aged = |seconds: u64| Look::Done {
+            value: TaskAnswer::Answered,
+            age: secs(seconds),
+            took: Duration::from_millis(5),
+        };
         node.tasks.insert("slow".into(), aged(60));
         assert!(wishes.hear(&told(1, Some("a")), began));
         wishes.settle(&node.seen(), began + secs(11), Tri::True);

@@ -210,7 +210,8 @@ async fn that_nobody_answers_says_nothing_of_an_order_and_holds_up_no_report() {
     bench.api.mood(Mood::Answers(500));
     (bench.api.server().reads, bench.api.server().watches) = (Some(Mood::Well), Some(Mood::Well));
     bench.api.command(json!({"order": order()}));
-    seconds(40).await;
+    bench.say(Vec::new());
+    seconds(50).await;
     assert_eq!(bench.command.borrow().order, Some(order()));
     assert!(bench.delivered.borrow().deaf.is_none() && bench.delivered.borrow().failing.is_some());
 
