@@ -26,8 +26,10 @@ const REST: Duration = Duration::from_secs(20);
 pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     let leader = start(&stage.upstream);
     let nodes: Api<Node> = Api::all(stage.admin.clone());
+    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2025-06-01T12:00:00Z"});
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/os": "linux"}},
-        "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2025-06-01T12:00:00Z"}]}});
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
     nodes.create(&PostParams::default(), &serde_json::from_value(node.clone())?).await?;
     nodes.patch_status(NODE, &PatchParams::default(), &Patch::Merge(&node)).await?;
     let probe = probe(stage).await?;
