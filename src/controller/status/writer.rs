@@ -381,7 +381,9 @@ impl StatusWriter {
     ) -> Wanted {
         let last = self.asked.get_mut(node);
         if !wanted {
-            last.into_iter().for_each(|asked| asked.count = 0);
+            if let Some(asked) = last {
+                asked.count = 0;
+            }
             return Wanted::Nothing;
         }
         let stands = row.and_then(|row| row.look_requested).unwrap_or(0);

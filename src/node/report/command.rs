@@ -13,6 +13,9 @@ use super::client::{CallError, call, in_time, request};
 use crate::api::{NodeCommand, is_check_name};
 use crate::core::order::Order;
 
+/// Annotation of the bookmark that follows what was there when a watch began.
+const INITIAL: &str = "k8s.io/initial-events-end";
+
 /// What the probe is told to do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Command {
@@ -113,10 +116,15 @@ pub(super) async fn watch(
     );
     let request = Request::get(uri).body(Vec::new()).map_err(kube::Error::HttpError)?;
     let events = in_time(client.request_events::<OwnCommand>(request)).await?;
-    Ok(events.map(|event| match event? {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => Ok(Some(object.into())),
-        WatchEvent::Deleted(_) => Ok(Some(Command::NONE)),
-        WatchEvent::Bookmark(_) => Ok(None),
-        WatchEvent::Error(status) => Err(kube::Error::Api(status).into()),
+    Ok(events.filter_map(|event| {
+        std::future::ready(match event {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Some(Ok(Some(object.into()))),
+            Ok(WatchEvent::Deleted(_)) => Some(Ok(Some(Command::NONE))),
+            // The one at the beginning says nothing of later ones, which come once the version has risen.
+            Ok(WatchEvent::Bookmark(mark)) if mark.metadata.annotations.contains_key(INITIAL) => None,
+            Ok(WatchEvent::Bookmark(_)) => Some(Ok(None)),
+            Ok(WatchEvent::Error(status)) => Some(Err(kube::Error::Api(status).into())),
+            Err(error) => Some(Err(error.into())),
+        })
     }))
 }

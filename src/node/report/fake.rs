@@ -107,7 +107,7 @@ impl Api {
     }
 
     /// The node's command becomes this; null = it is deleted.
-    pub(super) fn command(&self, spec: Value) {
+    pub(super) fn command(&self, spec: &Value) {
         let mut server = self.server();
         server.version += 1;
         let version = server.version;
@@ -117,8 +117,8 @@ impl Api {
         };
         let (kind, now) = match (server.command.is_null(), spec.is_null()) {
             (true, true) => return,
-            (true, false) => ("ADDED", object(&spec)),
-            (false, false) => ("MODIFIED", object(&spec)),
+            (true, false) => ("ADDED", object(spec)),
+            (false, false) => ("MODIFIED", object(spec)),
             (false, true) => ("DELETED", object(&server.command["spec"])),
         };
         server.command = if spec.is_null() { Value::Null } else { now.clone() };
@@ -226,6 +226,12 @@ impl Api {
             None if server.command.is_null() => {}
             None => send(&watcher, &json!({"type": "ADDED", "object": server.command})),
         }
+        if !query.contains("resourceVersion") {
+            // Which says nothing of those that are sent later.
+            let mut mark = bookmark(server.version);
+            mark["object"]["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            send(&watcher, &mark);
+        }
         server.watchers.push(watcher.clone());
         drop(server);
         let me = self.clone();
@@ -233,8 +239,7 @@ impl Api {
             for _ in 0..length / 60 {
                 sleep(Duration::from_mins(1)).await;
                 let server = me.server();
-                let mark = json!({"type": "BOOKMARK", "object": {"apiVersion": "runtimehealth.io/v1alpha1",
-                    "kind": "NodeCommand", "metadata": {"resourceVersion": server.version.to_string()}}});
+                let mark = bookmark(server.version);
                 if server.bookmarks && !server.is_hung && server.watchers.iter().any(|one| one.same_receiver(&watcher))
                 {
                     send(&watcher, &mark);
@@ -258,6 +263,11 @@ impl Server {
             self.watchers.iter().for_each(|watcher| send(watcher, event));
         }
     }
+}
+
+fn bookmark(version: u64) -> Value {
+    json!({"type": "BOOKMARK", "object": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand",
+        "metadata": {"resourceVersion": version.to_string()}}})
 }
 
 fn send(watcher: &Watcher, event: &Value) {

@@ -85,13 +85,13 @@ async fn probe(stage: &Stage<'_>) -> Result<Identity> {
     let token = bed.kubectl(&[&["-n", "nrh-node", "create", "token", "nrh-probe"], bound.as_slice()].concat())?;
     let mut config: Value = serde_json::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
     config["users"][0]["user"] = json!({"token": token.trim()});
-    let (path, state) = (bed.dir().join("hears.kubeconfig"), bed.dir().join("hears"));
+    let (path, folder) = (bed.dir().join("hears.kubeconfig"), bed.dir().join("hears"));
     std::fs::write(&path, config.to_string())?;
     let argv = [
         "env".to_owned(),
         format!("KUBECONFIG={}", path.display()),
         format!("NODE_NAME={NODE}"),
-        format!("NRH_STATE_DIR={}", state.display()),
+        format!("NRH_STATE_DIR={}", folder.display()),
         // Nobody's: other beds may have runtimes of their own.
         format!("NRH_RUNTIME_ENDPOINT={}", bed.dir().join("none.sock").display()),
         env!("CARGO_BIN_EXE_nrh-probe").to_owned(),
