@@ -11,7 +11,7 @@ pub mod plain;
 pub mod policy;
 pub mod remediation;
 
-pub use command::{NodeCommand, NodeCommandSpec};
+pub use command::{NodeCommand, NodeCommandSpec, is_check_name};
 pub use condition::{ConditionReason, ConditionType};
 pub use duration::HumanDuration;
 pub use flap::WrittenFlap;

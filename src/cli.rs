@@ -59,6 +59,8 @@ pub enum Command {
     Suspend(SuspendArgs),
     /// Lifts what `nrh suspend` has written.
     Resume(ResumeArgs),
+    /// Says whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = nobody knows.
+    RestartSafe(RestartSafeArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
     /// Prints the custom resource definitions, or writes them to a folder.
@@ -244,6 +246,16 @@ pub struct ResumeArgs {
     /// Lift another person's veto, too.
     #[arg(long)]
     pub take_over: bool,
+}
+
+/// Flags of `nrh restart-safe`.
+#[derive(Debug, Args)]
+pub struct RestartSafeArgs {
+    /// The node. Its probe asks every container now.
+    pub node: String,
+    /// How long to wait for the answer (1s to 24h); 30s by default.
+    #[arg(long)]
+    pub timeout: Option<HumanDuration>,
 }
 
 /// Flags of `nrh status`.

@@ -20,6 +20,7 @@ pub mod explain;
 pub mod fuzz;
 pub mod node;
 pub mod process;
+pub mod restart_safe;
 mod server;
 pub mod simulate;
 pub mod start;

@@ -12,13 +12,14 @@ const UNUSABLE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Who checks policies has to tell those that do what they should not from a file that cannot be read.
-    let is_check = matches!(cli.command, Command::Simulate(_));
+    // Who checks policies, or asks before a restart, has to tell a no from a question that has no answer.
+    let is_check = matches!(cli.command, Command::Simulate(_) | Command::RestartSafe(_));
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::complain(&format!("Error: {}", nrh::process::told(&error)));
-            let is_unusable = is_check && !error.is::<nrh::simulate::Unmet>();
+            let is_no = error.is::<nrh::simulate::Unmet>() || error.is::<nrh::restart_safe::Unsafe>();
+            let is_unusable = is_check && !is_no;
             if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
     }
@@ -37,6 +38,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Cancel(args) => Box::pin(nrh::cancel::run(args)).await,
             Command::Suspend(args) => Box::pin(nrh::suspend::suspend(args)).await,
             Command::Resume(args) => Box::pin(nrh::suspend::resume(args)).await,
+            Command::RestartSafe(args) => Box::pin(nrh::restart_safe::run(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Crd(args) => print_crds(&args),
             Command::Thresholds(args) => print_thresholds(&args),

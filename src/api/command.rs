@@ -39,4 +39,17 @@ pub struct NodeCommandSpec {
     /// none was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look_requested: Option<u64>,
+    /// The last `spec.checkRequested` of the node's NodeRuntimeHealth that was passed on to the probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = CHECK_NAME))]
+    pub check_requested: Option<String>,
+}
+
+/// What names a request for a fresh check. The probe repeats it in its report, so it has to arrive there as it was written.
+pub(super) const CHECK_NAME: &str = "^[A-Za-z0-9][-A-Za-z0-9_.:]*$";
+
+/// Whether this may name a request for a fresh check.
+pub fn is_check_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    text.len() <= 63 && text.bytes().all(is_part) && text.starts_with(|first: char| first.is_ascii_alphanumeric())
 }

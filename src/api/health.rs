@@ -11,6 +11,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::CHECK_NAME;
 use super::flap::WrittenFlap;
 use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
@@ -63,6 +64,12 @@ pub struct NodeRuntimeHealthSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub suspended_by: Option<String>,
+    /// Asks the probe for a fresh check: it asks every container now. A name of your choice, other than the one before; the probe
+    /// repeats it in `status.probe.checkAnswered`, with a report that is newer than the request. `nrh restart-safe` writes it and
+    /// waits for the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = CHECK_NAME))]
+    pub check_requested: Option<String>,
 }
 
 impl NodeRuntimeHealthSpec {
@@ -180,6 +187,11 @@ pub struct ProbeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 256)))]
     pub missing: Vec<String>,
+    /// The last `spec.checkRequested` that this report answers: every container has answered since, or does not. Where some have not
+    /// been asked after 12 seconds, it is answered only if RestartSafe is not True.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub check_answered: Option<String>,
     /// Each lane with the age of its last completed look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

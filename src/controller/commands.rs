@@ -29,6 +29,15 @@ pub struct Command<'a> {
     pub uid: &'a str,
 }
 
+/// A request for a fresh check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// The controller's own.
+    pub number: Option<u64>,
+    /// A person's, to be passed on.
+    pub check: Option<String>,
+}
+
 impl Command<'_> {
     /// Gives an order, on the object as it was read right before. Whatever has changed it since is a conflict.
     ///
@@ -42,13 +51,14 @@ impl Command<'_> {
         self.write(CONTROLLER_MANAGER, row.as_ref().map(|row| (row, version)), &change, spec).await
     }
 
-    /// Asks the probe for a fresh check, by a number that is higher than the one before.
+    /// Asks the probe for a fresh check: by a number that is higher than the one before, by a person's request, or by both.
     ///
     /// # Errors
     /// What the API server said, or that it did not answer.
-    pub async fn ask_look(&self, row: Option<&CommandRow>, number: u64) -> Result<(), CallError> {
-        let spec = NodeCommandSpec { look_requested: Some(number), ..NodeCommandSpec::default() };
-        self.write(LOOKS_MANAGER, row.map(|row| (row, None)), &json!({"lookRequested": number}), spec).await
+    pub async fn ask_look(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
+        let Ask { number, check } = ask.clone();
+        let spec = NodeCommandSpec { order: None, look_requested: number, check_requested: check };
+        self.write(LOOKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await
     }
 
     /// Changes the object that is known, at that version if one is named, or makes it. One of another Node of that name is removed

@@ -61,7 +61,7 @@ impl LocalStatus {
     /// As of `now`, from the newest draft, the lanes' calls and the reporter's word.
     pub fn new(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> Self {
         let since = |then: Instant| now.saturating_duration_since(then).as_secs();
-        let (failing, error) = delivery.failing.clone().unzip();
+        let (failing, error) = delivery.failing.clone().or_else(|| delivery.deaf.clone()).unzip();
         Self {
             node: node.to_owned(),
             judged_seconds: draft.map(|draft| since(draft.made)),
@@ -156,7 +156,7 @@ mod tests {
             held_up_seconds: [("lists".to_owned(), 2.5)].into(),
         };
         let now = Instant::now();
-        let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())) };
+        let delivery = Delivery { taken: Some(now), failing: Some((now, "refused".into())), deaf: None };
         let draft = Draft::new(NodeRuntimeHealthStatus::default(), now, None, 0);
         LocalStatus::new("worker-1", Some(&draft), calls, &delivery, now + Duration::from_secs(7))
     }

@@ -4,7 +4,7 @@
 //! lanes ──► judge ──► newest draft ──► reporter ──► status of the own object
 //!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
 //!   │                    └────────────────────────────────┐
-//!   └── check asked for ◄── command ◄── reporter ──► orders ──► executor (a task of its own)
+//!   └── check asked for ◄── command ◄── listener ──► orders ──► executor (a task of its own)
 //! ```
 //! The newest draft is also what `/metrics` and `nrh status` on the node tell.
 //! Nothing here waits for the API server, and no lane waits for another.
@@ -15,6 +15,7 @@ mod marks;
 mod orders;
 mod status;
 mod watchdog;
+mod wishes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use crate::api::ConditionType;
+use crate::api::condition::status_of;
 use crate::api::health::ProbeMode;
 use crate::cli::ProbeArgs;
 use crate::core::observation::{Look, Observations};
@@ -39,15 +42,18 @@ use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::patience::within;
 use crate::node::proc;
-use crate::node::report::client::{Command, Credentials, Feedback};
+use crate::node::report::client::{Connect, Credentials, DEADLINE, Feedback};
 use crate::node::report::clock::Tell;
+use crate::node::report::command::Command;
 use crate::node::report::draft::Draft;
+use crate::node::report::listener::{Listener, UNUSED};
 use crate::node::report::{Delivery, Reporter};
 use crate::node::state::{OneProbe, Saved, StateFile};
 
 use judge::Judge;
 use orders::{Execute, Orders};
 use status::About;
+use wishes::Wishes;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 /// Where a pod finds the token of its account.
@@ -63,8 +69,6 @@ const TICK: Duration = Duration::from_secs(15);
 const TICK_URGENT: Duration = Duration::from_secs(5);
 /// The first report waits this long at most for every lane to have looked.
 const FIRST_LOOKS: Duration = Duration::from_secs(10);
-/// A look that was asked for is answered after this long even if a lane has not come back.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Time between two checks of whether the executor could act.
 const SELF_CHECK: Duration = Duration::from_mins(10);
 const SELF_CHECK_BOUND: Duration = Duration::from_secs(20);
@@ -113,15 +117,25 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let credentials = credentials(&args);
     let told_of = Arc::clone(&lanes);
     let tell: Tell = Arc::new(move |seen| told_of.clock_is(seen));
-    let reporter = Reporter {
-        connect: Box::new(move || {
+    let connect = |silence| -> Connect {
+        let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
+        Box::new(move || {
             let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
-            async move { credentials.connect(&tell).await }.boxed()
-        }),
+            async move { credentials.connect(&tell, silence).await }.boxed()
+        })
+    };
+    let listener = Listener {
+        connect: connect(UNUSED),
+        name: args.node_name.clone(),
+        command: command_sender,
+        delivery: delivery.clone(),
+    };
+    tokio::spawn(listener.run());
+    let reporter = Reporter {
+        connect: connect(DEADLINE),
         name: args.node_name.clone(),
         drafts: newest.clone(),
         feedback: feedback_sender,
-        command: command_sender,
         delivery,
         wall: Timestamp::now,
     };
@@ -162,13 +176,6 @@ fn credentials(args: &ProbeArgs) -> Credentials {
     }
 }
 
-/// A look that the controller has asked for and that is under way.
-#[derive(Clone, Copy)]
-struct Asked {
-    number: u64,
-    at: Instant,
-}
-
 struct Probe {
     args: ProbeArgs,
     judge: Judge,
@@ -182,9 +189,7 @@ struct Probe {
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
     command: watch::Receiver<Command>,
-    /// The highest look request answered so far.
-    answered: u64,
-    asked: Option<Asked>,
+    wishes: Wishes,
     urgent: bool,
     checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
     /// When the executor was checked last, and with which sockets.
@@ -221,8 +226,7 @@ impl Probe {
             drafts,
             feedback,
             command,
-            answered: 0,
-            asked: None,
+            wishes: Wishes::default(),
             urgent: false,
             checks: mpsc::channel(1),
             checked: None,
@@ -236,12 +240,12 @@ impl Probe {
             let (uptime, at) = moment().context("cannot read the time")?;
             let seen = self.lanes.observations(uptime, at);
             if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
-                self.judge(&seen);
+                self.judge(&seen, at);
             }
             let (judged, tick) = (Instant::now(), self.tick());
             self.wait(tick).await?;
             // What follows closely is judged together.
-            let settle = if self.urgent || self.asked.is_some() { SETTLE_URGENT } else { SETTLE };
+            let settle = if self.urgent || self.wishes.is_open() { SETTLE_URGENT } else { SETTLE };
             // After a hold-up the lanes have their turn first.
             let waited = judged.elapsed();
             sleep(if waited > tick + settle { settle } else { settle.saturating_sub(waited) }).await;
@@ -249,8 +253,8 @@ impl Probe {
     }
 
     /// After which time it is judged anew although nothing has happened.
-    const fn tick(&self) -> Duration {
-        match (self.asked.is_some(), self.urgent) {
+    fn tick(&self) -> Duration {
+        match (self.wishes.is_open(), self.urgent) {
             (true, _) => SETTLE_URGENT,
             (false, true) => TICK_URGENT,
             (false, false) => TICK,
@@ -269,7 +273,7 @@ impl Probe {
                 self.about.missing = missing;
             }
             changed = self.feedback.changed() => changed.context("the reporter has ended")?,
-            changed = self.command.changed() => changed.context("the reporter has ended")?,
+            changed = self.command.changed() => changed.context("the listener has ended")?,
         }
         let feedback = self.feedback.borrow_and_update().clone();
         if feedback.node_uid.is_some() {
@@ -282,33 +286,38 @@ impl Probe {
         if let Some(order) = &command.order {
             self.orders.offer(order);
         }
-        let newest = self.asked.map_or(self.answered, |asked| asked.number.max(self.answered));
-        if command.look_requested > newest {
-            self.asked = Some(Asked { number: command.look_requested, at: Instant::now() });
-            self.lanes.refresh();
-        }
+        self.hear(&command);
         Ok(())
     }
 
-    fn judge(&mut self, seen: &Observations) {
+    fn hear(&mut self, command: &Command) {
+        if self.wishes.hear(command, Instant::now()) {
+            self.lanes.refresh();
+        }
+    }
+
+    /// Judges what was seen at `at`.
+    fn judge(&mut self, seen: &Observations, at: Instant) {
         let (now, wall) = (Instant::now(), Timestamp::now());
         self.about.endpoint = self.lanes.endpoint().map(|endpoint| endpoint.socket.display().to_string());
         self.about.agent = self.orders.outcome().cloned();
         let mut judged = self.judge.judge(seen, &self.about, wall, now);
+        self.wishes.settle(seen, at, status_of(&judged.status.conditions, ConditionType::RestartSafe));
+        if let Some(probe) = &mut judged.status.probe {
+            probe.check_answered = self.wishes.check_answered().cloned();
+        }
         self.evidence.note(&mut judged.status, seen, &self.lanes.outstanding());
         self.urgent = judged.urgent;
         self.lanes.set_urgent(judged.urgent);
         self.lanes.suspects(judged.suspects);
-        if let Some(asked) = self.asked
-            && (asked.at.elapsed() >= ANSWER_WITHIN || looked_since(seen, asked.at.elapsed()))
-        {
-            (self.answered, self.asked) = (asked.number, None);
-        }
         self.save();
-        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.answered);
+        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.wishes.answers);
         draft.confirmations.clone_from(&self.judge.confirmations);
         draft.bundles = self.evidence.counts();
         self.drafts.send_replace(Some(Arc::new(draft)));
+        // What has come while another request was under way is begun now.
+        let command = self.command.borrow().clone();
+        self.hear(&command);
     }
 
     fn save(&mut self) {
@@ -398,26 +407,6 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.disks)
         && looked(&seen.port)
         && looked(&seen.bus)
-}
-
-/// Whether every lane has looked, or hangs, within this time.
-fn looked_since(seen: &Observations, since: Duration) -> bool {
-    fn looked<T>(look: &Look<T>, since: Duration) -> bool {
-        match look {
-            Look::Done { age, .. } | Look::Failed { age, .. } => *age <= since,
-            Look::Hung { .. } | Look::Blind { .. } => true,
-            Look::Never => false,
-        }
-    }
-    looked(&seen.runtime, since)
-        && looked(&seen.lists, since)
-        && looked(&seen.status, since)
-        && looked(&seen.processes, since)
-        && looked(&seen.kubelet, since)
-        && looked(&seen.host, since)
-        && looked(&seen.disks, since)
-        && looked(&seen.port, since)
-        && looked(&seen.bus, since)
 }
 
 /// One moment by the node's monotonic clock and by that of the lanes. Read apart, an old look would seem a new one.

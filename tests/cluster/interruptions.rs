@@ -13,6 +13,7 @@ mod door;
 mod dry_run;
 mod fleet;
 mod hand_offs;
+mod hearing;
 mod killed;
 mod ladders;
 mod outlives;
@@ -143,6 +144,18 @@ fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outli
         outlives::its_node(&stage).await.context("records of nodes that are gone")?;
         untold::is_seen_later(&stage).await.context("changes that are not told")?;
         silent::connections_are_given_up(&stage).await.context("connections without a word")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn a_probe_hears_at_once_what_it_is_told_and_a_roll_out_has_its_answer_by_one_command() {
+    let Some(bed) = up("hearing") else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        hearing::at_once(&Stage { bed: &bed, admin, upstream, fleet }).await
     })
     .unwrap();
     bed.down().unwrap();

@@ -238,3 +238,63 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     );
     replica.crash().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_asks_for_is_passed_on_at_once_and_again_only_under_another_name() {
+    let world = World::healthy();
+    let replica = world.controller("a");
+    world.until("it has reported", || world.status("w1")["summary"]["health"] == "Healthy").await;
+    sleep(Duration::from_mins(2)).await;
+    let ask = |name: &str| {
+        world.api.change("noderuntimehealths", "w1", |object| object["spec"]["checkRequested"] = json!(name));
+    };
+    for name in ["rollout-1", "rollout-2"] {
+        let asked = Instant::now();
+        ask(name);
+        world.until("it is passed on", || world.command("w1")["checkRequested"] == name).await;
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        sleep(Duration::from_mins(6)).await;
+    }
+    let writes = || {
+        let all = world.api.calls().into_iter();
+        all.filter(|call| call.is_write() && call.target.plural == "nodecommands").count()
+    };
+    assert_eq!(writes(), 2, "once each: {:?}", world.command("w1"));
+    assert!(world.command("w2").is_null(), "the others are not asked");
+    // What the probe would not take is not passed on: here no definition has kept it out.
+    ask("\u{1b}[2J");
+    sleep(Duration::from_mins(6)).await;
+    assert_eq!(writes(), 2);
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
+    let world = World::new(1);
+    world.policy("hung", "Enforce", &World::release());
+    let replica = world.controller("a");
+    world.until("its object is there", || world.api.get("noderuntimehealths", "w1").is_some()).await;
+    let (mut answered, mut asked) = (None, Vec::new());
+    let began = Instant::now();
+    for sequence in 1..=6000 {
+        let number = world.command("w1")["lookRequested"].as_u64();
+        if number != answered || sequence % 150 == 1 {
+            if number != answered {
+                asked.push(began.elapsed().as_secs());
+            }
+            answered = number;
+            world.report("w1", sequence);
+            // It reports, and cannot look.
+            world.api.change("noderuntimehealths", "w1", |object| {
+                object["status"]["faults"] = json!([{"id": "hungcontainer-1", "type": "HungContainer", "severity": "High",
+                    "state": "Confirmed", "subject": {"kind": "Container", "name": "log"}, "target": {}, "message": "deaf",
+                    "firstSeen": "2025-06-01T12:00:00Z", "forSeconds": 600, "confirmations": 3, "lookAgeSeconds": 300}]);
+            });
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(asked.len() >= 10, "it is asked: {asked:?}");
+    assert!(asked.len() <= 30, "ever more slowly: {asked:?}");
+    assert!(asked.windows(2).skip(8).all(|pair| pair[1] - pair[0] >= 35), "{asked:?}");
+    replica.crash().await;
+}

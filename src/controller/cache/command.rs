@@ -21,6 +21,8 @@ pub struct CommandRow {
     pub owner: Option<String>,
     /// The number of the last fresh check that was asked for.
     pub look_requested: Option<u64>,
+    /// The fresh check that was last passed on.
+    pub check_requested: Option<String>,
 }
 
 impl CommandRow {
@@ -30,6 +32,7 @@ impl CommandRow {
             uid: command.uid().unwrap_or_default(),
             owner: owner(&command.metadata),
             look_requested: command.spec.look_requested,
+            check_requested: command.spec.check_requested.clone(),
         }
     }
 }
@@ -68,7 +71,7 @@ impl Guardable for NodeCommand {
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
-        let row = CommandRow { uid, owner: owner(&bad.metadata), look_requested: None };
+        let row = CommandRow { uid, owner: owner(&bad.metadata), ..CommandRow::default() };
         state.commands.insert(key.to_owned(), row);
         put_view(state, key, unreadable(&bad.metadata, &bad.why))
     }
@@ -104,8 +107,16 @@ mod tests {
         let view = &state.snapshot.commands["w1"];
         assert_eq!(view.order.as_ref().map(|order| order.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
-        assert_eq!(object(2, &json!({"order": order(), "lookRequested": 3})).fold(&mut state, now), News::Nothing);
-        let row = CommandRow { uid: "c".into(), owner: Some("u".into()), look_requested: Some(3) };
+        assert_eq!(
+            object(2, &json!({"order": order(), "lookRequested": 3, "checkRequested": "a"})).fold(&mut state, now),
+            News::Nothing
+        );
+        let row = CommandRow {
+            uid: "c".into(),
+            owner: Some("u".into()),
+            look_requested: Some(3),
+            check_requested: Some("a".into()),
+        };
         assert_eq!(state.commands["w1"], row);
         assert_eq!(object(3, &json!({"lookRequested": 3})).fold(&mut state, now), News::Matters);
         assert_eq!(state.snapshot.commands["w1"].order, None);

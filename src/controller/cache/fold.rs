@@ -141,14 +141,18 @@ impl Folds for NodeRuntimeHealth {
             probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
         let view = report::view(&self);
         state.flaps.note_report(key, &view, since_start);
-        stand(state, key, report::standing(&self));
+        let standing = report::standing(&self);
+        let known = state.standing.get(key).and_then(|known| known.check_requested.as_ref());
+        // Not for the decision: whoever passes it on is woken by one.
+        let asks = standing.check_requested.as_ref() != known;
+        stand(state, key, standing);
         let old = state.snapshot.reports.insert(key.to_owned(), view);
         let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
         // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
         let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
         let awaited = beat && (!new.faults.is_empty() || has_own || old.as_ref().is_none_or(is_missed));
-        let matters = differs || awaited || (beat && state.open_episode(key).is_some());
+        let matters = differs || asks || awaited || (beat && state.open_episode(key).is_some());
         state.wakes.news(key, matters, now)
     }
 

@@ -10,7 +10,7 @@ use super::arrival::{Arrivals, UNDATED};
 use super::said::Conditions;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
-use crate::api::{ConditionType, NodeRuntimeHealthStatus, WrittenFlap};
+use crate::api::{ConditionType, NodeRuntimeHealthStatus, WrittenFlap, is_check_name};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::observation::KubeletSettings;
@@ -41,6 +41,8 @@ pub struct Standing {
     pub conditions: Conditions,
     /// Sequence number of the last report, to tell whether a look that was asked for has come.
     pub sequence: Option<u64>,
+    /// The fresh check that a person or a roll-out asks for.
+    pub check_requested: Option<String>,
     /// Whether the object cannot be read: then nothing is written to it either.
     pub unreadable: bool,
     /// Whether it was compared with what is to stand there since it came in, and said the same.
@@ -67,6 +69,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         flap: status.flap,
         conditions: Conditions::of(&status.conditions),
         sequence: status.probe.map(|probe| probe.sequence),
+        check_requested: object.spec.check_requested.clone().filter(|name| is_check_name(name)),
         unreadable: false,
         is_settled: false,
     }

@@ -27,7 +27,7 @@ use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
-use crate::controller::commands::{Command, owned_by};
+use crate::controller::commands::{Ask, Command, owned_by};
 use crate::controller::leader::Leadership;
 use crate::core::along::Along;
 use crate::core::plan::NodeOutlook;
@@ -60,6 +60,11 @@ const WATCHED_ROUND: u128 = 100;
 /// Wait after a write that failed, before the same object is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
+/// Wait before a third fresh check in a row; doubled with each one more.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Longest wait before another one.
+const AGAIN_MOST: Duration = Duration::from_secs(40);
+
 /// One write that is due.
 #[derive(Debug)]
 enum Write {
@@ -68,7 +73,7 @@ enum Write {
     /// Remove the object of a Node that was replaced under the same name.
     Remove { node: String, uid: String },
     /// Ask the probe for a fresh check.
-    Look { node: String, node_uid: String, row: Option<CommandRow>, number: u64 },
+    Look { node: String, node_uid: String, row: Option<CommandRow>, ask: Ask },
     /// Write the controller's part.
     Node { node: String, part: Box<NodePart> },
     /// Write a policy's status.
@@ -91,6 +96,18 @@ struct Asked {
     number: u64,
     /// Sequence of its last report when it was asked: another one is the answer.
     at: Option<u64>,
+    when: Instant,
+    /// How many were asked for in a row.
+    count: u32,
+}
+
+/// What is asked of a probe in this round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Nothing, or it is asked for.
+    Nothing,
+    Now(u64),
+    Later,
 }
 
 /// What a comparison has come to.
@@ -283,11 +300,17 @@ impl StatusWriter {
                         continue;
                     }
                     let row = commands.at(node);
-                    let look = self.look(node, said.0.look_requested, standing.sequence, row);
-                    let is_asked = look.is_none();
-                    let (node_uid, row) = (&view.uid, row.cloned());
-                    let ask = |number| Write::Look { node: node.clone(), node_uid: node_uid.clone(), row, number };
-                    writes.extend(look.map(ask));
+                    let look = self.look(node, said.0.look_requested, standing.sequence, row, now);
+                    let passed_on = row.and_then(|row| row.check_requested.as_ref());
+                    let ask = Ask {
+                        number: if let Wanted::Now(number) = look { Some(number) } else { None },
+                        check: standing.check_requested.clone().filter(|check| passed_on != Some(check)),
+                    };
+                    let is_asked = look == Wanted::Nothing && ask == Ask::default();
+                    if ask != Ask::default() {
+                        let (node_uid, row) = (view.uid.clone(), row.cloned());
+                        writes.push(Write::Look { node: node.clone(), node_uid, row, ask });
+                    }
                     match self.node_write(node, said, standing, now, &mut budget) {
                         Compared::Same => standing.is_settled = is_asked,
                         Compared::PutOff => {}
@@ -346,27 +369,50 @@ impl StatusWriter {
         self.written.get(key).is_none_or(|at| now.saturating_duration_since(*at) >= least)
     }
 
-    /// Number of the fresh check to ask for: one at a time, the next when the one before is answered. `None` = none is wanted, or it is
-    /// asked for.
-    fn look(&mut self, node: &str, wanted: bool, sequence: Option<u64>, row: Option<&CommandRow>) -> Option<u64> {
+    /// The fresh check to ask for: one at a time, the next when the one before is answered. Where the answers do not help, as from a
+    /// probe that cannot look, later and later.
+    fn look(
+        &mut self,
+        node: &str,
+        wanted: bool,
+        sequence: Option<u64>,
+        row: Option<&CommandRow>,
+        now: Instant,
+    ) -> Wanted {
+        let last = self.asked.get_mut(node);
         if !wanted {
-            return None;
+            if let Some(asked) = last {
+                asked.count = 0;
+            }
+            return Wanted::Nothing;
         }
         let stands = row.and_then(|row| row.look_requested).unwrap_or(0);
-        let open = self.asked.get(node).filter(|asked| asked.at == sequence);
-        let number = open.map_or(stands.saturating_add(1), |asked| asked.number);
-        self.asked.insert(node.to_owned(), Asked { number, at: sequence });
-        (stands < number).then_some(number)
+        let (number, count) = match last {
+            Some(asked) if asked.at == sequence => {
+                return if stands < asked.number { Wanted::Now(asked.number) } else { Wanted::Nothing };
+            }
+            Some(asked) if now < asked.when + again_after(asked.count) => return Wanted::Later,
+            Some(asked) => (stands.max(asked.number).saturating_add(1), asked.count.saturating_add(1)),
+            None => (stands.saturating_add(1), 1),
+        };
+        self.asked.insert(node.to_owned(), Asked { number, at: sequence, when: now, count });
+        Wanted::Now(number)
     }
+}
+
+/// Least time after the last of so many checks in a row that did not help. One may be answered by a report that was on its way.
+fn again_after(count: u32) -> Duration {
+    let doubled = AGAIN.saturating_mul(1_u32.checked_shl(count.saturating_sub(2)).unwrap_or(u32::MAX));
+    if count < 2 { Duration::ZERO } else { doubled.min(AGAIN_MOST) }
 }
 
 async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), CallError> {
     match write {
         Write::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
         Write::Remove { node, uid } => remove(calls, node, uid).await,
-        Write::Look { node, node_uid, row, number } => {
+        Write::Look { node, node_uid, row, ask } => {
             let command = Command { calls, cache, node, uid: node_uid };
-            match command.ask_look(row.as_ref(), *number).await {
+            match command.ask_look(row.as_ref(), ask).await {
                 // The watch brings it.
                 Err(error) if error.is_conflict() => Ok(()),
                 answer => answer,

@@ -17,7 +17,8 @@ use crate::node::agent::admission::{Task, task};
 use crate::node::agent::claims::{Known, of_claim};
 use crate::node::agent::job::read_order;
 use crate::node::config;
-use crate::node::report::client::{Command, Feedback, OwnCommand, OwnObject};
+use crate::node::report::client::{Feedback, OwnObject};
+use crate::node::report::command::{Command, OwnCommand};
 use crate::node::report::{clock, plugin};
 use crate::node::state::Saved;
 

@@ -8,12 +8,12 @@ use futures::future::BoxFuture;
 use http::Request;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{GetParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::layer::layer_fn;
@@ -21,13 +21,12 @@ use tower::layer::layer_fn;
 use super::clock::{Dated, Tell};
 use super::plugin;
 use crate::api::plain::plain;
-use crate::api::{NodeCommand, NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
-use crate::core::order::Order;
+use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::text::bounded;
 use crate::node::misread::Misread;
 
-/// End of every call.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// End of every call; a watch has to begin by then.
+pub(in crate::node) const DEADLINE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// A credential that ends is renewed this long before.
 const RENEW: Duration = Duration::from_mins(1);
@@ -44,9 +43,9 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// A client that sends each request once: retries are the reporter's to decide. What its answers say of the node's clock
-    /// is told.
-    pub async fn connect(&self, tell: &Tell) -> Result<Connection, CallError> {
+    /// A client that sends each request once: the caller decides on retries. A connection without a byte for `silence` is closed. What
+    /// the answers say of the node's clock is told.
+    pub async fn connect(&self, tell: &Tell, silence: Duration) -> Result<Connection, CallError> {
         let unusable = |error: String| CallError::Unusable { error };
         let mut until = None;
         let mut config = match self {
@@ -85,7 +84,7 @@ impl Credentials {
         };
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT);
-        config.read_timeout = Some(DEADLINE);
+        config.read_timeout = Some(silence);
         config.write_timeout = Some(DEADLINE);
         let stack = ClientBuilder::try_from(config).map_err(|error| unusable(error.to_string()))?;
         let dated = layer_fn(|service| Dated { service, tell: Arc::clone(tell) });
@@ -142,6 +141,12 @@ pub enum CallError {
         /// Why.
         error: String,
     },
+    /// A watch that fell silent.
+    #[error("the API server has said nothing on the watch for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// A watch that ended right after it had begun.
+    #[error("the API server ended the watch as soon as it had begun")]
+    Ended,
     /// Anything else on the way.
     #[error("{0}")]
     Transport(Box<kube::Error>),
@@ -163,56 +168,10 @@ impl From<kube::Error> for CallError {
 pub struct Feedback {
     /// Whether an episode of healing this node runs.
     pub episode: bool,
-    /// Whether anything is blocked for this node: a fresh check may be asked for then.
-    pub is_blocked: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
     /// The kubelet's version, which the controller reads off the Node.
     pub kubelet_version: Option<String>,
-}
-
-/// What the probe is told to do: its own `NodeCommand`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Command {
-    /// Whether it was ever read: before that, that no order shows says nothing.
-    pub is_known: bool,
-    /// The order that stands, if one does and it can be read.
-    pub order: Option<Order>,
-    /// The highest request for a fresh check.
-    pub look_requested: u64,
-}
-
-impl Command {
-    /// There is no such object: no order stands.
-    pub const NONE: Self = Self { is_known: true, order: None, look_requested: 0 };
-}
-
-/// The part of a `NodeCommand` that the probe reads. Everything else is skipped, not kept.
-#[derive(Debug, Deserialize)]
-pub(in crate::node) struct OwnCommand {
-    spec: Option<OwnSpec>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct OwnSpec {
-    order: Option<Value>,
-    look_requested: Option<u64>,
-}
-
-impl From<OwnCommand> for Command {
-    fn from(object: OwnCommand) -> Self {
-        let spec = object.spec.unwrap_or_default();
-        let order = spec.order.and_then(|raw| match serde_json::from_value(raw) {
-            Ok(order) => Some(order),
-            Err(error) => {
-                // An order we cannot read is not carried out in part.
-                tracing::warn!(%error, "the order in this node's NodeCommand is not readable: leaving it alone");
-                None
-            }
-        });
-        Self { is_known: true, order, look_requested: spec.look_requested.unwrap_or_default() }
-    }
 }
 
 /// The part of the report that the probe reads. Everything else is skipped, not kept.
@@ -233,7 +192,6 @@ struct OwnStatus {
 #[serde(rename_all = "camelCase", default)]
 struct OwnRemediation {
     episode: Option<String>,
-    held: Vec<IgnoredAny>,
 }
 
 impl From<OwnObject> for Feedback {
@@ -243,10 +201,17 @@ impl From<OwnObject> for Feedback {
         let owners = object.metadata.owner_references.unwrap_or_default();
         Self {
             episode: remediation.episode.is_some(),
-            is_blocked: !remediation.held.is_empty(),
             kubelet_version: status.kubelet_version.map(|version| bounded(&version, 64)),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
+    }
+}
+
+/// The answer to a call that comes in time.
+pub(super) async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(CallError::Deadline),
     }
 }
 
@@ -290,27 +255,16 @@ fn body(name: &str, status: &NodeRuntimeHealthStatus) -> Value {
     plain(body, usize::MAX)
 }
 
-/// Reads the node's command, from the API server's store and no cache. Where there is none, none stands.
-pub async fn read(client: &Client, name: &str) -> Result<Command, CallError> {
-    match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
-        Err(CallError::Missing) => Ok(Command::NONE),
-        answer => answer,
-    }
-}
-
-fn request<K: Resource<DynamicType = ()>>() -> kube::core::Request {
+pub(super) fn request<K: Resource<DynamicType = ()>>() -> kube::core::Request {
     kube::core::Request::new(K::url_path(&(), None))
 }
 
-async fn call<A: DeserializeOwned, T: From<A>>(
+pub(super) async fn call<A: DeserializeOwned, T: From<A>>(
     client: &Client,
     request: Result<Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<T, CallError> {
     let request = request.map_err(kube::Error::BuildRequest)?;
-    match tokio::time::timeout(DEADLINE, client.request::<A>(request)).await {
-        Ok(answer) => Ok(answer?.into()),
-        Err(_) => Err(CallError::Deadline),
-    }
+    Ok(in_time(client.request::<A>(request)).await?.into())
 }
 
 #[cfg(test)]
@@ -340,10 +294,10 @@ mod tests {
     async fn a_credential_plugin_that_fails_is_told_and_an_auth_provider_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/no/such/plugin"}});
-        let error = kubeconfig(folder.path(), &user).connect(&nobody()).await.unwrap_err().to_string();
+        let error = kubeconfig(folder.path(), &user).connect(&nobody(), DEADLINE).await.unwrap_err().to_string();
         assert!(error.contains("credential plugin /no/such/plugin") && error.contains("cannot be run"), "{error}");
         let user = json!({"auth-provider": {"name": "gcp", "config": {}}});
-        let error = kubeconfig(folder.path(), &user).connect(&nobody()).await.unwrap_err().to_string();
+        let error = kubeconfig(folder.path(), &user).connect(&nobody(), DEADLINE).await.unwrap_err().to_string();
         assert!(error.contains("auth-provider"), "{error}");
     }
 

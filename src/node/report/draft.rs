@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::pace::Pulse;
 use crate::api::NodeRuntimeHealthStatus;
-use crate::core::fault::{Fault, FaultState, FaultType};
+use crate::core::fault::{Fault, FaultType};
 use crate::node::evidence::Counts;
 
 /// The newest thing to say. An older one is never sent once this exists.
@@ -20,7 +20,7 @@ pub struct Draft {
     pub made: Instant,
     /// When something new was last suspected.
     pub suspected: Option<Instant>,
-    /// The highest look request that this answers.
+    /// How many requests for a fresh check were answered since the probe began.
     pub answers: u64,
     /// How many faults of each kind were confirmed since the probe began: counted, not reported.
     pub confirmations: BTreeMap<FaultType, u64>,
@@ -40,16 +40,6 @@ impl Draft {
     /// Whether both say the same, apart from ages and figures that change by themselves.
     pub fn same_facts(&self, other: &Self) -> bool {
         self.facts == other.facts
-    }
-
-    /// Whether an order may come: something is confirmed that orders are about.
-    pub fn awaits_orders(&self) -> bool {
-        self.acute().any(|fault| fault.state == FaultState::Confirmed)
-    }
-
-    /// Whether anything is confirmed.
-    pub fn is_sick(&self) -> bool {
-        self.status.faults.iter().any(|fault| fault.state == FaultState::Confirmed)
     }
 
     /// Faults that are healed, or pass. Those of the node itself may stand for weeks on all nodes at once: for them the

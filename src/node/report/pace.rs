@@ -11,6 +11,8 @@ const ALERT: Duration = Duration::from_secs(15);
 const HELD: Duration = Duration::from_mins(1);
 /// For how long a new suspicion keeps the probe alert.
 const ALERT_FOR: Duration = Duration::from_mins(10);
+/// Longest watch. Its end costs two requests, so that of a fleet at rest comes to less than three an hour and node.
+const WATCH: Duration = Duration::from_hours(1);
 /// First wait after a failure, doubled with each one more, up to `LONGEST_WAIT`.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -42,6 +44,11 @@ pub fn interval(pulse: Pulse, chance: u32) -> Duration {
 pub fn wait(failures: u32, chance: u32) -> Duration {
     let doubled = FIRST_WAIT.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
     spread(doubled.min(LONGEST_WAIT), 700, chance)
+}
+
+/// How long to watch before the next watch: 50 minutes to an hour, so that those of a fleet do not end together.
+pub fn watch(chance: u32) -> Duration {
+    spread(WATCH, 833, chance)
 }
 
 /// Between `least` thousandths of `interval` and all of it.

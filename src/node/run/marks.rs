@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::node::agent::{AgentSettings, Reader};
 use crate::node::proc;
-use crate::node::report::client::Command;
+use crate::node::report::command::Command;
 use crate::node::sentinel::{self, Folder, SentinelError, Standing};
 
 /// Least and most time between two looks at the folder.

@@ -41,6 +41,7 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
         heartbeat_at: None,
         interval_seconds: 0,
         can_act: about.can_act,
+        check_answered: None,
         missing: missing.take(MAX_MISSING).collect(),
         lanes,
     }

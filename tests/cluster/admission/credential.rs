@@ -2,15 +2,20 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nrh::core::observation::ClockSeen;
-use nrh::node::report::client::{Credentials, read};
+use nrh::node::report::client::Credentials;
 use nrh::node::report::clock::Tell;
+use nrh::node::report::command::read;
 use nrh_testbed::Bed;
 use serde_json::{Value, json};
 
 use crate::admission::requests::Cases;
+
+/// Longer than any answer takes.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// The plugin hands out a token of the probe's account: its credential reads the node's order, and an ended one is refused.
 pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
@@ -36,10 +41,10 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     let clock = Arc::new(Mutex::new(None::<ClockSeen>));
     let told = Arc::clone(&clock);
     let tell: Tell = Arc::new(move |seen| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen));
-    let connection = credentials.connect(&tell).await?;
+    let connection = credentials.connect(&tell, SILENCE).await?;
     ensure!(connection.until.is_some(), "the end of the credential is not known");
     let own = read(&connection.client, "worker-1").await;
-    let is_read = own.as_ref().is_ok_and(|command| command.order.is_some());
+    let is_read = own.as_ref().is_ok_and(|standing| standing.command.order.is_some());
     cases.note("a credential plugin's token reads the node's order", is_read, &format!("{own:?}"));
 
     let clock = *clock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +53,7 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.note("its answer tells of the node's clock", near, &format!("{clock:?}"));
 
     gives("no-such-token")?;
-    let refused = read(&credentials.connect(&tell).await?.client, "worker-1").await;
+    let refused = read(&credentials.connect(&tell, SILENCE).await?.client, "worker-1").await;
     let text = refused.err().context("a token that is none was taken")?.to_string();
     cases.note("a token that is none is refused", text.contains("401"), &text);
     Ok(())

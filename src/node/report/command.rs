@@ -1,0 +1,130 @@
+//! What the node is told to do: its own `NodeCommand`, read and watched.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use http::Request;
+use kube::api::{GetParams, WatchEvent};
+use kube::{Client, Resource};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::client::{CallError, call, in_time, request};
+use crate::api::{NodeCommand, is_check_name};
+use crate::core::order::Order;
+
+/// Annotation of the bookmark that follows what was there when a watch began.
+const INITIAL: &str = "k8s.io/initial-events-end";
+
+/// What the probe is told to do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Command {
+    /// Whether it was ever read: before that, that no order shows says nothing.
+    pub is_known: bool,
+    /// The order that stands, if one does and it can be read.
+    pub order: Option<Order>,
+    /// The controller's last request for a fresh check; 0 = none.
+    pub look_requested: u64,
+    /// The last request of a person or a roll-out for a fresh check, by its name.
+    pub check_requested: Option<String>,
+}
+
+impl Command {
+    /// There is no such object: no order stands.
+    pub const NONE: Self = Self { is_known: true, order: None, look_requested: 0, check_requested: None };
+}
+
+/// The part of a `NodeCommand` that the probe reads. Everything else is skipped, not kept.
+#[derive(Clone, Debug, Deserialize)]
+pub(in crate::node) struct OwnCommand {
+    #[serde(default)]
+    metadata: OwnMeta,
+    spec: Option<OwnSpec>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OwnMeta {
+    resource_version: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct OwnSpec {
+    order: Option<Value>,
+    look_requested: Option<u64>,
+    check_requested: Option<String>,
+}
+
+impl From<OwnCommand> for Command {
+    fn from(object: OwnCommand) -> Self {
+        let spec = object.spec.unwrap_or_default();
+        let order = spec.order.and_then(|raw| match serde_json::from_value(raw) {
+            Ok(order) => Some(order),
+            Err(error) => {
+                // An order we cannot read is not carried out in part.
+                tracing::warn!(%error, "the order in this node's NodeCommand is not readable: leaving it alone");
+                None
+            }
+        });
+        Self {
+            is_known: true,
+            order,
+            look_requested: spec.look_requested.unwrap_or_default(),
+            check_requested: spec.check_requested.filter(|name| is_check_name(name)),
+        }
+    }
+}
+
+/// A command, and the version from which a watch goes on.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// What it says.
+    pub command: Command,
+    /// The version. `None` = there is no object: a watch without a version begins with what is there by then.
+    pub version: Option<String>,
+}
+
+impl From<OwnCommand> for Standing {
+    fn from(object: OwnCommand) -> Self {
+        let version = object.metadata.resource_version.clone();
+        Self { command: object.into(), version: version.filter(|text| text.bytes().all(|b| b.is_ascii_alphanumeric())) }
+    }
+}
+
+/// Reads the node's command, from the API server's store and no cache. Where there is none, no order stands.
+pub async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
+    match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
+        Err(CallError::Missing) => Ok(Standing { command: Command::NONE, version: None }),
+        answer => answer,
+    }
+}
+
+/// Watches the node's command, for `length` at most. An item without a command is a bookmark: a sign of life.
+///
+/// The request is made by hand, since `kube` permits no watch that is longer than five minutes.
+pub(super) async fn watch(
+    client: &Client,
+    name: &str,
+    version: Option<&str>,
+    length: Duration,
+) -> Result<impl Stream<Item = Result<Option<Command>, CallError>> + use<>, CallError> {
+    let (path, seconds) = (NodeCommand::url_path(&(), None), length.as_secs());
+    let since = version.map(|version| format!("&resourceVersion={version}")).unwrap_or_default();
+    let uri = format!(
+        "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&fieldSelector=metadata.name%3D{name}{since}"
+    );
+    let request = Request::get(uri).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    let events = in_time(client.request_events::<OwnCommand>(request)).await?;
+    Ok(events.filter_map(|event| {
+        std::future::ready(match event {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Some(Ok(Some(object.into()))),
+            Ok(WatchEvent::Deleted(_)) => Some(Ok(Some(Command::NONE))),
+            // The one at the beginning says nothing of later ones, which come once the version has risen.
+            Ok(WatchEvent::Bookmark(mark)) if mark.metadata.annotations.contains_key(INITIAL) => None,
+            Ok(WatchEvent::Bookmark(_)) => Some(Ok(None)),
+            Ok(WatchEvent::Error(status)) => Some(Err(kube::Error::Api(status).into())),
+            Err(error) => Some(Err(error.into())),
+        })
+    }))
+}

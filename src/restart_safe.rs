@@ -1,0 +1,167 @@
+//! `nrh restart-safe`: whether the kubelet and the runtime of a node can be restarted now, by a check that is newer than the question.
+
+use std::process;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::condition::status_of;
+use crate::api::{ConditionType, NodeRuntimeHealth};
+use crate::caller::{client, within};
+use crate::cli::RestartSafeArgs;
+use crate::core::snapshot::Tri;
+use crate::core::text::bounded;
+use crate::terminal::print;
+
+/// Time between two looks at the object.
+const EVERY: Duration = Duration::from_millis(500);
+/// How long to wait by default: the probe takes about ten seconds on a full node.
+const WAIT: Duration = Duration::from_secs(30);
+/// Longest reason that is printed, in bytes.
+const MAX_REASON: usize = 2048;
+
+/// A restart now does harm. Everything else that keeps `nrh restart-safe` from a yes says that nobody knows.
+#[derive(Debug, thiserror::Error)]
+#[error("do not restart the kubelet or the runtime of node {0} now")]
+pub struct Unsafe(String);
+
+/// Runs `nrh restart-safe`.
+///
+/// # Errors
+/// [`Unsafe`] where a restart does harm. Any other error: nobody could tell within the time.
+pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
+    let node = args.node;
+    let wait = args.timeout.map_or(WAIT, crate::api::HumanDuration::get);
+    let api: Api<NodeRuntimeHealth> = Api::all(client().await?);
+    let (name, began) = (name(Timestamp::now(), process::id()), Instant::now());
+    let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
+    within(api.patch(&node, &PatchParams::default(), &patch)).await.with_context(|| {
+        format!(
+            "cannot ask for a check of node {node} (it takes the verb patch on noderuntimehealths: ClusterRole nrh:operator)"
+        )
+    })?;
+    let mut last = Err(anyhow!("its NodeRuntimeHealth was not read"));
+    let answered = async {
+        loop {
+            last = within(api.get(&node)).await;
+            if let Ok(object) = &last
+                && is_answered(object, &name)
+            {
+                return object.clone();
+            }
+            sleep(EVERY).await;
+        }
+    };
+    let Ok(object) = timeout(wait, answered).await else {
+        bail!(
+            "RestartSafe Unknown: no answer from node {node} within {} s: {}",
+            wait.as_secs(),
+            whereabouts(&node, last)
+        );
+    };
+    let (safe, reason) = verdict(&object);
+    print(&format!(
+        "node {node}: RestartSafe {safe:?}: {reason} (checked within {} s)\n",
+        began.elapsed().as_secs() + 1
+    ))?;
+    match safe {
+        Tri::True => Ok(()),
+        Tri::False => Err(Unsafe(node).into()),
+        Tri::Unknown => bail!("whether the kubelet or the runtime of node {node} can be restarted is not known"),
+    }
+}
+
+/// A name that no other request has.
+fn name(now: Timestamp, process: u32) -> String {
+    format!("restart-safe-{}-{process}", now.as_millisecond())
+}
+
+/// Whether the report is newer than the request of this name: it answers it, or another one that has taken its place since.
+fn is_answered(object: &NodeRuntimeHealth, name: &str) -> bool {
+    let Some(answered) = object.status.as_ref().and_then(|status| status.probe.as_ref()?.check_answered.as_deref())
+    else {
+        return false;
+    };
+    answered == name || object.spec.check_requested.as_deref() == Some(answered)
+}
+
+/// What the report says, and why.
+fn verdict(object: &NodeRuntimeHealth) -> (Tri, String) {
+    let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let condition = conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
+    let reason = condition.map_or("its report does not say", |condition| condition.message.as_str());
+    (status_of(conditions, ConditionType::RestartSafe), bounded(reason, MAX_REASON))
+}
+
+/// Where the request may have got stuck.
+fn whereabouts(node: &str, last: anyhow::Result<NodeRuntimeHealth>) -> String {
+    let status = match last {
+        Err(error) => return format!("{error:#}"),
+        Ok(object) => object.status.unwrap_or_default(),
+    };
+    if status.probe.is_none() {
+        return "its probe has never reported".to_owned();
+    }
+    if status_of(&status.conditions, ConditionType::ProbeReporting) == Tri::False {
+        return "its probe does not report".to_owned();
+    }
+    format!(
+        "its probe has not asked every container yet, or has not heard of it: `kubectl get ncmd {node} -o yaml` shows whether the \
+         controller has passed the request on"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::api::is_check_name;
+
+    fn object(requested: &str, answered: &Value, safe: &str) -> NodeRuntimeHealth {
+        let condition = json!({"type": "RestartSafe", "status": safe, "reason": "R", "message": "since a shim is deaf",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+            "metadata": {"name": "w1"}, "spec": {"checkRequested": requested},
+            "status": {"conditions": [condition], "probe": {"version": "1", "mode": "Pod", "bootId": "b", "sequence": 1,
+                "intervalSeconds": 300, "checkAnswered": answered}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_a_report_that_answers_this_request_or_a_later_one_counts() {
+        let is = |requested: &str, answered: Value| is_answered(&object(requested, &answered, "True"), "mine");
+        assert!(is("mine", json!("mine")));
+        assert!(!is("mine", Value::Null) && !is("mine", json!("before")));
+        assert!(is("later", json!("later")) && is("later", json!("mine")));
+        assert!(!is("later", json!("before")));
+        let bare: NodeRuntimeHealth = serde_json::from_value(json!({"apiVersion": "runtimehealth.io/v1alpha1",
+            "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {}}))
+        .unwrap();
+        assert!(!is_answered(&bare, "mine"));
+        assert_eq!(verdict(&bare).0, Tri::Unknown);
+        assert!(whereabouts("w1", Ok(bare)).contains("never reported"));
+    }
+
+    #[test]
+    fn the_verdict_is_the_conditions_with_its_reason() {
+        for (status, safe) in [("True", Tri::True), ("False", Tri::False), ("Unknown", Tri::Unknown)] {
+            let told = verdict(&object("a", &json!("a"), status));
+            assert_eq!(told, (safe, "since a shim is deaf".to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_are_names() {
+        let name = name(Timestamp::now(), u32::MAX);
+        assert!(is_check_name(&name), "{name}");
+        for wrong in ["", "-a", "a b", "a\n", "é", &"x".repeat(64)] {
+            assert!(!is_check_name(wrong), "{wrong:?}");
+        }
+    }
+}
