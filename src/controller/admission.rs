@@ -102,31 +102,29 @@ impl Proof {
         })
     }
 
+    /// What people have to hear of, by a controller that began then: what is missing, or, with nothing, that there was no proof for too
+    /// long. One check that fails is neither.
+    fn complaint(&self, began: Instant, now: Instant) -> Option<&[String]> {
+        let is_overdue = now.saturating_duration_since(self.proven.unwrap_or(began)) >= GOOD_FOR;
+        (is_overdue || !self.lacks.is_empty()).then_some(&self.lacks)
+    }
+
     /// When the proof runs out.
     pub fn next_change(&self, now: Instant) -> Option<Duration> {
         (self.proven? + GOOD_FOR).checked_duration_since(now)
     }
 }
 
-/// Checks again and again, for as long as it runs. The leader tells what it finds.
+/// Checks again and again, for as long as it runs. The leader tells what it finds, once.
 pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
+    let (began, mut told) = (Instant::now(), None);
     loop {
         let node = cache.lock().snapshot.nodes.keys().next().cloned();
         let wait = match lacking(&calls, node.as_deref()).await {
             Ok(lacks) => {
                 let wait = if lacks.is_empty() { AGAIN } else { SOON };
-                let (is_news, doubt) = {
-                    let (mut state, now) = (cache.lock(), Instant::now());
-                    (state.admission.note(lacks, now), state.admission.doubt(now))
-                };
-                if is_news {
+                if cache.lock().admission.note(lacks, Instant::now()) {
                     cache.wake();
-                }
-                if let Some(doubt) = doubt.filter(|_| is_news) {
-                    tracing::error!(doubt, "nothing is done to any node");
-                    if leadership.term(Instant::now()).is_some() {
-                        events.not_enforced(doubt);
-                    }
                 }
                 wait
             }
@@ -136,6 +134,17 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events
                 SOON
             }
         };
+        let (complaint, doubt) = {
+            let (state, now) = (cache.lock(), Instant::now());
+            (state.admission.complaint(began, now).map(<[String]>::to_vec), state.admission.doubt(now))
+        };
+        if complaint.is_none() || leadership.term(Instant::now()).is_some() {
+            if let Some(doubt) = doubt.filter(|_| complaint.is_some() && complaint != told) {
+                tracing::error!(doubt, "nothing is done to any node");
+                events.not_enforced(doubt);
+            }
+            told = complaint;
+        }
         tokio::time::sleep(wait).await;
     }
 }

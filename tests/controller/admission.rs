@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World};
@@ -15,6 +15,11 @@ fn allowed(world: &World) -> String {
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let allowed = conditions.into_iter().find(|condition| condition["type"] == "RemediationAllowed");
     allowed.map(|condition| condition["message"].as_str().unwrap().to_owned()).unwrap_or_default()
+}
+
+/// What Events say of the check.
+fn told(world: &World) -> Vec<Value> {
+    world.api.list("events").into_iter().filter(|event| event["action"] == "CheckAdmission").collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,8 +35,7 @@ async fn without_a_binding_nothing_is_done_and_people_are_told() {
     sleep(Duration::from_mins(10)).await;
     assert_eq!(world.api.acts(), [""; 0], "nothing is done");
     assert!(world.phases().is_empty(), "{:?}", world.phases());
-    let told =
-        world.api.list("events").into_iter().filter(|event| event["action"] == "CheckAdmission").collect::<Vec<_>>();
+    let told = told(&world);
     assert_eq!(told.len(), 1, "{told:#?}");
     assert_eq!(told[0]["regarding"]["name"], "nrh-system");
     // It is put back.
@@ -39,6 +43,24 @@ async fn without_a_binding_nothing_is_done_and_people_are_told() {
         "metadata": {"name": "nrh-jobs", "labels": {"app.kubernetes.io/part-of": "nrh"}},
         "spec": {"policyName": "nrh-jobs", "validationActions": ["Deny"]}}));
     world.until("healed", || world.phases() == ["Succeeded"]).await;
+    replica.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_that_was_never_there_is_told_once_the_controller_leads() {
+    let world = World::healthy();
+    world.api.remove("validatingadmissionpolicybindings", "nrh-jobs");
+    world.api.hook(|call| (call.target.plural == "leases").then_some(Fault::Code(500)));
+    let replica = world.controller("a");
+    world.until("it is seen", || replica.served.metrics.text().unwrap().contains("nrh_admission_enforced 0")).await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(told(&world), [Value::Null; 0], "another replica may lead");
+    world.api.unhook();
+    world.until("it is told", || !told(&world).is_empty()).await;
+    sleep(Duration::from_mins(2)).await;
+    let told = told(&world);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0]["note"].as_str().unwrap().contains("nrh-jobs"), "{told:#?}");
     replica.crash().await;
 }
 
@@ -58,8 +80,12 @@ async fn a_check_without_an_answer_proves_nothing() {
     world.api.hook(move |call| is_check(call).then_some(Fault::Code(500)));
     sleep(Duration::from_secs(400)).await;
     assert!(!allowed(&world).contains("admission"), "{}", allowed(&world));
+    assert_eq!(told(&world), [Value::Null; 0]);
     sleep(Duration::from_secs(400)).await;
     assert!(allowed(&world).contains("not known whether the admission policies"), "{}", allowed(&world));
+    let told = told(&world);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0]["note"].as_str().unwrap().contains("not known whether the admission policies"), "{told:#?}");
     replica.crash().await;
 }
 
