@@ -193,7 +193,7 @@ pub struct State {
     pub daemon_sets: BTreeMap<String, DaemonSetRow>,
     /// Our Jobs, by operation.
     pub jobs: BTreeMap<String, JobRow>,
-    /// What was read of the pods of DaemonSets.
+    /// What was read of the pods of `DaemonSet`s.
     pub pod_reads: PodReads,
     /// What of pods rules may ask for.
     pub known_pods: KnownPods,

@@ -116,7 +116,7 @@ impl Watch {
                 let is_ready = matches!(what, Happens::Ready(_));
                 let how = if is_ready { json!({"ready": true}) } else { self.creating() };
                 if let Some(name) = self.name(node)
-                    && world.api.get("pods", &name).unwrap()["metadata"]["deletionTimestamp"].is_null()
+                    && world.api.get("pods", &name).is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null())
                 {
                     self.rollout.put(node, &name, &how);
                 }

@@ -1,8 +1,7 @@
-//! Faults about pods of DaemonSets: said of what a read has shown, and for no longer than the next one shows it.
+//! Faults about pods of `DaemonSet`s: said of what a read has shown, and for no longer than the next one shows it.
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -61,7 +60,7 @@ impl Rollout {
     }
 
     pub fn after(&self, time: Duration) -> String {
-        let at: Timestamp = self.world.wall() + jiff::SignedDuration::try_from(time).unwrap();
+        let at = self.world.wall() + time;
         at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 

@@ -5,6 +5,7 @@ mod advance;
 mod ahead;
 mod approval;
 mod attempt;
+mod cause;
 mod conditions;
 mod decide;
 mod drain;

@@ -39,7 +39,7 @@ pub struct PodReads {
 }
 
 impl PodReads {
-    /// Takes over a read of a node: all its pods of DaemonSets, and those of any owner that are being deleted.
+    /// Takes over a read of a node: all its pods of `DaemonSet`s, and those of any owner that are being deleted.
     pub fn note_node(&mut self, node: &str, found: Vec<SuspectPod>, terminating: BTreeSet<PodRef>, at: Instant) {
         self.pods.retain(|_, read| read.pod.node != node || read.at > at);
         self.nodes.insert(node.to_owned(), NodeRead { at, terminating });

@@ -209,8 +209,9 @@ async fn read(calls: &Calls, subject: &Subject, asked: Asked) -> Result<Found, C
         Subject::Pod(pod) => {
             let api = calls.read_in::<Guarded<Pod>>(&pod.namespace);
             let read = bounded_opt(|| format!("reading pod {pod}"), api.get(&pod.name)).await?;
-            let same = read.filter(|read| read.meta().uid.as_deref() == Some(pod.uid.as_str()));
-            same.into_iter().for_each(|same| found.note(same, subject, asked.wall));
+            if let Some(same) = read.filter(|read| read.meta().uid.as_deref() == Some(pod.uid.as_str())) {
+                found.note(same, subject, asked.wall);
+            }
             return Ok(found);
         }
         Subject::Node(node) => (

@@ -40,7 +40,8 @@ pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running
     Err(Hold::new(HoldReason::RunningPods, &message))
 }
 
-fn suspect<'a>(facts: &NodeFacts<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
+/// What was read of the pod a fault is about.
+pub(super) fn suspect<'a>(facts: &NodeFacts<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
     let uid = &pod_of(fault)?.uid;
     facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }

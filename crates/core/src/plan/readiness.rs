@@ -3,7 +3,7 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::{Look, Relapse};
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, conditions, drain, hand_off, ladder, scope, unreadable};
+use super::{Ctx, Hold, HoldReason, cause, conditions, drain, hand_off, ladder, scope, unreadable};
 use crate::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
 use crate::fault::Fault;
 use crate::narrow::{Lack, why_none};
@@ -98,6 +98,7 @@ pub(super) fn judge<'p>(
     }
     ladder::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;
+    cause::looked_for(ctx, facts, fault)?;
     no_storm(ctx, facts, policy, fault, rule)?;
     Ok(rule)
 }

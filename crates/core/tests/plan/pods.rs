@@ -1,13 +1,15 @@
 //! DaemonSet pods that make no progress.
 
 use nrh_core::episode::Phase;
-use nrh_core::fault::{FaultState, FaultType};
-use nrh_core::plan::{Health, HoldReason, plan};
+use nrh_core::fault::{Fault, FaultState, FaultType};
+use nrh_core::plan::{Effect, Health, HoldReason, plan};
 use nrh_core::policy::Action;
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
 use nrh_core::stuck::FRESH;
 
-use crate::samples::{backing_off, cont, creating, failed, fault, hung, kill, overdue, plugin, policy, rule, step};
+use crate::samples::{
+    backing_off, cont, creating, failed, fault, hung, kill, notify, overdue, plugin, policy, rule, step,
+};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 #[test]
@@ -192,6 +194,62 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
     }
     let failed = world.only_episode().steps[0].message.clone();
     assert!(failed.contains("nobody could look at the fault"), "{failed}");
+}
+
+/// A node with a pod that should have gone 130 s ago, under a ladder that leaves it to people.
+fn with_overdue_pod() -> World {
+    let rules = [
+        rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]),
+    ];
+    let mut world = World::new(&[policy("p", &rules)], &["n1"]);
+    world.node("n1").pods.push(overdue("n1", "agent-1"));
+    world
+}
+
+#[test]
+fn a_stuck_pod_is_not_given_up_before_its_cause_was_looked_for() {
+    let mut world = with_overdue_pod();
+    // At rest the probe reports every five minutes.
+    let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
+    (heartbeat.interval, heartbeat.arrived) = (secs(300), secs(60));
+    let held = world.plan();
+    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::StaleEvidence]));
+    assert!(held.nodes["n1"].look_requested);
+    world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(2);
+    let unlooked = |kind| {
+        let mut snapshot = world.snapshot();
+        snapshot.reports.get_mut("n1").unwrap().unlooked.insert(kind);
+        plan(&snapshot, &world.settings)
+    };
+    for kind in [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung] {
+        assert_eq!(reasons(&unlooked(kind)), [HoldReason::StaleEvidence], "{kind}");
+    }
+    assert!(unlooked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_))));
+    // A probe that cannot look everywhere is not waited for without end.
+    world.node("n1").pods[0].overdue = Some(secs(120 + 600));
+    let late = world.plan();
+    assert!(late.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_))));
+}
+
+#[test]
+fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
+    let mut world = with_overdue_pod();
+    let suspected = Fault { state: FaultState::Suspected, ..hung("agent-1") };
+    world.infect("n1", suspected, Cure::Cont);
+    for _ in 0..6 {
+        let held = world.pass();
+        assert_eq!((acts(&held).len(), world.episodes.len()), (0, 0), "{:?}", held.held);
+        world.tick(secs(5));
+    }
+    world.node("n1").sick[0].fault.state = FaultState::Confirmed;
+    world.node("n1").send();
+    world.pass();
+    assert_eq!(world.did(), ["job ReleaseCont"]);
+    world.tick(secs(10));
+    world.node("n1").pods.clear();
+    world.run(secs(120));
+    assert_eq!((world.only_episode().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
 }
 
 #[test]
