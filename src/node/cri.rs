@@ -168,6 +168,12 @@ impl Cri {
         Ok((list.items, list.bytes))
     }
 
+    /// The ids of all sandboxes.
+    pub async fn sandbox_ids(&self, deadline: Duration) -> Result<Vec<String>, CriError> {
+        let list = self.list(LIST_SANDBOXES, ListPodSandboxRequest { filter: None }, deadline).await?;
+        Ok(list.items)
+    }
+
     /// All containers, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
         self.containers_sized(deadline).await.map(|(containers, _)| containers)

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::core::observation::{ContainerSeen, RuntimeSeen, SandboxSeen};
 use crate::core::text::{bounded, is_full_id};
+use crate::node::cri::wire::{Item, ListError};
 use crate::node::cri::{CriError, open};
 use crate::node::http::driven;
 use crate::node::misread::Misread;
@@ -80,20 +81,22 @@ impl Docker {
 
     /// All sandboxes that a kubelet has made, in every state.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
-        let list: Vec<seen::Listed> = self.get(SANDBOXES, None, MAX_LIST, deadline).await?;
-        Ok(list.into_iter().map(seen::Listed::into_sandbox).collect())
+        self.list(SANDBOXES, deadline).await
+    }
+
+    /// The ids of all sandboxes.
+    pub async fn sandbox_ids(&self, deadline: Duration) -> Result<Vec<String>, CriError> {
+        self.list(SANDBOXES, deadline).await
     }
 
     /// All containers that a kubelet has made, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
-        let list: Vec<seen::Listed> = self.get(CONTAINERS, None, MAX_LIST, deadline).await?;
-        Ok(list.into_iter().map(seen::Listed::into_container).collect())
+        self.list(CONTAINERS, deadline).await
     }
 
     /// Those of a kubelet's containers and sandboxes whose removal was begun and has not ended.
     pub async fn removals(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
-        let list: Vec<seen::Listed> = self.get(REMOVALS, None, MAX_LIST, deadline).await?;
-        Ok(list.into_iter().map(seen::Listed::into_container).collect())
+        self.list(REMOVALS, deadline).await
     }
 
     /// One container or sandbox. It waits for whatever holds the lock of that container.
@@ -120,6 +123,14 @@ impl Docker {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    async fn list<T: Item + From<seen::Listed>>(&self, path: &str, deadline: Duration) -> Result<Vec<T>, CriError> {
+        let list: seen::List<T> = self.get(path, None, MAX_LIST, deadline).await?;
+        if list.is_too_large {
+            return Err(CriError::TooLarge(ListError::TooLarge(list.items.len()).to_string()));
+        }
+        Ok(list.items)
     }
 
     async fn get<T: DeserializeOwned>(

@@ -61,6 +61,14 @@ impl Client {
         }
     }
 
+    /// The ids of all sandboxes.
+    pub async fn sandbox_ids(&self, deadline: Duration) -> Result<Vec<String>, CriError> {
+        match self {
+            Self::Cri(cri) => cri.sandbox_ids(deadline).await,
+            Self::Docker(docker) => docker.sandbox_ids(deadline).await,
+        }
+    }
+
     /// All containers, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
         match self {

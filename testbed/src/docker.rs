@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::faults::wrapper;
 use crate::process::{self, Identity, wait_until};
 use crate::realm::{self, Realm, Tether};
 use crate::{cgroup, images, packages, state};
@@ -56,14 +57,6 @@ pub enum Client {
     /// A shell script around the real one: its executable is the shell.
     Script,
 }
-
-/// It waits by itself, without a child that would outlive it.
-const WRAPPER: &str = r#"#!/bin/sh
-case " $* " in
-*" create "*) [ -e /run/nrh-hang-runc ] && : < /run/nrh-nobody-writes ;;
-esac
-exec /run/nrh-real/runc "$@"
-"#;
 
 impl Docker {
     /// Starts the engine, with the bed's images in it.
@@ -143,13 +136,13 @@ impl Docker {
 
     /// Makes every `runc create` hang that begins from now on, until [`Docker::release_clients`].
     pub fn hang_clients(&self, how: Client) -> Result<()> {
-        let program = self.root_path("/run/nrh-runc");
+        let program = self.root_path(wrapper::SCRIPT);
         match how {
             Client::Program => drop(fs::copy(images::workload_binary(&state::workspace())?, program)?),
             Client::Script => {
-                fs::write(&program, WRAPPER)?;
+                fs::write(&program, wrapper::script("exec /run/nrh-real/runc"))?;
                 fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-                self.realm.script("mkfifo /run/nrh-nobody-writes", &[])?;
+                self.realm.run("mkfifo", &[wrapper::NOBODY_WRITES])?;
             }
         }
         let script = r#"
@@ -163,7 +156,7 @@ impl Docker {
 
     /// New calls of `runc` are the real one's again. Those that hang stay.
     pub fn release_clients(&self) -> Result<()> {
-        Ok(fs::remove_file(self.root_path("/run/nrh-hang-runc"))?)
+        Ok(fs::remove_file(self.root_path(wrapper::HANG))?)
     }
 
     /// The pids, inside the engine, of calls of `runc` for a container.

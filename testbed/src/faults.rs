@@ -8,6 +8,7 @@ mod gate;
 mod host;
 mod kubelet;
 mod runtime;
+pub(crate) mod wrapper;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub use host::{
 };
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
+pub use wrapper::{hang_create, wrap_runtime};
 
 use crate::node::{KubeletStart, Node};
 use crate::process::{self, Identity, wait_until};
@@ -80,6 +82,8 @@ pub enum Fault {
     SlowLists,
     /// A stopped shim with nothing alive below it, beside a containerd that does not answer
     DeafShim,
+    /// A script in place of the OCI runtime hangs while it makes a container
+    HungCreate,
 }
 
 /// What an injection hit.
@@ -162,6 +166,7 @@ impl Injection {
             Fault::WaitingShim => host::thaw(node, &self.victim),
             Fault::SleepingShim => host::thaw_sleeping(node, &self.victim),
             Fault::ExpiredCertificate => host::renew(node),
+            Fault::HungCreate => wrapper::go_on(node),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }
     }

@@ -18,7 +18,7 @@ pub const WORK_IMAGE: &str = "localhost/nrh-testbed/work:1";
 /// An image of programs that are called like those of a node, and do nothing.
 pub const FORGED_IMAGE: &str = "localhost/nrh-testbed/forged:1";
 /// The programs of [`FORGED_IMAGE`].
-pub const FORGED: [&str; 3] = ["kubelet", "containerd-shim-runc-v2", "opt/cni/bin/bridge"];
+pub const FORGED: [&str; 4] = ["kubelet", "containerd-shim-runc-v2", "opt/cni/bin/bridge", "containerd"];
 
 /// Names a folder with static programs that are made already.
 const PREBUILT: &str = "NRH_TESTBED_PROGRAMS";

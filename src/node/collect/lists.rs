@@ -94,7 +94,7 @@ impl Lists {
         let containers_sent = Instant::now();
         let (containers, bytes_of_containers) = lists.containers_sized(bound).await?;
         at(ListCall::SandboxesAgain);
-        let sandboxes_again: Vec<String> = lists.sandboxes(bound).await?.into_iter().map(|seen| seen.id).collect();
+        let sandboxes_again = lists.sandbox_ids(bound).await?;
         let known: BTreeSet<&str> =
             sandboxes.iter().map(|seen| seen.id.as_str()).chain(sandboxes_again.iter().map(String::as_str)).collect();
         let odd: Vec<&ContainerSeen> =

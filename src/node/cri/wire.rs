@@ -20,8 +20,8 @@ use super::seen;
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, SandboxSeen};
 
-/// Most bytes kept of one list: some 10,000 containers, or 15,000 sandboxes.
-pub(in crate::node) const MAX_KEPT: usize = 5 << 20;
+/// Most bytes kept of one list: some 6,000 containers, or 9,000 sandboxes. Two rounds of lists are held while the next one is read.
+pub(in crate::node) const MAX_KEPT: usize = 3 << 20;
 /// What a text takes beside its letters, in bytes.
 const TEXT: usize = 16;
 /// The field of the items, in both lists.
@@ -79,6 +79,19 @@ impl Item for ContainerSeen {
         size_of::<Self>()
             + texts.map(|text| size_of_text(text)).iter().sum::<usize>()
             + self.pod.as_ref().map_or(0, size_of_pod)
+    }
+}
+
+/// Of a sandbox its id alone.
+impl Item for String {
+    type Raw = Sandbox;
+
+    fn of(raw: Sandbox) -> Self {
+        seen::sandbox(raw).id
+    }
+
+    fn size(&self) -> usize {
+        size_of_text(self)
     }
 }
 

@@ -1,19 +1,26 @@
 //! From Docker's JSON to what the core knows: bounded copies of the few fields that are used.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, ContainerState, RemovalSaid, RuntimeSeen, SandboxSeen, TaskAnswer};
 use crate::core::text::bounded;
 use crate::node::cri::CriError;
-use crate::node::cri::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, pod_of};
+use crate::node::cri::labels::{LABEL_CONTAINER, LABEL_NAMESPACE, LABEL_POD, LABEL_UID, MAX_ID, MAX_NAME, pod_of};
+use crate::node::cri::wire::{Item, MAX_KEPT};
 
 /// Labels that a kubelet, or what stands between it and Docker, puts on its containers.
 const LABEL_SANDBOX: &str = "io.kubernetes.sandbox.id";
 /// An annotation of the container: it grows with each restart of it in its sandbox.
 const LABEL_RESTARTS: &str = "annotation.io.kubernetes.container.restartCount";
+/// All that are used of a container's labels.
+const USED: [&str; 6] = [LABEL_UID, LABEL_POD, LABEL_NAMESPACE, LABEL_CONTAINER, LABEL_SANDBOX, LABEL_RESTARTS];
 /// Longest cause of a failed removal that is kept.
 const MAX_CAUSE: usize = 256;
 
@@ -49,12 +56,97 @@ pub(in crate::node) struct Listed {
     #[serde(default)]
     names: Option<Vec<String>>,
     #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels>,
+}
+
+/// The labels that are used. Docker keeps the labels and annotations of pods there as well, of which their authors write any number:
+/// they are skipped where they stand.
+#[derive(Debug, Default)]
+struct Labels(BTreeMap<&'static str, String>);
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct OfMap;
+        impl<'de> Visitor<'de> for OfMap {
+            type Value = Labels;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("labels")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+                let mut labels = Labels::default();
+                while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+                    match USED.into_iter().find(|used| *used == key) {
+                        Some(used) => drop(labels.0.insert(used, map.next_value()?)),
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(labels)
+            }
+        }
+        input.deserialize_map(OfMap)
+    }
+}
+
+/// A list, each entry of which is taken for what is used of it before the next one is read.
+#[derive(Debug)]
+pub(in crate::node) struct List<T> {
+    pub items: Vec<T>,
+    /// Whether more than [`MAX_KEPT`] would be kept of it: then it is not whole.
+    pub is_too_large: bool,
+}
+
+impl<'de, T: Item + From<Listed>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct OfSeq<T>(PhantomData<T>);
+        impl<'de, T: Item + From<Listed>> Visitor<'de> for OfSeq<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<List<T>, A::Error> {
+                let (mut items, mut kept) = (Vec::new(), 0_usize);
+                while let Some(entry) = seq.next_element::<Listed>()? {
+                    let item = T::from(entry);
+                    kept = kept.saturating_add(item.size());
+                    items.push(item);
+                    if kept > MAX_KEPT {
+                        while seq.next_element::<IgnoredAny>()?.is_some() {}
+                        return Ok(List { items, is_too_large: true });
+                    }
+                }
+                items.shrink_to_fit();
+                Ok(List { items, is_too_large: false })
+            }
+        }
+        input.deserialize_seq(OfSeq(PhantomData))
+    }
+}
+
+impl From<Listed> for SandboxSeen {
+    fn from(entry: Listed) -> Self {
+        entry.into_sandbox()
+    }
+}
+
+impl From<Listed> for String {
+    fn from(entry: Listed) -> Self {
+        entry.into_sandbox().id
+    }
+}
+
+impl From<Listed> for ContainerSeen {
+    fn from(entry: Listed) -> Self {
+        entry.into_container()
+    }
 }
 
 impl Listed {
     fn label(&self, key: &str) -> Option<&str> {
-        self.labels.as_ref()?.get(key).map(String::as_str)
+        self.labels.as_ref()?.0.get(key).map(String::as_str)
     }
 
     fn pod(&self) -> Option<PodRef> {

@@ -81,6 +81,17 @@ async fn what_is_no_whole_answer_is_an_error_that_says_why() {
 }
 
 #[tokio::test]
+async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
+    let fake = Fake::start();
+    let list = |number| Say::Json((0..number).map(|_| listed(&id('c'), "container", &id('a'), "exited")).collect());
+    fake.say("Containers", list(3000));
+    assert_eq!(docker(&fake).containers(SOON).await.unwrap().len(), 3000);
+    fake.say("Containers", list(12_000));
+    let refused = docker(&fake).containers(SOON).await.unwrap_err();
+    assert!(matches!(&refused, CriError::TooLarge(text) if text.contains("MiB that are kept")), "{refused:?}");
+}
+
+#[tokio::test]
 async fn every_call_ends_by_its_deadline_and_leaves_no_connection() {
     let fake = Fake::start();
     let deadline = Duration::from_millis(150);

@@ -5,6 +5,7 @@ use std::future::Future;
 mod bus;
 mod crio;
 mod docker;
+mod memory;
 
 use tonic::Code;
 

@@ -23,9 +23,9 @@ pub(in crate::node) struct Bounds {
 }
 
 impl Bounds {
-    /// A usual node has less than 10,000 processes. While a table is read, each that is kept takes some 380 bytes: 16 MiB at most.
+    /// A usual node has less than 10,000 processes. While a table is read, each that is kept takes some 380 bytes: 9 MiB at most.
     pub(in crate::node) const USUAL: Self =
-        Self { kept: 32_768, own: 8_192, parents: 32_768, time: Duration::from_secs(2) };
+        Self { kept: 16_384, own: 8_192, parents: 32_768, time: Duration::from_secs(2) };
 }
 
 /// Processes, by ascending pid, and what is missing among them.

@@ -5,6 +5,7 @@
 //! ```text
 //! sick    faults, sight: the operator by the shipped manifests, in dry run; one well node for the controller
 //! units   restarts, units: nodes under systemd; the operator with policies that restart
+//! hostile hostile: the operator by the shipped manifests, in dry run; nodes whose pods and vendors do what they like
 //! healed  healing: the bed's own promises, images, the demo's acts, the uninstall, one after the other
 //! ```
 //! Three beds stand at a time. All tests have to run at once (`--test-threads=32`), or a shared bed goes down and comes up again between
@@ -15,6 +16,7 @@
 mod bed;
 mod faults;
 mod healing;
+mod hostile;
 mod images;
 mod recorded;
 mod restarts;

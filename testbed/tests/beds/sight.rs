@@ -22,13 +22,13 @@ const CLEARED: Duration = Duration::from_mins(2);
 const RUNS: Duration = Duration::from_mins(2);
 
 /// A node's object.
-fn health(bed: &Bed, node: &Node) -> Option<Value> {
+pub fn health(bed: &Bed, node: &Node) -> Option<Value> {
     let text = bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).ok()?;
     serde_json::from_str(&text).ok()
 }
 
 /// What a node's object says of one kind of fault, be it the probe's to find or the controller's.
-fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
+pub fn fault(bed: &Bed, node: &Node, kind: &str) -> Option<Value> {
     let status = health(bed, node)?["status"].clone();
     let lists = [&status["faults"], &status["clusterFaults"]];
     let found = lists.into_iter().filter_map(Value::as_array).flatten().find(|fault| fault["type"] == kind);
@@ -275,10 +275,11 @@ fn started(nrh: &Path, node: &Node) -> Option<String> {
 
 /// A pod of no user of the node's, whose programs are called like a kubelet, a shim and a network plugin, among the node's processes.
 fn forge(bed: &Bed, node: &Node) {
-    let [kubelet, shim, plugin] = FORGED.map(|name| format!("/{name}"));
+    let [kubelet, shim, plugin, runtime] = FORGED.map(|name| format!("/{name}"));
     let serves = ["-namespace", "k8s.io", "-id", &"f".repeat(64)];
     let container = |name: &str, command: &[&str]| json!({"name": name, "image": FORGED_IMAGE, "command": command});
-    let mut hung = container("plugin", &[&plugin]);
+    // Its parent is called like what calls plugins.
+    let mut hung = container("plugin", &[&runtime, &plugin, "work"]);
     hung["env"] =
         json!([{"name": "CNI_COMMAND", "value": "ADD"}, {"name": "CNI_CONTAINERID", "value": "f".repeat(64)}]);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "forger", "namespace": "default"},

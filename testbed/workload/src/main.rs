@@ -11,6 +11,7 @@
 //! | `reach` | exits 0 when the API server's port answers |
 //! | named `runc` | `create` never comes back while `/run/nrh-hang-runc` is there, else it is `/run/nrh-real/runc` |
 //! | named `kubelet` or `containerd-shim-runc-v2` | works, whatever its arguments: a forgery |
+//! | named `containerd` | starts the program that its arguments name, and works: a forgery |
 //! | named `nrh-gate`, or with `CNI_COMMAND` set | a CNI plugin in front of another one |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let done = match arguments.as_slice() {
         arguments if is_named("runc") => process::runc(arguments),
         _ if is_named("kubelet") || is_named("containerd-shim-runc-v2") => process::work(process::OnTerm::Exit),
+        [program, rest @ ..] if is_named("containerd") => process::start(program, rest),
         ["pause"] => process::pause(),
         ["work"] => process::work(process::OnTerm::Exit),
         ["work", "--ignore-term"] => process::work(process::OnTerm::Ignore),

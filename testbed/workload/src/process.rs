@@ -43,6 +43,12 @@ pub(crate) fn runc(arguments: &[&str]) -> Result<()> {
     Err(Command::new("/run/nrh-real/runc").args(arguments).exec())
 }
 
+/// Works beside a program that it has started, which ends with the container.
+pub(crate) fn start(program: &str, arguments: &[&str]) -> Result<()> {
+    Command::new(program).args(arguments).spawn()?;
+    work(OnTerm::Exit)
+}
+
 /// Works until it is told to end.
 pub(crate) fn work(on_term: OnTerm) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;

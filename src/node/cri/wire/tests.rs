@@ -136,8 +136,8 @@ fn measured() {
     let peak = match std::env::var("NRH_TEST_LIST").unwrap().as_str() {
         "annotations" => peak::<SandboxSeen>(&list(&sandbox(0), 63), Ok(63)),
         "labels" => peak::<SandboxSeen>(&list(&sandbox(120_000), 10), Ok(10)),
-        "containers" => peak::<ContainerSeen>(&list(&container(1200), 10_000), Ok(10_000)),
-        _ => peak::<ContainerSeen>(&list(&container(0), 40_000), Err(12_000)),
+        "containers" => peak::<ContainerSeen>(&list(&container(2200), 6_000), Ok(6_000)),
+        _ => peak::<ContainerSeen>(&list(&container(0), 40_000), Err(8_000)),
     };
     println!("peak: {} KiB", peak >> 10);
 }
@@ -146,7 +146,7 @@ fn measured() {
 #[test]
 fn the_largest_answers_are_read_in_little_memory() {
     let name = format!("{}::measured", module_path!().split_once("::").unwrap().1);
-    for (what, most) in [("annotations", MIB), ("labels", MIB), ("containers", 8 * MIB), ("refused", 8 * MIB)] {
+    for (what, most) in [("annotations", MIB), ("labels", MIB), ("containers", 5 * MIB), ("refused", 5 * MIB)] {
         let out = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"])
             .env("NRH_TEST_LIST", what)

@@ -1,0 +1,213 @@
+//! What tenants and vendors do to real nodes: more processes than the probe keeps, and a script in place of the OCI runtime.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nrh_testbed::faults;
+use nrh_testbed::view::{self, Pod};
+use nrh_testbed::{Bed, BedOptions, Node, images, operator, process};
+use serde_json::{Value, json};
+
+use crate::shared::{Guest, Shared};
+use crate::sight::{fault, health};
+use crate::until::until;
+
+static HOSTILE: Shared = Shared::new(up);
+
+/// Whose node it is. The first node of the bed stays well: there the controller runs.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Flooded = 1,
+    Wrapped,
+}
+
+/// Until pods run, and until a report says what is so now.
+const SOON: Duration = Duration::from_mins(4);
+/// Half of the processes that a node gets: together more than the probe keeps, and fewer than a small machine has pids for.
+const HALF: usize = 9_000;
+/// What the probe keeps of a process table, whatever it is.
+const KEPT: usize = 16_384;
+/// A client of the runtime is old after five minutes, and is looked at three times then.
+const CLIENT_NAMED: Duration = Duration::from_mins(9);
+/// How long nothing may be told of a node on which all is well.
+const QUIET: Duration = Duration::from_mins(1);
+
+fn up(programs: &operator::Programs) -> Bed {
+    let nodes = Place::Wrapped as usize + 1;
+    let bed = Bed::up(BedOptions { name: "hostile".into(), nodes, ..BedOptions::default() }).unwrap();
+    operator::load_image(&bed, programs).unwrap();
+    let others: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
+    bed.kubectl(&[&["taint", "node"], others.as_slice(), &["hostile/reserved=:NoSchedule"]].concat()).unwrap();
+    operator::apply_folder(&bed, "config/default").unwrap();
+    operator::wait(&bed).unwrap();
+    bed
+}
+
+fn join(place: Place) -> Option<(Guest, Node)> {
+    let bed = HOSTILE.join()?;
+    let node = bed.nodes()[place as usize].clone();
+    Some((bed, node))
+}
+
+fn pod(bed: &Bed, node: &Node, name: &str, spec: &Value) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": {
+        "nodeName": node.name, "terminationGracePeriodSeconds": 1, "tolerations": [{"operator": "Exists"}]}});
+    pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    bed.kubectl_input(&["apply", "-f", "-"], &pod.to_string()).unwrap();
+}
+
+fn work() -> Value {
+    json!({"containers": [{"name": "work", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]}]})
+}
+
+fn ready(bed: &Bed, name: &str) -> Pod {
+    let find = || view::pod(&|| bed.command("kubectl"), "default", name).unwrap().filter(|pod| pod.ready);
+    until(&format!("pod {name} runs"), SOON, || find().is_some());
+    find().unwrap()
+}
+
+/// A pod of so many processes that wait until somebody writes, with the machine's shell.
+fn flood(bed: &Bed, node: &Node, name: &str, mut spec: Value) {
+    let script = format!(
+        "mkfifo /flood/never; i=0; while [ $i -lt {HALF} ]; do ( read x </flood/never ) & i=$((i+1)); done; wait"
+    );
+    let folders = ["bin", "lib", "lib64"];
+    let of_host = folders.map(|name| json!({"name": name, "hostPath": {"path": format!("/{name}")}}));
+    let mut volumes = of_host.to_vec();
+    volumes.push(json!({"name": "flood", "emptyDir": {}}));
+    let mounts = folders.map(|name| json!({"name": name, "mountPath": format!("/{name}"), "readOnly": true}));
+    let mut mounts = mounts.to_vec();
+    mounts.push(json!({"name": "flood", "mountPath": "/flood"}));
+    spec["restartPolicy"] = json!("Never");
+    spec["volumes"] = json!(volumes);
+    spec["containers"] = json!([{"name": "flood", "image": images::WORK_IMAGE, "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script], "env": [{"name": "PATH", "value": "/bin"}], "volumeMounts": mounts}]);
+    pod(bed, node, name, &spec);
+}
+
+/// The node's own pids.
+fn pids(node: &Node) -> Vec<i32> {
+    let entries = fs::read_dir(node.root_path("/proc")).unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The probe's process, and the most memory that it has ever had, in KiB.
+fn probe(node: &Node) -> (i32, u64) {
+    let named = |pid: &i32| {
+        fs::read_to_string(node.root_path(format!("/proc/{pid}/comm"))).is_ok_and(|name| name.trim() == "nrh-probe")
+    };
+    let pid = pids(node).into_iter().find(named).unwrap();
+    let status = fs::read_to_string(node.root_path(format!("/proc/{pid}/status"))).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    (pid, most.trim().trim_end_matches(" kB").parse().unwrap())
+}
+
+/// What a node's report says of the lane of processes, where every lane is as it should be.
+fn processes(bed: &Bed, node: &Node) -> Option<String> {
+    let lanes = health(bed, node)?["status"]["probe"]["lanes"].as_array()?.clone();
+    let is_well = |lane: &Value| lane["state"] == "Ok" || lane["name"] == "tasks" || lane["name"] == "bus";
+    let lane = lanes.iter().find(|lane| lane["name"] == "processes")?;
+    lanes.iter().all(is_well).then(|| lane["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Kinds of faults that a node's report has, beside this one.
+fn others(bed: &Bed, node: &Node, but: &str) -> Vec<String> {
+    let faults = health(bed, node).map(|health| health["status"]["faults"].clone()).unwrap_or_default();
+    let kinds = faults.as_array().into_iter().flatten().map(|fault| fault["type"].as_str().unwrap().to_owned());
+    kinds.filter(|kind| kind != but).collect()
+}
+
+/// One pod that may do nothing at all, and one that shares the node's process ids and is root there.
+#[test]
+fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
+    let Some((bed, node)) = join(Place::Flooded) else { return };
+    until("the probe has reported a node that is well", SOON, || {
+        processes(&bed, &node).is_some_and(|lane| lane.is_empty())
+    });
+    assert_eq!(others(&bed, &node, ""), Vec::<String>::new());
+    let (probe_before, least) = probe(&node);
+
+    let tenant =
+        json!({"securityContext": {"runAsUser": 65534, "runAsNonRoot": true}, "automountServiceAccountToken": false});
+    flood(&bed, &node, "tenant", tenant);
+    flood(&bed, &node, "shared", json!({"hostPID": true, "securityContext": {"runAsUser": 0}}));
+    until("both have their processes", SOON, || pids(&node).len() > 2 * HALF);
+
+    // Its shim comes after all of them.
+    pod(&bed, &node, "late", &work());
+    let late = ready(&bed, "late");
+    let frozen = faults::freeze_shim(&node, &late.uid).unwrap();
+    let shim = frozen.victim.node_pid.unwrap();
+    let before = pids(&node).into_iter().filter(|pid| *pid < shim).count();
+    assert!(before > KEPT, "{before} processes come before the shim: all of them have room");
+    let mut seen = Value::Null;
+    until("the hung shim is confirmed", SOON, || {
+        seen = fault(&bed, &node, "HungContainer").unwrap_or_default();
+        seen["state"] == "Confirmed"
+    });
+    assert_eq!(
+        (&seen["subject"]["pod"]["uid"], &seen["target"]["process"]["pid"]),
+        (&json!(late.uid), &json!(shim)),
+        "{seen}"
+    );
+    let lane = processes(&bed, &node).unwrap();
+    println!("processes: {lane}");
+    assert!(lane.contains(&format!("beyond {KEPT} processes")) && lane.contains("are not looked at"), "{lane}");
+    assert_eq!(others(&bed, &node, "HungContainer"), Vec::<String>::new());
+    frozen.lift(&node).unwrap();
+    until("nothing is told any more", SOON, || fault(&bed, &node, "HungContainer").is_none());
+    let (probe_after, most) = probe(&node);
+    println!("most memory of the probe: {least} KiB before, {most} KiB since");
+    assert_eq!(probe_after, probe_before, "it was started anew");
+    assert!(most < 64 << 10, "{most} KiB");
+
+    // Killed all at once, those of the second pod would be left to its shim, which does not come to an end with them.
+    for name in ["tenant", "shared"] {
+        bed.kubectl(&["exec", name, "--", "/bin/sh", "-c", ": >/flood/never"]).unwrap();
+    }
+    bed.kubectl(&["wait", "pod", "tenant", "shared", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s"])
+        .unwrap();
+    bed.kubectl(&["delete", "pod", "tenant", "shared", "late", "--timeout=120s"]).unwrap();
+}
+
+/// Vendors of devices put scripts in front of `runc`. The processes of such a node are called otherwise, and nothing else is.
+#[test]
+fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
+    let Some((bed, node)) = join(Place::Wrapped) else { return };
+    faults::wrap_runtime(&node).unwrap();
+    let names = ["first", "second", "third"];
+    for name in names {
+        let mut spec = work();
+        // Each question goes through the script, too.
+        spec["containers"][0]["readinessProbe"] =
+            json!({"exec": {"command": ["/workload", "reach"]}, "periodSeconds": 1, "timeoutSeconds": 10});
+        pod(&bed, &node, name, &spec);
+    }
+    for name in names {
+        ready(&bed, name);
+    }
+    bed.kubectl(&["delete", "pod", "third", "--timeout=120s"]).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < QUIET {
+        assert_eq!(others(&bed, &node, ""), Vec::<String>::new());
+        sleep(Duration::from_secs(2));
+    }
+
+    let hung = faults::hang_create(&node).unwrap();
+    let script = hung.victim.process.unwrap();
+    let mut seen = Value::Null;
+    until("the script is confirmed", CLIENT_NAMED, || {
+        assert!(script.alive(), "somebody has ended the script: {seen}");
+        seen = fault(&bed, &node, "RuntimeClientHung").unwrap_or_default();
+        assert_eq!(others(&bed, &node, "RuntimeClientHung"), Vec::<String>::new());
+        seen["state"] == "Confirmed"
+    });
+    let process = &seen["target"]["process"];
+    assert_eq!((&process["role"], &process["pid"]), (&json!("RuntimeClient"), &json!(hung.victim.node_pid)), "{seen}");
+    assert_eq!(json!(hung.victim.sandbox), seen["target"]["sandboxId"], "{seen}");
+    assert!(seen["message"].as_str().unwrap().starts_with("`create` of container"), "{seen}");
+    hung.lift(&node).unwrap();
+    until("the script has ended", SOON, || !process::Identity::alive(&script));
+    until("it is told no more", SOON, || fault(&bed, &node, "RuntimeClientHung").is_none());
+}
