@@ -6,6 +6,7 @@
 //!                                                                               ContainerStatus
 //! ```
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -163,6 +164,17 @@ impl Asker {
             Self::Containerd(tasks) => collect::tasks::ask(tasks, id, bound).await,
             Self::Docker(docker, tasks, proc) => collect::tasks::inspect(docker, tasks.as_ref(), proc, id, bound).await,
             Self::CriO(cri) => collect::tasks::status(cri, id, bound).await,
+        }
+    }
+
+    /// The tasks whose shim answers, by one question for all; `None` where there is none such.
+    ///
+    /// # Errors
+    /// As [`Tasks::answered`].
+    pub async fn answered(&self, bound: Duration) -> Result<Option<BTreeSet<String>>, CriError> {
+        match self {
+            Self::Containerd(tasks) | Self::Docker(_, Some(tasks), _) => tasks.answered(bound).await.map(Some),
+            Self::Docker(..) | Self::CriO(_) => Ok(None),
         }
     }
 

@@ -286,7 +286,7 @@ impl Findings {
 /// ```
 pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> Findings {
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
-    let task_max_age = task_max_age(seen.tasks.len());
+    let task_max_age = task_max_age(seen.tasks.len(), seen.kind);
     let shortage = seen.pressure.shortage();
     let stopped = thresholds.hung_container;
     let thresholds = &if shortage.is_some() { thresholds.under_pressure() } else { thresholds.clone() };

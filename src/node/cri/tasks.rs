@@ -1,14 +1,16 @@
 //! containerd's own question about one task: `containerd.services.tasks.v1.Tasks/Get`.
 //!
-//! It is the only cheap call that reaches the shim. containerd waits 2 s for the shim and then answers by itself,
-//! so nothing piles up in it. `Tasks/List` is not used: it is serial, 2 s for each task behind a deaf shim.
+//! containerd waits 2 s for the shim and then answers by itself, so nothing piles up in it. `Tasks/List` asks all shims, one
+//! after the other, for the price of one call: what it says is that a shim answers. A task that it lacks is asked for alone.
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use containerd_client::services::v1::GetRequest;
+use std::collections::BTreeSet;
+
 use containerd_client::services::v1::tasks_client::TasksClient;
+use containerd_client::services::v1::{GetRequest, ListTasksRequest};
 use containerd_client::types::v1::Status as TaskStatus;
 use tonic::Request;
 use tonic::metadata::MetadataValue;
@@ -19,8 +21,8 @@ use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE};
 
 /// A task that there is not: containers have ids of 64 hex digits.
 const NOBODY: &str = "nrh-asks-for-nobody";
-/// Largest answer about one task.
-const MAX_TASK_ANSWER: usize = 256 << 10;
+/// Largest answer, about one task or about all. Each takes some 150 bytes.
+const MAX_ANSWER: usize = 1 << 20;
 
 /// What containerd says of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,7 @@ impl Tasks {
     }
 
     async fn of(socket: &Path, namespace: &'static str) -> Result<Self, CriError> {
-        let client = TasksClient::new(channel(socket).await?).max_decoding_message_size(MAX_TASK_ANSWER);
+        let client = TasksClient::new(channel(socket).await?).max_decoding_message_size(MAX_ANSWER);
         Ok(Self { client, namespace })
     }
 
@@ -84,6 +86,21 @@ impl Tasks {
             Some(Ok(TaskStatus::Stopped)) => TaskState::Ended,
             Some(Ok(_)) => TaskState::Known,
         })
+    }
+
+    /// The tasks whose shim answered containerd. One that is missing has a shim that did not, or there is no such task (any more).
+    /// containerd asks them one after the other, and waits 2 s for each that gives no answer.
+    ///
+    /// # Errors
+    /// [`CriError::Deadline`] when containerd did not answer within `deadline`, and whatever else it said.
+    pub async fn answered(&self, deadline: Duration) -> Result<BTreeSet<String>, CriError> {
+        let mut client = self.client.clone();
+        let mut request = Request::new(ListTasksRequest { filter: String::new() });
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
+        let answer = ask(deadline, "all tasks", client.list(request)).await?;
+        let is_known = |status: i32| !matches!(TaskStatus::try_from(status), Ok(TaskStatus::Unknown) | Err(_));
+        let answered = answer.tasks.into_iter().filter(|task| is_known(task.status));
+        Ok(answered.map(|task| if task.container_id.is_empty() { task.id } else { task.container_id }).collect())
     }
 
     /// Whether the task service answers at all, by a question that reaches no shim: for a task that there is not.

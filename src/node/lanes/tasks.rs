@@ -1,6 +1,9 @@
 //! The lane of single tasks: suspects at once and then at a fixed distance, all others in turn, and everybody at once when a
 //! check is asked for.
 //!
+//! Behind containerd one question a round reaches all shims (`Tasks/List`). A task that its answer lacks is a suspect; while it
+//! stays out, all are asked one by one.
+//!
 //! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever, where they wait. A
 //! question that stays without any answer may also mean that the daemon itself is stuck, with every shim well: it counts
 //! against its task only once the daemon has answered another question after the deadline of this one. Where none is on
@@ -19,7 +22,7 @@ use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
 use crate::core::observation::{ListRound, Look, RuntimeKind, TaskAnswer};
-use crate::core::thresholds::TASK_INTERVAL;
+use crate::core::thresholds::task_interval;
 use crate::node::runtime::{Asker, Place};
 
 mod wanted;
@@ -38,6 +41,8 @@ const MAX_TASKS: usize = 8192;
 const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Least time between two questions to other tasks when somebody asks for a check now: 250 tasks take 5 s.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the question for all tasks may stay out: containerd waits 2 s for each shim that gives no answer.
+const LIST_BOUND: Duration = Duration::from_secs(20);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest sleep: bounds a mistake in reckoning the next one.
@@ -54,12 +59,14 @@ struct Entry {
     mute: bool,
     /// The last question failed and said nothing about the task.
     failed: bool,
+    /// The last answer for all tasks lacked it.
+    missing: bool,
 }
 
 impl Entry {
     fn new(sandbox: &str, deadline: Duration) -> Self {
         let slot = Slot::new(deadline);
-        Self { sandbox: sandbox.to_owned(), slot, ended: None, given_up: 0, mute: false, failed: false }
+        Self { sandbox: sandbox.to_owned(), slot, ended: None, given_up: 0, mute: false, failed: false, missing: false }
     }
 
     /// Least time after the last question before the next one to a task that nobody suspects.
@@ -84,6 +91,9 @@ pub(super) struct Table {
     lonely: BTreeSet<String>,
     /// When a task that nobody suspects was asked for last.
     turn: Option<Instant>,
+    /// When all tasks were asked for last, by one question, and whether that is out.
+    listed: Option<Instant>,
+    list_is_out: bool,
     /// When the newest question was sent that the task service has answered.
     alive: Option<Instant>,
     /// When the last control question was sent.
@@ -100,6 +110,8 @@ impl Table {
             stopped: BTreeSet::new(),
             lonely: BTreeSet::new(),
             turn: None,
+            listed: None,
+            list_is_out: false,
             alive: None,
             control: None,
         }
@@ -169,7 +181,7 @@ impl Table {
         if changed {
             // What another runtime said, or will say, is about other tasks.
             self.entries.clear();
-            self.alive = None;
+            (self.alive, self.listed) = (None, None);
         }
         changed
     }
@@ -209,6 +221,7 @@ impl Table {
 
     fn is_suspect(&self, id: &str, entry: &Entry) -> bool {
         entry.mute
+            || entry.missing
             || self.suspects.contains(id)
             || self.suspects.contains(&entry.sandbox)
             || self.stopped.contains(&entry.sandbox)
@@ -217,7 +230,7 @@ impl Table {
 
     /// When a suspect may be asked for again. `asked` is when somebody last wanted a look at once.
     fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
-        let Some(ended) = entry.ended else { return now };
+        let Some(ended) = entry.ended.filter(|_| !entry.missing) else { return now };
         let wanted = asked.is_some_and(|asked| asked > ended);
         let urgent = self.pace().urgent;
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
@@ -231,15 +244,23 @@ impl Table {
             .filter(|(id, entry)| self.is_suspect(id, entry))
             .map(|(id, entry)| (self.suspect_due(entry, now, asked), id.clone()))
             .min();
-        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
         let pace = self.pace();
-        let interval = pace.rest.checked_div(count).unwrap_or_default().max(TASK_INTERVAL.min(pace.rest));
+        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
+        let interval = self.round().checked_div(count).unwrap_or_default();
+        // Those that the question for all has shown to answer have had their turn.
+        let own_wait = |entry: &Entry| {
+            if self.listed.is_some() {
+                entry.own_wait(pace).max(self.round() + LIST_BOUND)
+            } else {
+                entry.own_wait(pace)
+            }
+        };
         let after = |interval| self.turn.map_or(now, |turn| turn + interval);
         let other = free()
             .filter(|(id, entry)| !self.is_suspect(id, entry))
-            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + entry.own_wait(pace)))
+            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + own_wait(entry)))
             .map(|(id, entry)| {
-                let own = entry.ended.map(|ended| ended + entry.own_wait(pace));
+                let own = entry.ended.map(|ended| ended + own_wait(entry));
                 let hurried = entry.given_up == 0 && asked.is_some_and(|asked| entry.ended < Some(asked));
                 let due =
                     if hurried { after(HURRIED_INTERVAL) } else { own.into_iter().fold(after(interval), Instant::max) };
@@ -259,7 +280,48 @@ impl Table {
         }
         if let Some(entry) = self.entries.get_mut(id) {
             entry.slot.sent(now);
+            entry.missing = false;
         }
+    }
+
+    /// The time in which all tasks are asked for.
+    fn round(&self) -> Duration {
+        let tasks = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.pace().rest.max(task_interval(self.kind).min(self.pace().rest).saturating_mul(tasks))
+    }
+
+    /// When all tasks are to be asked for by one question; never while that is out. `asked` is when somebody last wanted a check.
+    fn list_due(&self, now: Instant, asked: Option<Instant>) -> Option<Instant> {
+        if self.list_is_out
+            || self.entries.is_empty()
+            || !matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker)
+        {
+            return None;
+        }
+        let Some(listed) = self.listed else { return Some(now) };
+        Some(if asked > Some(listed) { listed + SUSPECT_INTERVAL } else { listed + self.round() })
+    }
+
+    /// Takes in whose shims have answered the question that was sent then. Whether that is news.
+    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant, now: Instant) -> bool {
+        self.alive = self.alive.max(Some(sent));
+        // What Docker itself says of a container is asked for alone.
+        let is_enough = self.kind == RuntimeKind::Containerd;
+        let mut news = false;
+        let asked_before =
+            self.entries.iter().filter(|(_, entry)| !entry.slot.is_out() && entry.ended.is_none_or(|at| at < sent));
+        let ids: Vec<String> = asked_before.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            if answered.contains(&id) {
+                if is_enough {
+                    news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), now);
+                }
+            } else if let Some(entry) = self.entries.get_mut(&id) {
+                entry.missing = true;
+                news = true;
+            }
+        }
+        news
     }
 
     /// Whether that is news. That a task goes on answering is none: it is asked for every other second on a full node.
@@ -308,6 +370,8 @@ enum Answer {
     Task(String, Instant, Result<TaskAnswer, Failure>),
     /// To the control question: when it was sent, if it was answered.
     Control(Option<Instant>),
+    /// To the question for all tasks: when it was sent, and whose shims have answered, where that is told.
+    All(Instant, Result<Option<BTreeSet<String>>, Failure>),
 }
 
 /// Asks for ever.
@@ -336,6 +400,18 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             }
             continue;
         }
+        let all = lock(&shared.tasks).list_due(now, asked.1);
+        if all.is_some_and(|due| due <= now) {
+            {
+                let mut table = lock(&shared.tasks);
+                (table.listed, table.list_is_out) = (Some(now), true);
+            }
+            match connected(&shared, &proc, &mut connection).await {
+                Ok(asker) => drop(calls.spawn(ask_all(asker, now))),
+                Err(failure) => finish(&shared, Answer::All(now, Err(failure)), &mut connection),
+            }
+            continue;
+        }
         let next = {
             let table = lock(&shared.tasks);
             if table.has_room(now) { table.next(now, asked.1) } else { None }
@@ -353,7 +429,7 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
             continue;
         }
         let count = lock(&shared.tasks).next_count();
-        let wake = [next.map(|(due, _)| due), count, control].into_iter().flatten().min();
+        let wake = [next.map(|(due, _)| due), count, control, all].into_iter().flatten().min();
         let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
         tokio::select! {
             Some(answer) = calls.join_next() => match answer {
@@ -370,6 +446,10 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
 async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answer {
     let result = asker.ask(&id, bound).await.map_err(Failure::from);
     Answer::Task(id, sent, result)
+}
+
+async fn ask_all(asker: Asker, sent: Instant) -> Answer {
+    Answer::All(sent, asker.answered(LIST_BOUND).await.map_err(Failure::from))
 }
 
 async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
@@ -390,6 +470,7 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
             }
             return;
         }
+        Answer::All(sent, answered) => return finish_all(shared, sent, answered, connection),
     };
     match &result {
         Err(Failure::GivenUp(_)) => shared.gave_up("tasks"),
@@ -399,6 +480,27 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
     }
     if lock(&shared.tasks).ended(&id, sent, result, Instant::now()) {
         shared.changed.notify_one();
+    }
+}
+
+/// A question for all tasks that fails says nothing of any: they are asked one by one.
+fn finish_all(
+    shared: &Shared,
+    sent: Instant,
+    answered: Result<Option<BTreeSet<String>>, Failure>,
+    connection: &mut Option<(Place, Asker)>,
+) {
+    let mut table = lock(&shared.tasks);
+    table.list_is_out = false;
+    match answered {
+        Ok(Some(answered)) => {
+            if table.answered(&answered, sent, Instant::now()) {
+                shared.changed.notify_one();
+            }
+        }
+        Ok(None) => {}
+        Err(Failure::GivenUp(_)) => shared.gave_up("tasks"),
+        Err(_) => *connection = None,
     }
 }
 

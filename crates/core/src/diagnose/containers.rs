@@ -106,7 +106,7 @@ struct Answers<'a> {
 
 impl<'a> Answers<'a> {
     fn of(group: &Group<'a>, seen: &Observations) -> Self {
-        let mut answers = Self { max_age: task_max_age(seen.tasks.len()), ..Self::default() };
+        let mut answers = Self { max_age: task_max_age(seen.tasks.len(), seen.kind), ..Self::default() };
         for id in group.running.iter().map(|container| container.id.as_str()) {
             answers.take(id, seen.tasks.get(id), seen.now, true);
         }

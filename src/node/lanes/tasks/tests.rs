@@ -61,26 +61,94 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 #[test]
-fn at_rest_each_task_is_asked_within_half_a_minute_and_on_a_full_node_within_its_greatest_age() {
-    for (count, within) in [(1, 16), (10, 16), (100, 16), (250, 40), (1000, 151)] {
+fn one_by_one_each_task_has_its_turn_within_the_greatest_age_of_an_answer() {
+    for (kind, count) in [(RuntimeKind::Containerd, 1), (RuntimeKind::Containerd, 250), (RuntimeKind::CriO, 250)] {
         let mut table = table(count);
+        table.serve(kind);
+        table.aim(&round(count));
         let asked = play(&mut table, Instant::now(), secs(600), TaskAnswer::Answered);
-        let rounds = 600 / within;
-        assert!(
-            asked.len() >= (rounds - 1) as usize * count,
-            "{count} tasks: only {} questions in 10 min",
-            asked.len()
-        );
-        assert!(asked.len() <= (600 / 15 + 1) * count, "{count} tasks: {} questions in 10 min", asked.len());
-        assert!(asked.windows(2).all(|pair| pair[1].0 >= pair[0].0 + TASK_INTERVAL), "{count} tasks: too close");
-        assert!(secs(within) <= task_max_age(count));
-        let late = asked.iter().take(count).map(|(at, _)| *at).max().unwrap();
-        assert!(late <= secs(within), "{count} tasks: the last one was asked after {late:?}");
-        let mut ids: Vec<&String> = asked.iter().take(count).map(|(_, id)| id).collect();
-        ids.sort();
-        ids.dedup();
-        assert_eq!(ids.len(), count, "somebody was asked twice before all were asked once");
+        let age = task_max_age(count, kind);
+        let first: BTreeSet<&String> = asked.iter().take(count).map(|(_, id)| id).collect();
+        assert_eq!(first.len(), count, "{kind:?}: somebody was asked twice before all were asked once");
+        for id in first {
+            let times: Vec<Duration> = asked.iter().filter(|(_, asked)| asked == id).map(|(at, _)| *at).collect();
+            assert!(times.windows(2).all(|pair| pair[1] - pair[0] <= age), "{kind:?} {count}: {times:?}");
+            assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= secs(12)), "{kind:?} {count}: {times:?}");
+            assert!(times[0] <= age && times.last().unwrap() >= &(secs(600) - age), "{kind:?} {count}: {times:?}");
+        }
     }
+}
+
+/// Plays rounds of the question for all, whose answer lacks these, and gives who was asked alone and when.
+fn rounds(table: &mut Table, from: Instant, length: Duration, lacks: &[&str]) -> Vec<(Duration, String)> {
+    let (mut alone, mut now) = (Vec::new(), from);
+    while now < from + length {
+        let all = table.list_due(now, None).unwrap();
+        let next = table.next(now, None).filter(|(due, _)| *due < all);
+        now = now.max(next.as_ref().map_or(all, |(due, _)| *due));
+        if let Some((_, id)) = next {
+            table.sent(&id, now);
+            table.ended(&id, now, Ok(if lacks.contains(&id.as_str()) { TaskAnswer::NoAnswer } else { TaskAnswer::Answered }), now);
+            alone.push((now - from, id));
+        } else {
+            table.listed = Some(now);
+            let answered = table.entries.keys().filter(|id| !lacks.contains(&id.as_str())).cloned().collect();
+            table.answered(&answered, now, now + Duration::from_millis(1));
+        }
+    }
+    alone
+}
+
+#[test]
+fn behind_containerd_one_question_a_round_is_enough_for_all_that_answer() {
+    let mut table = table(250);
+    let start = Instant::now();
+    let alone = rounds(&mut table, start, secs(600), &[]);
+    assert_eq!(alone, [], "nobody is asked alone");
+    assert!(table.entries.values().all(|entry| entry.ended.unwrap() >= start + secs(560)), "each has answered lately");
+}
+
+#[test]
+fn what_the_answer_for_all_lacks_is_asked_alone_at_once_and_then_as_a_suspect() {
+    let mut table = table(250);
+    let start = Instant::now();
+    rounds(&mut table, start, secs(60), &[]);
+    let alone = rounds(&mut table, start + secs(60), secs(70), &["c123"]);
+    assert!(alone.iter().all(|(_, id)| id == "c123"), "{alone:?}");
+    assert!(alone[0].0 <= secs(34), "{alone:?}");
+    assert!(alone.len() >= 4 && alone.windows(2).all(|pair| pair[1].0 - pair[0].0 <= secs(9)), "{alone:?}");
+    let answered = table.entries.keys().cloned().collect();
+    let now = start + secs(140);
+    assert!(!table.answered(&answered, start, now), "an answer of before its own says nothing");
+    assert!(table.answered(&answered, now, now), "it answers again");
+}
+
+#[test]
+fn while_the_question_for_all_stays_out_each_is_asked_alone() {
+    let mut table = table(20);
+    let start = Instant::now();
+    rounds(&mut table, start, secs(30), &[]);
+    (table.listed, table.list_is_out) = (Some(start + secs(30)), true);
+    assert_eq!(table.list_due(start + secs(300), Some(start + secs(200))), None);
+    let asked = play(&mut table, start + secs(30), secs(60), TaskAnswer::Answered);
+    let ids: BTreeSet<&String> = asked.iter().map(|(_, id)| id).collect();
+    assert_eq!(ids.len(), 20, "{asked:?}");
+}
+
+#[test]
+fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
+    let mut table = table(1);
+    table.serve(RuntimeKind::Docker);
+    table.aim(&round(1));
+    let now = Instant::now();
+    assert_eq!(table.list_due(now, None), Some(now));
+    assert!(!table.answered(&table.entries.keys().cloned().collect(), now, now));
+    assert!(table.looks(now).is_empty(), "Docker has said nothing yet");
+    assert!(table.answered(&["s000".to_owned()].into(), now, now));
+    assert!(table.is_suspect("c000", &table.entries["c000"]));
+    table.serve(RuntimeKind::CriO);
+    table.aim(&round(1));
+    assert_eq!(table.list_due(now, None), None);
 }
 
 #[test]
@@ -170,7 +238,7 @@ fn a_wish_to_look_now_has_every_task_asked_within_seconds_and_once() {
         assert!(asked.insert(id), "one was asked twice");
     }
     assert!(now <= wish + secs(10), "{:?}", now - wish);
-    assert!(table.next(now, Some(wish)).unwrap().0 >= now + TASK_INTERVAL, "an old wish was served again");
+    assert!(table.next(now, Some(wish)).unwrap().0 >= now + Duration::from_millis(130), "an old wish was served again");
 }
 
 #[test]

@@ -52,9 +52,14 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
     let mut node = lost(TaskAnswer::NotFound, 5);
     node.list().containers.iter_mut().for_each(|c| c.pod = None);
     assert!(node.kinds().is_empty(), "not the kubelet's");
-    for look in
-        [Look::Never, Look::Done { value: TaskAnswer::Answered, age: task_max_age(3) * 2, took: Duration::ZERO }]
-    {
+    for look in [
+        Look::Never,
+        Look::Done {
+            value: TaskAnswer::Answered,
+            age: task_max_age(3, RuntimeKind::Containerd) * 2,
+            took: Duration::ZERO,
+        },
+    ] {
         let mut node = Node::healthy();
         node.tasks.insert(WORK.into(), look);
         let findings = node.findings();
