@@ -221,16 +221,21 @@ pub(super) async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> R
 /// without that once more, since a report without it is worth more than none.
 pub async fn apply(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
     match apply_all(client, name, status).await {
-        Err(CallError::Refused { message, .. }) if status.restart_safe.is_some() && is_unknown(&message) => {
-            apply_all(client, name, &NodeRuntimeHealthStatus { restart_safe: None, ..status.clone() }).await
+        Err(CallError::Refused { message, .. }) if is_unknown(&message) => {
+            let mut known = NodeRuntimeHealthStatus { restart_safe: None, ..status.clone() };
+            if let Some(probe) = &mut known.probe {
+                probe.check_answered = None;
+            }
+            apply_all(client, name, &known).await
         }
         answer => answer,
     }
 }
 
-/// Whether the API server says that it does not know `status.restartSafe`.
+/// Whether the API server says that it does not know one of the newest fields.
 fn is_unknown(message: &str) -> bool {
-    message.contains("restartSafe") && message.contains("not declared in schema")
+    message.contains("not declared in schema")
+        && ["restartSafe", "checkAnswered"].into_iter().any(|field| message.contains(field))
 }
 
 async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {

@@ -188,7 +188,9 @@ impl Api {
         let (code, body) = match (mood, kind) {
             (Mood::Silent, _) => std::future::pending().await,
             (Mood::Answers(code), _) => failure(code, "X", "scripted"),
-            (Mood::Before(field), _) if !body["status"][field].is_null() => {
+            (Mood::Before(field), _)
+                if !(body["status"][field].is_null() && body["status"]["probe"][field].is_null()) =>
+            {
                 let message =
                     format!("failed to create typed patch object (/n1): .status.{field}: field not declared in schema");
                 failure(500, "", &message)

@@ -8,6 +8,7 @@ use tokio::time::{Instant, advance, sleep};
 use super::client;
 use super::fake::{Bench, Mood, alone, seconds};
 use crate::api::NodeRuntimeHealthStatus;
+use crate::api::health::ProbeStatus;
 use crate::core::examples::fault;
 use crate::core::fault::{Fault, FaultState, FaultType};
 
@@ -189,16 +190,22 @@ async fn a_burst_of_changes_is_written_once_a_second_at_most() {
 async fn definitions_of_before_get_a_report_without_what_they_do_not_know() {
     let api = alone();
     let safe = crate::api::health::RestartSafeStatus::default();
-    let status = NodeRuntimeHealthStatus { restart_safe: Some(safe), ..NodeRuntimeHealthStatus::default() };
+    let probe = ProbeStatus { check_answered: Some("a".to_owned()), ..ProbeStatus::default() };
+    let status =
+        NodeRuntimeHealthStatus { restart_safe: Some(safe), probe: Some(probe), ..NodeRuntimeHealthStatus::default() };
     client::apply(&api.client(), "n1", &status).await.unwrap();
     assert_eq!(api.writes().len(), 1);
-    api.mood(Mood::Before("restartSafe"));
-    client::apply(&api.client(), "n1", &status).await.unwrap();
-    let writes = api.writes();
-    assert_eq!(writes.len(), 3);
-    assert!(writes[1].1["restartSafe"].is_object() && writes[2].1["restartSafe"].is_null(), "{writes:?}");
+    for (count, field) in [(3, "restartSafe"), (5, "checkAnswered")] {
+        api.mood(Mood::Before(field));
+        client::apply(&api.client(), "n1", &status).await.unwrap();
+        let writes = api.writes();
+        assert_eq!(writes.len(), count);
+        let (refused, taken) = (&writes[count - 2].1, &writes[count - 1].1);
+        assert!(refused["restartSafe"].is_object() && refused["probe"]["checkAnswered"] == "a", "{writes:?}");
+        assert!(taken["restartSafe"].is_null() && taken["probe"]["checkAnswered"].is_null(), "{writes:?}");
+    }
     // Any other refusal is told as it is, and once.
     api.mood(Mood::Answers(500));
     client::apply(&api.client(), "n1", &status).await.unwrap_err();
-    assert_eq!(api.writes().len(), 4);
+    assert_eq!(api.writes().len(), 6);
 }

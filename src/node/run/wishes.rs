@@ -30,7 +30,7 @@ impl<T: Clone + Default + PartialEq> Wish<T> {
     /// everything is new.
     fn hear(&mut self, wanted: &T, now: Instant) -> bool {
         if *wanted == T::default() {
-            (self.open, self.begun) = (None, T::default());
+            *self = Self::default();
         }
         let is_new = *wanted != self.begun && !self.is_young(now);
         if is_new {
