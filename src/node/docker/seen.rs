@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Labels {
                 while let Some(key) = map.next_key::<Cow<'_, str>>()? {
                     match USED.into_iter().find(|used| *used == key) {
                         Some(used) => drop(labels.0.insert(used, map.next_value()?)),
-                        None => drop(map.next_value::<IgnoredAny>()?),
+                        None => drop(map.next_value::<Cow<'_, str>>()?),
                     }
                 }
                 Ok(labels)
