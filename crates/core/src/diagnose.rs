@@ -290,7 +290,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let shortage = seen.pressure.shortage();
     let stopped = thresholds.hung_container;
     let thresholds = &if shortage.is_some() { thresholds.under_pressure() } else { thresholds.clone() };
-    let mut findings = Findings { host_processes, task_max_age, shortage, ..Findings::default() };
+    let mut findings = Findings { task_max_age, host_processes, shortage, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
     findings.runtime_gone = known.host_processes && runtime::is_gone(seen);
     runtime::unreachable(seen, thresholds, &mut findings);

@@ -262,7 +262,8 @@ async fn answer(state: Arc<State>, request: Request) -> Response {
         let says = state.says.lock().unwrap();
         names.iter().rev().find_map(|name| says.get(name)).cloned()
     };
-    let wrong_namespace = method == "Get" && namespace.as_ref().is_none_or(|value| value != "k8s.io");
+    let wrong_namespace =
+        matches!(method.as_str(), "Get" | "List") && namespace.as_ref().is_none_or(|value| value != "k8s.io");
     let say = match say {
         _ if wrong_namespace => Say::Error(Code::FailedPrecondition, "namespace is required".to_owned()),
         Some(Say::InTurn(says)) => says[nth % says.len()].clone(),

@@ -91,9 +91,10 @@ pub(super) struct Table {
     lonely: BTreeSet<String>,
     /// When a task that nobody suspects was asked for last.
     turn: Option<Instant>,
-    /// When all tasks were asked for last, by one question, and whether that is out.
+    /// When all tasks were asked for last, by one question; whether that is out, and whether the last one was answered.
     listed: Option<Instant>,
     list_is_out: bool,
+    list_works: bool,
     /// When the newest question was sent that the task service has answered.
     alive: Option<Instant>,
     /// When the last control question was sent.
@@ -112,6 +113,7 @@ impl Table {
             turn: None,
             listed: None,
             list_is_out: false,
+            list_works: false,
             alive: None,
             control: None,
         }
@@ -181,7 +183,7 @@ impl Table {
         if changed {
             // What another runtime said, or will say, is about other tasks.
             self.entries.clear();
-            (self.alive, self.listed) = (None, None);
+            (self.alive, self.listed, self.list_works) = (None, None, false);
         }
         changed
     }
@@ -249,11 +251,8 @@ impl Table {
         let interval = self.round().checked_div(count).unwrap_or_default();
         // Those that the question for all has shown to answer have had their turn.
         let own_wait = |entry: &Entry| {
-            if self.listed.is_some() {
-                entry.own_wait(pace).max(self.round() + LIST_BOUND)
-            } else {
-                entry.own_wait(pace)
-            }
+            let least = if self.list_works { self.round() + LIST_BOUND } else { Duration::ZERO };
+            entry.own_wait(pace).max(least)
         };
         let after = |interval| self.turn.map_or(now, |turn| turn + interval);
         let other = free()
@@ -307,6 +306,7 @@ impl Table {
         self.alive = self.alive.max(Some(sent));
         // What Docker itself says of a container is asked for alone.
         let is_enough = self.kind == RuntimeKind::Containerd;
+        self.list_works = is_enough;
         let mut news = false;
         let asked_before =
             self.entries.iter().filter(|(_, entry)| !entry.slot.is_out() && entry.ended.is_none_or(|at| at < sent));
@@ -407,7 +407,7 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
                 (table.listed, table.list_is_out) = (Some(now), true);
             }
             match connected(&shared, &proc, &mut connection).await {
-                Ok(asker) => drop(calls.spawn(ask_all(asker, now))),
+                Ok(service) => drop(calls.spawn(ask_all(service, now))),
                 Err(failure) => finish(&shared, Answer::All(now, Err(failure)), &mut connection),
             }
             continue;
@@ -491,7 +491,7 @@ fn finish_all(
     connection: &mut Option<(Place, Asker)>,
 ) {
     let mut table = lock(&shared.tasks);
-    table.list_is_out = false;
+    (table.list_is_out, table.list_works) = (false, false);
     match answered {
         Ok(Some(answered)) => {
             if table.answered(&answered, sent, Instant::now()) {

@@ -7,6 +7,8 @@ mod crio;
 mod docker;
 mod memory;
 
+use containerd_client::services::v1::ListTasksResponse;
+use containerd_client::types::v1::Process;
 use tonic::Code;
 
 use super::*;
@@ -411,6 +413,29 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let calls = fake.calls("Get:c6");
     until(&lanes, "more questions", |_| fake.calls("Get:c6") >= calls + 2).await;
     assert_eq!((fake.calls("Get:c1"), fake.out("Get:c1")), (1, 1));
+}
+
+#[tokio::test]
+async fn what_one_question_for_all_tasks_lacks_is_asked_for_alone() {
+    let fake = Fake::start();
+    let ids = ["c1", "c2", "c3"];
+    fake.lists(&["s1"], &ids.map(|id| (id, "s1")));
+    let process = |id: &str| Process { container_id: id.to_owned(), status: 2, ..Process::default() };
+    let unknown = Process { status: 0, ..process("c2") };
+    fake.say("List", Say::message(&ListTasksResponse { tasks: vec![process("c1"), unknown] }));
+    fake.say("Get", task(2));
+    fake.say("Get:c3", Say::Error(Code::DeadlineExceeded, "state".to_owned()));
+    let lanes = start(&fake, &quick());
+    until(&lanes, "all tasks", |seen| {
+        let said = |id: &str| seen.tasks.get(id).and_then(|look| look.value().copied());
+        ids.map(said) == [TaskAnswer::Answered, TaskAnswer::Answered, TaskAnswer::NoAnswer].map(Some)
+    })
+    .await;
+    // Those that the answer lacks are asked again and again, and the other one is not.
+    let (well, calls) = (fake.calls("Get:c1"), fake.calls("Get:c3"));
+    until(&lanes, "more questions", |_| fake.calls("Get:c3") >= calls + 3).await;
+    assert!(fake.calls("Get:c1") <= well + 1, "{} questions", fake.calls("Get:c1") - well);
+    assert!(fake.calls("Get:c2") > 0);
 }
 
 #[tokio::test]

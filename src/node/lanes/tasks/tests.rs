@@ -72,9 +72,9 @@ fn one_by_one_each_task_has_its_turn_within_the_greatest_age_of_an_answer() {
         assert_eq!(first.len(), count, "{kind:?}: somebody was asked twice before all were asked once");
         for id in first {
             let times: Vec<Duration> = asked.iter().filter(|(_, asked)| asked == id).map(|(at, _)| *at).collect();
-            assert!(times.windows(2).all(|pair| pair[1] - pair[0] <= age), "{kind:?} {count}: {times:?}");
-            assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= secs(12)), "{kind:?} {count}: {times:?}");
-            assert!(times[0] <= age && times.last().unwrap() >= &(secs(600) - age), "{kind:?} {count}: {times:?}");
+            assert!(times.windows(2).all(|pair| pair[1] <= pair[0] + age), "{kind:?} {count}: {times:?}");
+            assert!(times.windows(2).all(|pair| pair[1] >= pair[0] + secs(12)), "{kind:?} {count}: {times:?}");
+            assert!(times[0] <= age && *times.last().unwrap() + age >= secs(600), "{kind:?} {count}: {times:?}");
         }
     }
 }
@@ -88,7 +88,12 @@ fn rounds(table: &mut Table, from: Instant, length: Duration, lacks: &[&str]) ->
         now = now.max(next.as_ref().map_or(all, |(due, _)| *due));
         if let Some((_, id)) = next {
             table.sent(&id, now);
-            table.ended(&id, now, Ok(if lacks.contains(&id.as_str()) { TaskAnswer::NoAnswer } else { TaskAnswer::Answered }), now);
+            table.ended(
+                &id,
+                now,
+                Ok(if lacks.contains(&id.as_str()) { TaskAnswer::NoAnswer } else { TaskAnswer::Answered }),
+                now,
+            );
             alone.push((now - from, id));
         } else {
             table.listed = Some(now);
@@ -115,8 +120,8 @@ fn what_the_answer_for_all_lacks_is_asked_alone_at_once_and_then_as_a_suspect() 
     rounds(&mut table, start, secs(60), &[]);
     let alone = rounds(&mut table, start + secs(60), secs(70), &["c123"]);
     assert!(alone.iter().all(|(_, id)| id == "c123"), "{alone:?}");
-    assert!(alone[0].0 <= secs(34), "{alone:?}");
-    assert!(alone.len() >= 4 && alone.windows(2).all(|pair| pair[1].0 - pair[0].0 <= secs(9)), "{alone:?}");
+    assert!(alone[0].0 <= secs(38), "{alone:?}");
+    assert!(alone.len() >= 4 && alone.windows(2).all(|pair| pair[1].0 <= pair[0].0 + secs(9)), "{alone:?}");
     let answered = table.entries.keys().cloned().collect();
     let now = start + secs(140);
     assert!(!table.answered(&answered, start, now), "an answer of before its own says nothing");
@@ -124,12 +129,13 @@ fn what_the_answer_for_all_lacks_is_asked_alone_at_once_and_then_as_a_suspect() 
 }
 
 #[test]
-fn while_the_question_for_all_stays_out_each_is_asked_alone() {
+fn while_the_question_for_all_fails_each_is_asked_alone() {
     let mut table = table(20);
     let start = Instant::now();
     rounds(&mut table, start, secs(30), &[]);
     (table.listed, table.list_is_out) = (Some(start + secs(30)), true);
     assert_eq!(table.list_due(start + secs(300), Some(start + secs(200))), None);
+    table.list_works = false;
     let asked = play(&mut table, start + secs(30), secs(60), TaskAnswer::Answered);
     let ids: BTreeSet<&String> = asked.iter().map(|(_, id)| id).collect();
     assert_eq!(ids.len(), 20, "{asked:?}");
@@ -359,7 +365,7 @@ fn with_crio_every_running_container_is_asked_for_alone() {
     let asked = play(&mut table, Instant::now(), secs(300), TaskAnswer::DaemonAnswered);
     let ids: Vec<&str> = asked.iter().map(|(_, id)| id.as_str()).collect();
     assert_eq!(ids[..3], ["c000", "c001", "c002"], "each in turn, and no sandbox");
-    assert_eq!(ids.len(), 60);
+    assert_eq!(ids.len(), 75);
     assert_eq!((table.pace().deadline, table.pace().bound), (secs(5), secs(3600)));
 }
 
