@@ -88,7 +88,7 @@ impl Tasks {
         })
     }
 
-    /// The tasks whose shim answered containerd. One that is missing has a shim that did not, or there is no such task (any more).
+    /// The tasks that run and whose shim answered containerd. One that is missing has a shim that did not, has ended, or is not there.
     /// containerd asks them one after the other, and waits 2 s for each that gives no answer.
     ///
     /// # Errors
@@ -98,8 +98,10 @@ impl Tasks {
         let mut request = Request::new(ListTasksRequest { filter: String::new() });
         request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
         let answer = ask(deadline, "all tasks", client.list(request)).await?;
-        let is_known = |status: i32| !matches!(TaskStatus::try_from(status), Ok(TaskStatus::Unknown) | Err(_));
-        let answered = answer.tasks.into_iter().filter(|task| is_known(task.status));
+        let is_alive = |status: i32| {
+            !matches!(TaskStatus::try_from(status), Ok(TaskStatus::Unknown | TaskStatus::Stopped) | Err(_))
+        };
+        let answered = answer.tasks.into_iter().filter(|task| is_alive(task.status));
         Ok(answered.map(|task| if task.container_id.is_empty() { task.id } else { task.container_id }).collect())
     }
 

@@ -302,7 +302,11 @@ impl Table {
     }
 
     /// Takes in whose shims have answered the question that was sent then. Whether that is news.
-    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant, now: Instant) -> bool {
+    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant) -> bool {
+        if !self.entries.keys().any(|id| answered.contains(id)) {
+            // All are deaf, or it is another containerd: each is asked alone in its turn.
+            return false;
+        }
         self.alive = self.alive.max(Some(sent));
         // What Docker itself says of a container is asked for alone.
         let is_enough = self.kind == RuntimeKind::Containerd;
@@ -314,7 +318,8 @@ impl Table {
         for id in ids {
             if answered.contains(&id) {
                 if is_enough {
-                    news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), now);
+                    // Its shim may have answered any time since: the oldest counts.
+                    news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
             } else if let Some(entry) = self.entries.get_mut(&id) {
                 entry.missing = true;
@@ -494,7 +499,7 @@ fn finish_all(
     (table.list_is_out, table.list_works) = (false, false);
     match answered {
         Ok(Some(answered)) => {
-            if table.answered(&answered, sent, Instant::now()) {
+            if table.answered(&answered, sent) {
                 shared.changed.notify_one();
             }
         }

@@ -98,7 +98,7 @@ fn rounds(table: &mut Table, from: Instant, length: Duration, lacks: &[&str]) ->
         } else {
             table.listed = Some(now);
             let answered = table.entries.keys().filter(|id| !lacks.contains(&id.as_str())).cloned().collect();
-            table.answered(&answered, now, now + Duration::from_millis(1));
+            table.answered(&answered, now);
         }
     }
     alone
@@ -124,8 +124,8 @@ fn what_the_answer_for_all_lacks_is_asked_alone_at_once_and_then_as_a_suspect() 
     assert!(alone.len() >= 4 && alone.windows(2).all(|pair| pair[1].0 <= pair[0].0 + secs(9)), "{alone:?}");
     let answered = table.entries.keys().cloned().collect();
     let now = start + secs(140);
-    assert!(!table.answered(&answered, start, now), "an answer of before its own says nothing");
-    assert!(table.answered(&answered, now, now), "it answers again");
+    assert!(!table.answered(&answered, start), "an answer of before its own says nothing");
+    assert!(table.answered(&answered, now), "it answers again");
 }
 
 #[test]
@@ -148,9 +148,11 @@ fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
     table.aim(&round(1));
     let now = Instant::now();
     assert_eq!(table.list_due(now, None), Some(now));
-    assert!(!table.answered(&table.entries.keys().cloned().collect(), now, now));
+    assert!(!table.answered(&table.entries.keys().cloned().collect(), now));
     assert!(table.looks(now).is_empty(), "Docker has said nothing yet");
-    assert!(table.answered(&["s000".to_owned()].into(), now, now));
+    assert!(!table.answered(&["another".to_owned()].into(), now), "of another containerd");
+    assert!(!table.is_suspect("c000", &table.entries["c000"]));
+    assert!(table.answered(&["s000".to_owned()].into(), now));
     assert!(table.is_suspect("c000", &table.entries["c000"]));
     table.serve(RuntimeKind::CriO);
     table.aim(&round(1));
