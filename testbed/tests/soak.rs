@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How often pods come, and go.
 const CHURN: Duration = Duration::from_secs(20);
 /// Until a fault is named, and until it is gone: what takes longest waits for a minute and looks once a minute.
-const NAMED: Duration = Duration::from_mins(4);
+const NAMED: Duration = Duration::from_mins(8);
 const GONE: Duration = Duration::from_mins(4);
 /// For how long the probe may give no answer on a machine that is busy.
 const HELD_UP: Duration = Duration::from_mins(1);

@@ -208,6 +208,22 @@ pub struct Known {
     pub kubelets: Kubelets,
 }
 
+/// What confirms that something hangs, on a node that may be short of something.
+#[derive(Clone, Copy, Debug)]
+struct Confirm {
+    /// Of what may only be slow.
+    slow: Confirmation,
+    /// Of what is stopped, or has made no progress for long: that is no slowness, whatever the node is short of.
+    stuck: Confirmation,
+}
+
+impl Confirm {
+    /// Of a process that has been seen to make no progress for so long.
+    fn of_still(self, still: Option<Duration>, thresholds: &Thresholds) -> Confirmation {
+        if still.is_some_and(|still| still >= thresholds.runtime_client_still) { self.stuck } else { self.slow }
+    }
+}
+
 /// Everything one pass has to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
@@ -288,7 +304,7 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
     let task_max_age = task_max_age(seen.tasks.len(), seen.kind);
     let shortage = seen.pressure.shortage();
-    let stopped = thresholds.hung_container;
+    let shipped = thresholds;
     let thresholds = &if shortage.is_some() { thresholds.under_pressure() } else { thresholds.clone() };
     let mut findings = Findings { task_max_age, host_processes, shortage, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
@@ -298,13 +314,13 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     kubelet::down(seen, known, thresholds, &mut findings);
     kubelet::crash_loop(seen, known, thresholds, &mut findings);
     runtime::in_flight(seen, &mut findings);
-    let confirm = containers::Confirm { silent: thresholds.hung_container, stopped };
-    containers::hung(seen, known, &confirm, &mut findings);
+    let confirm = |of: fn(&Thresholds) -> Confirmation| Confirm { slow: of(thresholds), stuck: of(shipped) };
+    containers::hung(seen, known, confirm(|of| of.hung_container), &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
     deaf_shims::deaf(seen, thresholds, &mut findings);
-    network::plugins(seen, thresholds, &mut findings);
-    clients::hung(seen, thresholds, &mut findings);
+    network::plugins(seen, thresholds, confirm(|of| of.network_plugin_hung), &mut findings);
+    clients::hung(seen, thresholds, confirm(|of| of.runtime_client_hung), &mut findings);
     network_ready::not_ready(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);

@@ -114,7 +114,8 @@ impl Processes {
                 }
             };
             if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
-                let still = matches!(seen.part, Part::RuntimeClient { .. }) && lack.is_none();
+                let is_followed = matches!(seen.part, Part::RuntimeClient { .. } | Part::NetworkPlugin { .. });
+                let still = is_followed && lack.is_none();
                 let still = still.then(|| self.still(&table, process, uptime));
                 processes.push(ProcessSeen { waited: self.waited(process, uptime), still, ..seen });
             }

@@ -77,9 +77,12 @@ struct ProcessLooker {
 
 /// Whether a process makes progress shows at the next look only, and most end before that.
 fn is_to_be_followed(process: &ProcessSeen) -> bool {
-    let Part::RuntimeClient { verb, .. } = &process.part else { return false };
-    let age = Duration::from_secs(5)..Thresholds::default().runtime_client_age;
-    clients::ENDING.contains(&verb.as_str()) && age.contains(&process.age)
+    let is_one = match &process.part {
+        Part::RuntimeClient { verb, .. } => clients::ENDING.contains(&verb.as_str()),
+        Part::NetworkPlugin { .. } => true,
+        _ => false,
+    };
+    is_one && (Duration::from_secs(5)..Thresholds::default().runtime_client_age).contains(&process.age)
 }
 
 impl Looker for ProcessLooker {

@@ -23,7 +23,7 @@ enum Place {
 }
 
 /// Until pods run, and until a report says what is so now.
-const SOON: Duration = Duration::from_mins(4);
+const SOON: Duration = Duration::from_mins(8);
 /// Half of the processes that a node gets: together more than the probe keeps, and fewer than a small machine has pids for.
 const HALF: usize = 9_000;
 /// What the probe keeps of a process table, whatever it is.

@@ -14,8 +14,8 @@ use crate::shared::Guest;
 use crate::sick::{self, Place};
 use crate::until::until;
 
-/// A threshold of a minute and a half, and what a busy machine adds.
-const NAMED: Duration = Duration::from_mins(4);
+/// A threshold of a minute and a half, or three minutes where the machine is short of CPU, and what a busy machine adds.
+const NAMED: Duration = Duration::from_mins(8);
 /// Two clean looks, also after the kubelet was away.
 const CLEARED: Duration = Duration::from_mins(2);
 /// Until a pod runs.

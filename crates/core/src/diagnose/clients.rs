@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, lists, of_pod, pod_of,
-    process_ref, processes, short, unproven,
+    Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, lists, of_pod,
+    pod_of, process_ref, processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
@@ -33,7 +33,7 @@ struct Old<'a> {
     frozen: bool,
 }
 
-pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, confirm: Confirm, findings: &mut Findings) {
     let kind = FaultType::RuntimeClientHung;
     let (table, looked) = match processes(seen) {
         Ok(found) => found,
@@ -79,7 +79,8 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         // Of one pod the oldest is told: the others wait for it. A wrapper waits for the client that it has called.
         if !told.contains(&client.key()) && !client.waits_for_another(table) {
             told.push(client.key());
-            findings.sightings.push(tell(client, looked, thresholds));
+            let confirm = confirm.of_still(client.process.still, thresholds);
+            findings.sightings.push(Sighting { confirm, ..tell(client, looked, thresholds) });
         }
     }
     findings.cover(kind, coverage);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Known, STALE, Sighting, Verdict, answer, asks_single, bounded_pod, describe, evidence,
-    lists, of_pod, process_ref, short,
+    Confirm, Coverage, Findings, Harm, Known, STALE, Sighting, Verdict, answer, asks_single, bounded_pod, describe,
+    evidence, lists, of_pod, process_ref, short,
 };
 use crate::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
@@ -14,7 +14,7 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::{Confirmation, task_max_age};
+use crate::thresholds::task_max_age;
 
 /// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
 /// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
@@ -29,15 +29,7 @@ struct Group<'a> {
     running: Vec<&'a ContainerSeen>,
 }
 
-/// What confirms a hang.
-pub(super) struct Confirm {
-    /// Of what gives no answer.
-    pub silent: Confirmation,
-    /// Of a stopped shim: that is no slowness, whatever the node is short of.
-    pub stopped: Confirmation,
-}
-
-pub(super) fn hung(seen: &Observations, known: Known, confirm: &Confirm, findings: &mut Findings) {
+pub(super) fn hung(seen: &Observations, known: Known, confirm: Confirm, findings: &mut Findings) {
     let (lists, listed) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
@@ -149,7 +141,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn judge(group: &Group<'_>, seen: &Observations, confirm: &Confirm, findings: &mut Findings, coverage: &mut Coverage) {
+fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mut Findings, coverage: &mut Coverage) {
     let key = key(group);
     let answers = Answers::of(group, seen);
     let shim = shim_of(group, &answers, seen);
@@ -250,7 +242,7 @@ fn tell(
     shim: Option<&ProcessSeen>,
     looked: Duration,
     kind: RuntimeKind,
-    confirm: &Confirm,
+    confirm: Confirm,
 ) -> Sighting {
     let certain = !answers.silent.is_empty();
     let silent: Vec<&ContainerSeen> = group
@@ -340,7 +332,7 @@ fn tell(
         impact: impact.to_owned(),
         evidence: evidence(lines),
         looked,
-        confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stopped } else { confirm.silent },
+        confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
         without_kubelet: None,
     }
 }

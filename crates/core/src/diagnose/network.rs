@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Coverage, Findings, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of, process_ref, processes,
-    short, unproven,
+    Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of, process_ref,
+    processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
@@ -24,7 +24,7 @@ struct Old<'a> {
     waiters: u32,
 }
 
-pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, confirm: Confirm, findings: &mut Findings) {
     let kind = FaultType::NetworkPluginHung;
     let (table, looked) = match processes(seen) {
         Ok(found) => found,
@@ -47,7 +47,8 @@ pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, findings: &m
         }
     }
     for culprit in culprits(&old) {
-        findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds));
+        let confirm = confirm.of_still(culprit.process.still, thresholds);
+        findings.sightings.push(Sighting { confirm, ..tell(&culprit, &old, seen, looked, thresholds) });
     }
     findings.cover(kind, coverage);
 }

@@ -28,7 +28,7 @@ pub struct ProcessSeen {
     /// In state D: for how long it has been seen so without having run in between.
     pub waited: Option<Duration>,
     /// For how long it and the processes below it have been seen to make no progress: no processor time, no process that
-    /// begins or ends. `None` where that is not followed: it is of [`Part::RuntimeClient`] only.
+    /// begins or ends. `None` where that is not followed: it is of [`Part::RuntimeClient`] and [`Part::NetworkPlugin`] only.
     pub still: Option<Duration>,
     /// The part it plays, with what only that part has.
     pub part: Part,

@@ -577,6 +577,11 @@ fn what_stays_is_confirmed() {
             node.runtime_client("create", t);
             node.table().last_mut().unwrap().still = Some(Duration::from_secs(t));
         }),
+        (F::NetworkPluginHung, 90, |node, t| {
+            node.pressure.cpu = 99;
+            node.table().push(plugin(300, t, NEW, &[], false));
+            node.table().last_mut().unwrap().still = Some(Duration::from_secs(t));
+        }),
         (F::HungContainer, 50, |node, _| {
             node.pressure.cpu = 99;
             node.freeze(SANDBOX);
