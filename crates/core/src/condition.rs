@@ -227,12 +227,11 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
     let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
     // A fault of one kind hides no gap of another.
-    let shortage = || (kind == ConditionType::HostHealthy).then_some(()).and(findings.shortage);
+    let shortage = findings.shortage.filter(|_| kind == ConditionType::HostHealthy);
     let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
-    let gap = gap.or_else(|| {
-        let detail = format!("the node is short of {}: what gives no answer may be slow and not hung", shortage()?);
-        Some((ConditionReason::ResourcePressure, detail))
-    });
+    let of_shortage =
+        |resource| format!("the node is short of {resource}: what gives no answer may be slow and not hung");
+    let gap = gap.or_else(|| shortage.map(|resource| (ConditionReason::ResourcePressure, of_shortage(resource))));
     let beside = |reason| if gap.is_some() { ConditionReason::FaultBesideGap } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {

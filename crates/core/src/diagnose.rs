@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
-use super::observation::{ListRound, Look, Observations, Part, ProcessTable, RuntimeKind};
+use super::observation::{ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind};
 use super::reason::ConditionReason;
 use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds, task_max_age};
@@ -218,10 +218,15 @@ struct Confirm {
 }
 
 impl Confirm {
-    /// Of a process that has been seen to make no progress for so long.
-    fn of_still(self, still: Option<Duration>, thresholds: &Thresholds) -> Confirmation {
-        if still.is_some_and(|still| still >= thresholds.runtime_client_still) { self.stuck } else { self.slow }
+    /// Of a process whose progress is followed.
+    fn of(self, process: &ProcessSeen, thresholds: &Thresholds) -> Confirmation {
+        if is_still(process, thresholds) { self.stuck } else { self.slow }
     }
+}
+
+/// Whether a process has been seen to make no progress for long.
+fn is_still(process: &ProcessSeen, thresholds: &Thresholds) -> bool {
+    process.still.is_some_and(|still| still >= thresholds.runtime_client_still)
 }
 
 /// Everything one pass has to say.
@@ -304,8 +309,8 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     let host_processes = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(|p| is_of_host(&p.part)));
     let task_max_age = task_max_age(seen.tasks.len(), seen.kind);
     let shortage = seen.pressure.shortage();
-    let shipped = thresholds;
-    let thresholds = &if shortage.is_some() { thresholds.under_pressure() } else { thresholds.clone() };
+    let under_pressure = shortage.map(|_| thresholds.under_pressure());
+    let (thresholds, shipped) = (under_pressure.as_ref().unwrap_or(thresholds), thresholds);
     let mut findings = Findings { task_max_age, host_processes, shortage, ..Findings::default() };
     let known = Known { host_processes: known.host_processes || host_processes, ..known };
     findings.runtime_gone = known.host_processes && runtime::is_gone(seen);

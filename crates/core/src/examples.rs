@@ -18,6 +18,7 @@ use crate::observation::{
     Part, PortSeen, Pressure, ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
     SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
+use crate::order::{NodeAction, Order};
 
 /// Id of the sandbox of the pod `one`.
 pub const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -411,5 +412,24 @@ pub fn fault(kind: FaultType) -> Fault {
         look_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
+    }
+}
+
+/// An order to resume a shim.
+pub fn order(operation_id: &str) -> Order {
+    Order {
+        operation_id: operation_id.into(),
+        epoch: 1,
+        node: "n1".into(),
+        action: NodeAction::ReleaseCont,
+        allow_running_pods: false,
+        fault_id: "f".into(),
+        fault_type: FaultType::HungContainer,
+        target: Target::default(),
+        restart: None,
+        boot_id: None,
+        mark: None,
+        issued_at: Timestamp::UNIX_EPOCH,
+        ttl_seconds: 60,
     }
 }

@@ -61,8 +61,8 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    use super::super::orders::tests::order;
     use super::*;
+    use crate::core::examples::order;
     use crate::core::order::Order;
     use crate::node::cri::endpoint::{Endpoint, NamedBy};
     use crate::node::sentinel::{Mark, Placed};

@@ -59,31 +59,13 @@ impl Orders {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     use super::*;
-    use crate::core::fault::{FaultType, Target};
-    use crate::core::order::{NodeAction, OutcomeReason, OutcomeState};
-
-    pub(in crate::node) fn order(operation_id: &str) -> Order {
-        Order {
-            operation_id: operation_id.into(),
-            epoch: 1,
-            node: "n1".into(),
-            action: NodeAction::ReleaseCont,
-            allow_running_pods: false,
-            fault_id: "f".into(),
-            fault_type: FaultType::HungContainer,
-            target: Target::default(),
-            restart: None,
-            boot_id: None,
-            mark: None,
-            issued_at: jiff::Timestamp::UNIX_EPOCH,
-            ttl_seconds: 60,
-        }
-    }
+    use crate::core::examples::order;
+    use crate::core::order::{OutcomeReason, OutcomeState};
 
     fn counting(count: &Arc<AtomicU32>) -> Execute {
         let count = Arc::clone(count);

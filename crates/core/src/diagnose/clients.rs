@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, lists, of_pod,
-    pod_of, process_ref, processes, short, unproven,
+    Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, is_still, lists,
+    of_pod, pod_of, process_ref, processes, short, unproven,
 };
 use crate::fault::{FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
@@ -46,8 +46,7 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, confirm: Confir
         coverage.others = unproven(process);
     }
     let mut old = Vec::new();
-    let still = thresholds.runtime_client_still;
-    let is_old = |process: &&ProcessSeen| process.age >= age || process.still.is_some_and(|time| time >= still);
+    let is_old = |process: &&ProcessSeen| process.age >= age || is_still(process, thresholds);
     for process in table.processes.iter().filter(is_old) {
         let Part::RuntimeClient { verb, container_id } = &process.part else { continue };
         if !ENDING.contains(&verb.as_str()) {
@@ -79,8 +78,7 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, confirm: Confir
         // Of one pod the oldest is told: the others wait for it. A wrapper waits for the client that it has called.
         if !told.contains(&client.key()) && !client.waits_for_another(table) {
             told.push(client.key());
-            let confirm = confirm.of_still(client.process.still, thresholds);
-            findings.sightings.push(Sighting { confirm, ..tell(client, looked, thresholds) });
+            findings.sightings.push(tell(client, looked, thresholds, confirm));
         }
     }
     findings.cover(kind, coverage);
@@ -159,18 +157,18 @@ fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a 
     }
 }
 
-fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds) -> Sighting {
+fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Confirm) -> Sighting {
     let verb = bounded(client.verb, 16);
     let what = client.container.map_or_else(
         || format!("container {}", short(client.id)),
         |container| format!("container {}", bounded(&container.name, 63)),
     );
     let because = if client.frozen { "; the container's control group is frozen, and it waits for that" } else { "" };
-    let how = match thresholds {
-        Thresholds { runtime_client_age: age, .. } if client.process.age >= *age => {
-            format!("has been at work for more than {} s", age.as_secs())
-        }
-        Thresholds { runtime_client_still: still, .. } => format!("has made no progress for {} s", still.as_secs()),
+    let (age, still) = (thresholds.runtime_client_age, thresholds.runtime_client_still);
+    let how = if client.process.age >= age {
+        format!("has been at work for more than {} s", age.as_secs())
+    } else {
+        format!("has made no progress for {} s", still.as_secs())
     };
     let message =
         format!("`{verb}` of {what}{} {how}{because}: {}", of_pod(client.pod.as_ref()), describe(client.process));
@@ -212,7 +210,7 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds) -> Sighting
             .collect(),
         ),
         looked,
-        confirm: thresholds.runtime_client_hung,
+        confirm: confirm.of(client.process, thresholds),
         without_kubelet: None,
     }
 }

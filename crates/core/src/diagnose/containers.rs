@@ -14,7 +14,6 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::task_max_age;
 
 /// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
 /// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
@@ -97,8 +96,8 @@ struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    fn of(group: &Group<'a>, seen: &Observations) -> Self {
-        let mut answers = Self { max_age: task_max_age(seen.tasks.len(), seen.kind), ..Self::default() };
+    fn of(group: &Group<'a>, seen: &Observations, max_age: Duration) -> Self {
+        let mut answers = Self { max_age, ..Self::default() };
         for id in group.running.iter().map(|container| container.id.as_str()) {
             answers.take(id, seen.tasks.get(id), seen.now, true);
         }
@@ -143,7 +142,7 @@ impl<'a> Answers<'a> {
 
 fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mut Findings, coverage: &mut Coverage) {
     let key = key(group);
-    let answers = Answers::of(group, seen);
+    let answers = Answers::of(group, seen, findings.task_max_age);
     let shim = shim_of(group, &answers, seen);
     // A shim that has answered after it was seen stopped is stopped no more.
     let stopped = shim.filter(|(process, looked)| process.state == 'T' && answers.newest < Some(*looked));

@@ -47,8 +47,7 @@ pub(super) fn plugins(seen: &Observations, thresholds: &Thresholds, confirm: Con
         }
     }
     for culprit in culprits(&old) {
-        let confirm = confirm.of_still(culprit.process.still, thresholds);
-        findings.sightings.push(Sighting { confirm, ..tell(&culprit, &old, seen, looked, thresholds) });
+        findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds, confirm));
     }
     findings.cover(kind, coverage);
 }
@@ -103,6 +102,7 @@ fn tell(
     seen: &Observations,
     looked: Duration,
     thresholds: &Thresholds,
+    confirm: Confirm,
 ) -> Sighting {
     let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
     let plugin = bounded(culprit.plugin, 64);
@@ -152,7 +152,7 @@ fn tell(
             .to_owned(),
         evidence: evidence(lines),
         looked,
-        confirm: thresholds.network_plugin_hung,
+        confirm: confirm.of(culprit.process, thresholds),
         without_kubelet: None,
     }
 }

@@ -2,32 +2,17 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::super::command::Command;
 use super::super::fake::{Bench, Kind, Mood, seconds};
-use crate::core::examples::fault;
-use crate::core::fault::{FaultType, Target};
-use crate::core::order::{NodeAction, Order};
+use crate::core::examples::{self, fault};
+use crate::core::fault::FaultType;
+use crate::core::order::Order;
 
 fn order() -> Order {
-    Order {
-        operation_id: "op-1".into(),
-        epoch: 3,
-        node: "n1".into(),
-        action: NodeAction::ReleaseCont,
-        allow_running_pods: false,
-        fault_id: "f".into(),
-        fault_type: FaultType::HungContainer,
-        target: Target::default(),
-        restart: None,
-        boot_id: None,
-        mark: None,
-        issued_at: Timestamp::UNIX_EPOCH,
-        ttl_seconds: 60,
-    }
+    Order { epoch: 3, ..examples::order("op-1") }
 }
 
 /// Tells the node something and waits until it is heard; after how long that was.
