@@ -15,6 +15,10 @@ use crate::node::proc::{self, Handle};
 /// time in which this process could run: an answer that it was late to read came at once.
 const WAITED: Duration = Duration::from_secs(1);
 
+/// For how long the containerd behind Docker is asked: it waits 2 s for a shim. Where it is stuck itself, Docker's own answer has to
+/// come before it counts as late, or every container would seem to hang.
+const SHIM: Duration = Duration::from_secs(3);
+
 /// Asks containerd once. `bound` is the end of the call.
 ///
 /// # Errors
@@ -50,7 +54,7 @@ pub async fn inspect(
 ) -> Result<TaskAnswer, CriError> {
     match docker.inspect(id, bound).await {
         Ok(said) => match (said.answer(said.pid().is_some_and(|pid| is_gone(proc, pid))), tasks) {
-            (TaskAnswer::DaemonAnswered, Some(tasks)) => match ask(tasks, id, bound).await {
+            (TaskAnswer::DaemonAnswered, Some(tasks)) => match ask(tasks, id, SHIM.min(bound)).await {
                 Ok(answer @ (TaskAnswer::NoAnswer | TaskAnswer::Answered)) => Ok(answer),
                 _ => Ok(TaskAnswer::DaemonAnswered),
             },
@@ -86,6 +90,27 @@ fn is_gone(root: &Path, pid: i32) -> bool {
 mod tests {
     use super::*;
     use crate::node::cri::fake::{Fake, Say, task};
+    use crate::node::docker::fake::{Fake as Dockerd, id};
+
+    #[tokio::test]
+    async fn a_containerd_behind_docker_that_is_stuck_takes_nothing_from_dockers_answer() {
+        let (dockerd, fake) = (Dockerd::start(), Fake::start());
+        let (sandbox, container) = (id('a'), id('c'));
+        dockerd.lists(&[&sandbox], &[(&container, &sandbox)]);
+        let (docker, tasks) = (Docker::at(&dockerd.socket()), Tasks::connect(&fake.socket()).await.unwrap());
+        let proc = Path::new(proc::PROC);
+        for (says, means) in [
+            (Say::Never, TaskAnswer::DaemonAnswered),
+            (Say::Error(tonic::Code::NotFound, "no task".to_owned()), TaskAnswer::DaemonAnswered),
+            (Say::Error(tonic::Code::DeadlineExceeded, "state".to_owned()), TaskAnswer::NoAnswer),
+            (task(2), TaskAnswer::Answered),
+        ] {
+            fake.say("Get", says);
+            let question = inspect(&docker, Some(&tasks), proc, &container, Duration::from_hours(1));
+            let answer = tokio::time::timeout(Duration::from_secs(30), question).await;
+            assert_eq!(answer.unwrap(), Ok(means));
+        }
+    }
 
     #[tokio::test]
     async fn what_this_process_was_late_to_read_came_at_once() {
