@@ -14,7 +14,7 @@ CARGO_DENY_VERSION ?= 0.20.2
 CARGO_FUZZ_VERSION ?= 0.13.2
 CARGO_AUDITABLE_VERSION ?= 0.7.7
 CARGO_CYCLONEDX_VERSION ?= 0.5.9
-# The image that compiles, as NAME@sha256:DIGEST: see docs/install.md.
+# The image that compiles, as NAME@sha256:DIGEST: see docs/how-to/install.md.
 RUST_IMAGE ?=
 # Seconds for each target of `make fuzz`, and which of them (all of fuzz/fuzz_targets).
 TIME ?= 60
@@ -75,12 +75,12 @@ demo-down: testbed ## Ends a cluster that was kept
 	@$(TESTBED) --name demo down
 
 .PHONY: matrix
-matrix: testbed ## Writes what the last tests have seen of each fault into docs/faults.md
-	@$(TESTBED) matrix docs/faults.md
+matrix: testbed ## Writes what the last tests have seen of each fault into docs/reference/faults.md
+	@$(TESTBED) matrix docs/reference/faults.md
 
 .PHONY: access
-access: testbed ## Writes who may do what, as the tests hold the API server to it, into docs/security.md
-	@$(TESTBED) access docs/security.md
+access: testbed ## Writes who may do what, as the tests hold the API server to it, into docs/reference/permissions.md
+	@$(TESTBED) access docs/reference/permissions.md
 
 .PHONY: bench
 bench: setup ## Benchmarks, all but bench-controller; writes target/bench/*.json

@@ -246,7 +246,7 @@ impl Agent {
                 NoLeader::Behind { seen } => format!("the order is of leader term {epoch}, this node has seen {seen}"),
                 NoLeader::Ahead { highest } => format!(
                     "the order is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
-                     see docs/runbook.md"
+                     see docs/runbook/controller.md"
                 ),
             };
             return Err(Refusal::new(OutcomeReason::Stale, message));

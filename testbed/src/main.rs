@@ -63,13 +63,13 @@ enum Sub {
     /// Write what the tests have seen of each fault into the documentation
     Matrix {
         /// The document
-        #[arg(default_value = "docs/faults.md")]
+        #[arg(default_value = "docs/reference/faults.md")]
         document: std::path::PathBuf,
     },
     /// Write who may do what into the documentation
     Access {
         /// The document
-        #[arg(default_value = "docs/security.md")]
+        #[arg(default_value = "docs/reference/permissions.md")]
         document: std::path::PathBuf,
         /// The table that the tests hold the API server to
         #[arg(default_value = "tests/cluster/admission/access.yaml")]

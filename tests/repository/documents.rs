@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nrh::api::RemediationPolicy;
 use nrh::core::fault::FaultType;
+use nrh::core::held::HoldReason;
 use nrh::core::policy::Mode;
 
 fn document(path: &str) -> String {
@@ -20,7 +21,7 @@ fn rows(text: &str) -> Vec<&str> {
 
 #[test]
 fn each_fault_has_a_row_in_the_table_of_faults_and_one_in_the_matrix() {
-    let text = document("docs/faults.md");
+    let text = document("docs/reference/faults.md");
     let (before, matrix) = text.split_once("<!-- made by `make matrix`: begin -->").unwrap();
     let (matrix, _) = matrix.split_once("<!-- made by `make matrix`: end -->").unwrap();
     let first_table = before.split("\n\n").find(|part| part.starts_with("| fault |")).unwrap();
@@ -33,21 +34,35 @@ fn each_fault_has_a_row_in_the_table_of_faults_and_one_in_the_matrix() {
 }
 
 #[test]
-fn the_runbook_has_a_paragraph_for_each_fault() {
-    let text = document("docs/runbook.md");
-    let heads: Vec<&str> =
-        text.lines().filter(|line| line.starts_with("**`")).filter_map(|l| l.split("**").nth(1)).collect();
+fn the_runbook_has_a_page_for_each_fault() {
+    let overview = document("docs/runbook/README.md");
     for kind in FaultType::ALL {
-        let name = format!("`{kind}`");
-        assert_eq!(heads.iter().filter(|head| head.contains(&name)).count(), 1, "{name} in {heads:#?}");
+        let page = document(&format!("docs/runbook/{kind}.md"));
+        for part in [&format!("# {kind}\n"), "**Symptom**", "**Meaning**", "**The operator**", "**You**"] {
+            assert!(page.contains(part), "{kind} lacks {part}");
+        }
+        assert_eq!(overview.matches(&format!("[{kind}]({kind}.md)")).count(), 1, "{kind}");
     }
+}
+
+#[test]
+fn each_block_reason_has_a_row() {
+    let text = document("docs/reference/block-reasons.md");
+    let cells = text.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let schema = serde_json::to_value(schemars::schema_for!(HoldReason)).unwrap();
+    let known: BTreeSet<&str> =
+        schema["oneOf"].as_array().unwrap().iter().filter_map(|one| one["const"].as_str()).collect();
+    assert!(known.len() > 30, "{schema}");
+    assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), known);
+    assert_eq!(named.len(), known.len(), "a reason twice: {named:?}");
 }
 
 #[test]
 fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
     use nrh::simulate::{expect, of_files, text};
 
-    let document = document("docs/policies.md");
+    let document = document("docs/how-to/simulate-a-policy.md");
     let blocks = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let example = blocks.map(|(block, _)| block).find(|block| block.starts_with("description:")).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("timeline.yaml");
@@ -77,7 +92,7 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
     assert!(lacking.is_empty(), "{lacking:?}");
 }
 
-/// File of a test that docs/lessons.md names, and its function where it is one.
+/// File of a test that docs/explanation/lessons.md names, and its function where it is one.
 fn test_file(name: &str) -> (String, Option<&str>) {
     let Some((file, function)) = name.split_once("::") else { return (format!("tests/{name}.yaml"), None) };
     let file = if ["src/", "crates/", "testbed/"].iter().any(|folder| file.starts_with(folder)) {
@@ -107,7 +122,7 @@ fn says_of_itself(name: &str) -> String {
 
 #[test]
 fn each_story_from_elsewhere_has_tests_that_name_it() {
-    let text = document("docs/lessons.md");
+    let text = document("docs/explanation/lessons.md");
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| [")).collect();
     assert_eq!(rows.len(), 45, "the text says forty-five");
     for row in rows {
@@ -149,7 +164,7 @@ fn each_claim_of_the_threat_model_names_tests_that_there_are() {
 }
 
 /// Where the tables of who may do what are, and the document that has them.
-const ACCESS: [&str; 2] = ["tests/cluster/admission/access.yaml", "docs/security.md"];
+const ACCESS: [&str; 2] = ["tests/cluster/admission/access.yaml", "docs/reference/permissions.md"];
 
 #[test]
 fn the_document_has_the_tables_that_the_api_server_is_held_to() {
@@ -176,4 +191,8 @@ fn each_admission_policy_refuses_somebody_in_the_tables() {
     }
     assert!(shipped.len() > 15, "{shipped:?}");
     assert_eq!(named, shipped.iter().map(String::as_str).collect());
+    let (overview, _) =
+        document(ACCESS[1]).split_once("<!-- made by").map(|(one, two)| (one.to_owned(), two.to_owned())).unwrap();
+    let unsaid: Vec<&&str> = named.iter().filter(|name| !overview.contains(&format!("`{name}`"))).collect();
+    assert!(unsaid.is_empty(), "{unsaid:?}");
 }

@@ -4,4 +4,5 @@ mod architecture;
 mod crds;
 mod documents;
 mod manifests;
+mod pages;
 mod scenarios;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tests/cluster/admission/access.yaml ─┬─► the test of admission: a request for each cell
-//!                                      └─► `testbed access` ─► docs/security.md
+//!                                      └─► `testbed access` ─► docs/reference/permissions.md
 //! ```
 
 use std::fmt::Write;

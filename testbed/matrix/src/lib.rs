@@ -2,7 +2,7 @@
 //! into a table of the documentation.
 //!
 //! ```text
-//! tests ─► record: one file per fault, runtime and way ─► target/matrix ─► `testbed matrix` ─► docs/faults.md
+//! tests ─► record: one file per fault, runtime and way ─► target/matrix ─► `testbed matrix` ─► docs/reference/faults.md
 //! ```
 
 pub mod access;

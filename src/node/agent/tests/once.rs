@@ -151,7 +151,7 @@ async fn an_order_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
     let forged = Order { epoch: u64::MAX, ..resume(&shim, &sandbox) };
     let outcome = node.execute(&forged).await;
     refused(&outcome, OutcomeReason::Stale);
-    assert!(outcome.message.contains("docs/runbook.md"), "{outcome:?}");
+    assert!(outcome.message.contains("docs/runbook/controller.md"), "{outcome:?}");
     done(&node.execute(&resume(&shim, &sandbox)).await);
 }
 

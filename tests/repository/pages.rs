@@ -1,0 +1,390 @@
+//! What the documents show works: links lead somewhere, commands parse, policies are valid, paths exist.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use nrh::api::crds;
+use nrh::cli::Cli;
+use nrh::core::policy::ActionType;
+use serde_json::Value;
+
+/// What stands for a name of the reader's own in a command.
+const OWN: [(&str, &str); 3] = [("ACTION", "Cordon"), ("TYPE", "HungContainer"), ("DIR", "policies")];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A document: where it lies, and its text.
+struct Page {
+    path: PathBuf,
+    text: String,
+}
+
+impl Page {
+    fn read(path: &Path) -> Self {
+        Self { path: path.strip_prefix(root()).unwrap().to_owned(), text: fs::read_to_string(path).unwrap() }
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Code blocks with their language: between fences, or indented by four.
+    fn blocks(&self) -> Vec<(&str, String)> {
+        let (mut found, mut fence, mut indented): (Vec<(&str, String)>, Option<(&str, String)>, String) =
+            (Vec::new(), None, String::new());
+        for line in self.text.lines() {
+            if let Some(language) = line.trim_start().strip_prefix("```") {
+                fence = match fence.take() {
+                    Some(block) => {
+                        found.push(block);
+                        None
+                    }
+                    None => Some((language, String::new())),
+                };
+            } else if let Some((_, block)) = &mut fence {
+                block.push_str(line);
+                block.push('\n');
+            } else if line.starts_with("    ") {
+                indented.push_str(line.trim_start());
+                indented.push('\n');
+            }
+        }
+        assert!(fence.is_none(), "{}: a code block does not end", self.name());
+        found.push(("sh", indented));
+        found
+    }
+
+    /// The text without its code blocks, and so without what only looks like a heading or a link.
+    fn prose(&self) -> String {
+        let mut is_code = false;
+        let mut kept = String::new();
+        for line in self.text.lines() {
+            if line.trim_start().starts_with("```") {
+                is_code = !is_code;
+            } else if !is_code {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        }
+        kept
+    }
+
+    /// What stands between backticks in its prose.
+    fn spans(&self) -> Vec<String> {
+        self.prose().split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+    }
+
+    /// Each command of its code blocks and its prose: without a prompt, comments, and where its output goes.
+    fn commands(&self) -> Vec<String> {
+        let shown = self.blocks().into_iter().filter(|(language, _)| ["sh", "console"].contains(language));
+        let mut lines: Vec<String> =
+            shown.flat_map(|(_, block)| block.lines().map(ToOwned::to_owned).collect::<Vec<_>>()).collect();
+        lines.extend(self.spans());
+        let mut commands = Vec::new();
+        for line in lines {
+            let line = line.split(" #").next().unwrap_or_default();
+            for part in line.split("&&").flat_map(|part| part.split([';', '|', '>'])) {
+                let part = part.trim().trim_start_matches("$ ");
+                commands.push(part.split_once(" -- /").map_or(part, |(_, inner)| inner).trim().to_owned());
+            }
+        }
+        commands
+    }
+
+    /// Anchors of its headings, as GitHub makes them.
+    fn anchors(&self) -> BTreeSet<String> {
+        let heads = self.prose();
+        let heads =
+            heads.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
+        let anchor = |head: &str| -> String {
+            let kept = head.to_lowercase().replace(' ', "-");
+            kept.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+        };
+        heads.map(anchor).collect()
+    }
+}
+
+fn in_folder(folder: &Path, found: &mut Vec<Page>) {
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            in_folder(&path, found);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            found.push(Page::read(&path));
+        }
+    }
+}
+
+/// Every document.
+fn pages() -> Vec<Page> {
+    let mut found: Vec<Page> =
+        ["README.md", "SECURITY.md", "CHANGELOG.md"].iter().map(|name| Page::read(&root().join(name))).collect();
+    in_folder(&root().join("docs"), &mut found);
+    assert!(found.len() > 60, "{}", found.len());
+    found
+}
+
+fn page(name: &str) -> Page {
+    Page::read(&root().join(name))
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = page.prose();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
+            let folder = root().join(page.path.parent().unwrap());
+            let path = if file.is_empty() { root().join(&page.path) } else { folder.join(file) };
+            let is_there = path.exists()
+                && anchor.is_none_or(|anchor| Page::read(&path.canonicalize().unwrap()).anchors().contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {target}", page.name()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_page_is_linked_from_another_one() {
+    let all = pages();
+    let mut linked = BTreeSet::new();
+    for page in &all {
+        let folder = root().join(page.path.parent().unwrap());
+        for target in page.prose().split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            if let Ok(path) = folder.join(target).canonicalize()
+                && path != root().join(&page.path)
+            {
+                linked.insert(path);
+            }
+        }
+    }
+    let lone: Vec<String> = all
+        .iter()
+        .filter(|page| !linked.contains(&root().join(&page.path).canonicalize().unwrap()))
+        .map(Page::name)
+        .filter(|name| name != "README.md")
+        .collect();
+    assert!(lone.is_empty(), "nothing links to {lone:?}");
+}
+
+#[test]
+fn every_command_of_ours_parses() {
+    let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for command in page.commands().iter().filter(|command| command.starts_with("nrh ")) {
+            // A word in quotes is one argument.
+            let words: Vec<String> = command
+                .split('\'')
+                .enumerate()
+                .flat_map(|(at, part)| {
+                    if at % 2 == 1 {
+                        vec![part.to_owned()]
+                    } else {
+                        part.split_whitespace().map(ToOwned::to_owned).collect()
+                    }
+                })
+                .map(|word| OWN.iter().find(|(own, _)| *own == word).map_or(word, |(_, real)| (*real).to_owned()))
+                .collect();
+            seen.insert(words.get(1).cloned().unwrap_or_default());
+            let bare = words.len() == 2 && Cli::command().find_subcommand(&words[1]).is_some();
+            match Cli::try_parse_from(&words) {
+                Err(error) if error.kind() != ErrorKind::DisplayHelp && !bare => {
+                    wrong.push(format!("{}: {command}: {}", page.name(), error.to_string().lines().next().unwrap()));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let cli = Cli::command();
+    let hidden_or_missing: Vec<&str> = cli
+        .get_subcommands()
+        .filter(|one| !one.is_hide_set() && !seen.contains(one.get_name()))
+        .map(clap::Command::get_name)
+        .collect();
+    assert!(hidden_or_missing.is_empty(), "no document shows {hidden_or_missing:?}");
+}
+
+#[test]
+fn every_file_and_every_target_that_is_named_exists() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let mut missing = Vec::new();
+    for page in pages() {
+        for command in page.commands() {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            if words.first() == Some(&"kubectl") {
+                for pair in words.windows(2) {
+                    let is_path = ["-k", "-f", "--filename", "--patch-file"].contains(&pair[0]);
+                    // In capitals, or of the reader's own.
+                    let is_own = pair[1].chars().all(|c| c.is_uppercase() || c == '-');
+                    if is_path && !is_own && !root().join(pair[1]).exists() {
+                        missing.push(format!("{}: {command}", page.name()));
+                    }
+                }
+            }
+            if words.first() == Some(&"make")
+                && let Some(target) = words.get(1).filter(|target| !target.contains('='))
+                && !makefile.contains(&format!("\n{target}:"))
+            {
+                missing.push(format!("{}: {command}", page.name()));
+            }
+        }
+        let ours = ["config/", "tests/", "testbed/", "src/", "crates/", "docs/", "benches/", "fuzz/", ".ci/"];
+        for span in page.spans() {
+            let is_path = ours.iter().any(|folder| span.starts_with(folder)) && !span.contains(['*', ' ', ':', '…']);
+            if is_path && !root().join(&span).exists() {
+                missing.push(format!("{}: {span}", page.name()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_policy_is_valid_and_every_other_block_is_yaml() {
+    let folder = tempfile::tempdir().unwrap();
+    let timeline = folder.path().join("timeline.yaml");
+    fs::write(&timeline, "description: nothing happens\nnodes: [{name: worker}]\nevents: []\n").unwrap();
+    let (mut policies, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        for (_, block) in page.blocks().into_iter().filter(|(language, _)| *language == "yaml") {
+            let read: Result<Value, _> = serde_saphyr::from_str(&block);
+            match read {
+                Err(error) => wrong.push(format!("{}: {error}", page.name())),
+                Ok(object) if object["kind"] == "RemediationPolicy" => {
+                    policies += 1;
+                    let path = folder.path().join("policy.yaml");
+                    fs::write(&path, &block).unwrap();
+                    if let Err(error) = nrh::simulate::of_files(&timeline, &[path], false) {
+                        wrong.push(format!("{}: {error:#}", page.name()));
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(policies >= 6, "{policies}");
+}
+
+/// Calls `found` for each field of a schema.
+fn fields(schema: &Value, found: &mut BTreeSet<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        found.insert(name.clone());
+        fields(property, found);
+    }
+    if schema["items"].is_object() {
+        fields(&schema["items"], found);
+    }
+}
+
+#[test]
+fn the_reference_names_every_field_that_people_write_and_every_action() {
+    let mut folder = Vec::new();
+    in_folder(&root().join("docs/reference"), &mut folder);
+    let text: String = folder.into_iter().map(|page| page.text).collect();
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    let mut named = BTreeSet::new();
+    for (_, crd) in crds::all() {
+        if crd.spec.names.kind == "NodeCommand" {
+            continue;
+        }
+        let schema = serde_json::to_value(crd.spec.versions[0].schema.as_ref().unwrap()).unwrap();
+        fields(&schema["openAPIV3Schema"]["properties"]["spec"], &mut named);
+    }
+    assert!(named.len() > 60, "{named:?}");
+    // As Kubernetes itself calls them, and parts of a version of a template.
+    let usual =
+        ["apiVersion", "kind", "name", "namespace", "key", "operator", "values", "matchLabels", "matchExpressions"];
+    let lacking: Vec<&String> =
+        named.iter().filter(|name| !usual.contains(&name.as_str()) && !words.contains(name.as_str())).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+    let actions = page("docs/reference/actions.md").text;
+    for action in ActionType::ALL {
+        assert!(actions.contains(&format!("`{}`", action.as_str())), "{action:?}");
+    }
+}
+
+#[test]
+fn each_alert_has_a_page_and_measures_what_there_is() {
+    let monitor = page("docs/how-to/monitor.md").text;
+    let metrics = page("docs/reference/metrics.md").text;
+    let overview = page("docs/runbook/README.md").text;
+    let alerts: Vec<&str> = monitor.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 9, "{alerts:?}");
+    for alert in &alerts {
+        let text = page(&format!("docs/runbook/{alert}.md")).text;
+        for part in ["**Symptom**", "**Meaning**", "**You**"] {
+            assert!(text.contains(part), "{alert} lacks {part}");
+        }
+        assert!(overview.contains(&format!("[{alert}]({alert}.md)")), "{alert}");
+    }
+    for expression in monitor.lines().filter_map(|line| line.trim().strip_prefix("expr: ")) {
+        let names =
+            expression.split(|c: char| !c.is_ascii_lowercase() && c != '_').filter(|name| name.starts_with("nrh_"));
+        for name in names {
+            assert!(metrics.contains(&format!("| `{name}` |")), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_fits_one_screenful_of_scrolling_and_shows_what_the_programs_print() {
+    let readme = page("README.md");
+    assert!(readme.text.lines().count() <= 150, "{}", readme.text.lines().count());
+    let blocks = readme.blocks();
+    let (_, shown) = blocks.iter().find(|(language, _)| *language == "console").unwrap();
+    let (table, explained) = shown.split_once("$ nrh explain worker-1\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_nrh"))
+        .args(["explain", "--file", "docs/examples/worker-1.yaml", "worker-1"])
+        .current_dir(root())
+        .env_remove("KUBECONFIG")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), explained, "{}", String::from_utf8_lossy(&output.stderr));
+    let (_, definition) = crds::all().into_iter().find(|(_, one)| one.spec.names.kind == "NodeRuntimeHealth").unwrap();
+    let columns = definition.spec.versions[0].additional_printer_columns.clone().unwrap_or_default();
+    let head = table.lines().find(|line| line.starts_with("NAME")).unwrap();
+    for column in columns.iter().filter(|one| one.priority.unwrap_or_default() == 0 && one.name != "Age") {
+        assert!(head.contains(&column.name.to_uppercase()), "{} in {head}", column.name);
+    }
+}
+
+/// Words of prose: without code, links, names of tests, and what commands write into documents.
+fn words(page: &Page) -> usize {
+    let mut is_made = false;
+    let lines = page.prose();
+    let kept = lines.lines().filter(|line| {
+        if line.starts_with("<!-- made by") {
+            is_made = line.contains("begin");
+        }
+        !is_made && !line.starts_with("    ")
+    });
+    let is_word = |word: &&str| {
+        word.contains(|c: char| c.is_ascii_alphabetic())
+            && !["::", "://", "scenarios/"].iter().any(|part| word.contains(part))
+    };
+    kept.map(|line| line.split_whitespace().filter(is_word).count()).sum()
+}
+
+#[test]
+fn the_documentation_stays_short() {
+    let total: usize = pages().iter().filter(|page| page.name() != "CHANGELOG.md").map(words).sum();
+    assert!(total <= 17_000, "{total} words");
+}
