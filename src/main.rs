@@ -29,12 +29,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     nrh::process::run(&cli.log, async {
         match cli.command {
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
-            Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
+            Command::RunCommand(args) => Box::pin(nrh::node::agent::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
             Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
-            Command::Start(args) => Box::pin(nrh::start::run(args)).await,
+            Command::Remediate(args) => Box::pin(nrh::remediate::run(args)).await,
             Command::Cancel(args) => Box::pin(nrh::cancel::run(args)).await,
             Command::Suspend(args) => Box::pin(nrh::suspend::suspend(args)).await,
             Command::Resume(args) => Box::pin(nrh::suspend::resume(args)).await,

@@ -157,7 +157,7 @@ mod tests {
         assert!(!row.view("op-1", now).finished);
         assert_eq!(row.settles_in(now), Some(LAST_WORD));
         assert!(row.view("op-1", now + LAST_WORD).finished, "a pod that was removed must not hold it up for ever");
-        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
         note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": said.to_string()}})));
         let view = row.view("op-1", now);
         assert!(view.finished && view.outcome.is_some());
@@ -168,9 +168,9 @@ mod tests {
         let ended = json!({"terminated": {"exitCode": 0}});
         let mut mirror = pod(&ended);
         mirror.metadata.owner_references = Some(Vec::new());
-        for (stranger, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
+        for (untracked_process, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
             let mut row = JobRow::default();
-            note_pod(&mut row, id, &stranger);
+            note_pod(&mut row, id, &untracked_process);
             assert!(!row.pod_started && !row.pod_finished);
         }
     }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_not_this_operations_outcome_is_none() {
-        let other = json!({"operationId": "op-2", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        let other = json!({"operationId": "op-2", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
         for message in ["", "done", "{}", &other.to_string(), &" ".repeat(5000)] {
             let mut row = JobRow::default();
             note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": message}})));

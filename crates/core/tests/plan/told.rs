@@ -60,7 +60,7 @@ pub fn policy(policy: &Policy) -> String {
         for step in &rule.steps {
             let shadow = if step.mode == Mode::DryRun { ", a dry run" } else { "" };
             let asks = if step.needs_approval() { ", asks" } else { "" };
-            let _ = write!(line, " {} x{}{shadow}{asks};", step.action.kind().as_str(), step.attempts);
+            let _ = write!(line, " {} x{}{shadow}{asks};", step.action.kind().as_str(), step.max_attempts);
         }
     }
     let limits = &policy.limits;
