@@ -64,10 +64,31 @@ pub enum Command {
     RestartSafe(RestartSafeArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
+    /// Rewrites policy files of older versions to the names of this version.
+    Migrate(MigrateArgs),
+    /// Prints what belongs to this version: custom resource definitions, thresholds.
+    #[command(subcommand)]
+    Generate(Generate),
+}
+
+/// What `nrh generate` prints.
+#[derive(Debug, Subcommand)]
+pub enum Generate {
     /// Prints the custom resource definitions, or writes them to a folder.
-    Crd(CrdArgs),
+    Crds(CrdsArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
     Thresholds(ThresholdsArgs),
+}
+
+/// Flags of `nrh migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Files with policies.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Write the files anew. Without it the result is printed.
+    #[arg(long)]
+    pub in_place: bool,
 }
 
 /// Flags of `nrh controller`.
@@ -327,7 +348,7 @@ pub enum SimulateOutput {
 
 /// Flags of `nrh generate crds`.
 #[derive(Debug, Args)]
-pub struct CrdArgs {
+pub struct CrdsArgs {
     /// Folder to write one file per definition to; printed when absent.
     #[arg(long)]
     pub out: Option<PathBuf>,

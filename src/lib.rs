@@ -18,6 +18,7 @@ pub mod explain;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod migrate;
 pub mod node;
 pub mod process;
 pub mod remediate;

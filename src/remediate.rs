@@ -81,14 +81,14 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
             approval: None,
             cancel: None,
             manual: Some(ManualRequestSpec {
-                by: by.clone(),
+                requested_by: by.clone(),
                 fault: fault.kind,
                 // What was seen is meant, and no other fault that comes while it waits.
                 fault_id: Some(fault.id.clone()),
                 action,
                 policy_generation: Some(choice.policy.generation),
                 reason: args.reason.clone(),
-                timeout: args.timeout,
+                start_timeout: args.timeout,
             }),
         },
         status: None,
@@ -217,8 +217,10 @@ mod tests {
 
     fn args(action: &str, more: &[&str]) -> RemediateArgs {
         use clap::Parser;
-        let line = [&["nrh", "start", "w1", "--action", action], more].concat();
-        let crate::cli::Command::Start(args) = crate::cli::Cli::try_parse_from(line).unwrap().command else { panic!() };
+        let line = [&["nrh", "remediate", "w1", "--action", action], more].concat();
+        let crate::cli::Command::Remediate(args) = crate::cli::Cli::try_parse_from(line).unwrap().command else {
+            panic!()
+        };
         args
     }
 

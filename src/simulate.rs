@@ -121,7 +121,7 @@ pub fn of_files(path: &Path, policies: &[PathBuf], assume_enforce: bool) -> anyh
     if let Some(name) = twice(found.iter().map(|policy| policy.name.as_str())) {
         bail!("there are two policies of the name {name}");
     }
-    let found = if enforce { enforced(found) } else { found };
+    let found = if assume_enforce { enforced(found) } else { found };
     for (number, event) in timeline.events.iter().enumerate() {
         let Some(change) = &event.policy else { continue };
         let is_there = found.iter().any(|policy| policy.name == change.name);

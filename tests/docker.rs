@@ -1,4 +1,4 @@
-//! The probe's executors and the executor against a real Docker Engine: a container whose `inspect` hangs while `docker ps`
+//! The probe's collectors and the executor against a real Docker Engine: a container whose `inspect` hangs while `docker ps`
 //! answers is named and freed, and nothing that people have started by hand is taken for a leftover.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -17,8 +17,8 @@ use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::thresholds::Thresholds;
 use nrh::core::tracker::Tracker;
 use nrh::node::collect::HostPaths;
+use nrh::node::collectors::{CollectorSettings, Collectors};
 use nrh::node::cri::endpoint::Flags;
-use nrh::node::executors::{ExecutorSettings, Executors};
 use nrh_testbed::docker::{Client, Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::packages;
@@ -47,9 +47,9 @@ fn engine() -> (Docker, String, String) {
     (docker, sandbox, app)
 }
 
-/// Executors, diagnosis and tracker, as the probe has them.
+/// Collectors, diagnosis and tracker, as the probe has them.
 struct Probe {
-    executors: Executors,
+    collectors: Collectors,
     tracker: Tracker,
     faults: Vec<Fault>,
     began: Instant,
@@ -60,21 +60,22 @@ impl Probe {
     fn start(docker: &Docker) -> Self {
         let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
         let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
-        let executors = Executors::start(ExecutorSettings { sockets, host, ..ExecutorSettings::default() });
-        Self { executors, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
+        let collectors = Collectors::start(CollectorSettings { sockets, host, ..CollectorSettings::default() });
+        Self { collectors, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
     }
 
     fn look(&mut self) {
         let thresholds = Thresholds::default();
-        let seen = self.executors.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
+        let seen =
+            self.collectors.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
         let findings = diagnose(&seen, self.tracker.known(), &thresholds);
         self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
         // There is no kubelet in this test, to look at or to look through.
         self.faults.retain(|fault| !matches!(fault.kind, FaultType::KubeletDown | FaultType::ProbeDegraded));
         let mut ids = findings.ask;
         ids.extend(self.faults.iter().filter_map(|fault| fault.target.container_id.clone()));
-        self.executors.suspects(ids);
-        self.executors.set_urgent(!self.faults.is_empty());
+        self.collectors.suspects(ids);
+        self.collectors.set_urgent(!self.faults.is_empty());
     }
 
     async fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
@@ -174,7 +175,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // Healthy: all of the kubelet's are asked, nobody else is, and nothing is wrong.
     let asked = |probe: &Probe| {
-        let seen = probe.executors.observations(Duration::ZERO, Instant::now().into());
+        let seen = probe.collectors.observations(Duration::ZERO, Instant::now().into());
         let answered: BTreeMap<_, _> =
             seen.tasks.iter().filter(|(_, look)| matches!(look, Look::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)

@@ -125,7 +125,7 @@ async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
 /// The kubelet's last word on the pod of a Job.
 async fn end(client: &Client, pod: &str, outcome: &Value) -> Result<()> {
     let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
         "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
             "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
     let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");

@@ -91,7 +91,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
         max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
         storm: StormLimit {
-            nodes: amount(spec.limits.storm.min_nodes, "limits.storm.min_nodes", &mut errors),
+            min_nodes: amount(spec.limits.storm.min_nodes, "limits.storm.minNodes", &mut errors),
             window: spec.limits.storm.window.get(),
         },
         per_node: NodeLimit {
@@ -456,7 +456,7 @@ pub fn manual(object: &NodeRemediation) -> Option<OpenManualRequest> {
 
 fn asked_for(manual: &ManualRequestSpec) -> ManualRequest {
     ManualRequest {
-        by: manual.requested_by.clone(),
+        requested_by: manual.requested_by.clone(),
         fault: manual.fault,
         fault_id: manual.fault_id.clone(),
         action: manual.action,
@@ -515,7 +515,7 @@ pub fn remediation_status(remediation: &Remediation) -> NodeRemediationStatus {
         started_at: Some(remediation.started_at),
         finished_at: remediation.finished_at,
         faults: remediation.faults.clone(),
-        steps: remediation.steps.clone(),
+        attempts: remediation.steps.clone(),
         cleanup: remediation.cleanup.clone(),
         conditions: Vec::new(),
     }

@@ -115,10 +115,10 @@ fn container(order: &Order, image: &str) -> Result<Container, serde_json::Error>
         ..EnvVarSource::default()
     };
     Ok(Container {
-        name: "act".to_owned(),
+        name: "command".to_owned(),
         image: Some(image.to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(vec!["/nrh".to_owned(), "act".to_owned()]),
+        command: Some(vec!["/nrh".to_owned(), "run-command".to_owned()]),
         env: Some(vec![
             EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(node_name) },
             EnvVar { name: "NRH_COMMAND".to_owned(), value: Some(serde_json::to_string(order)?), value_from: None },

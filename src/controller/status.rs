@@ -103,9 +103,9 @@ pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing,
         kubelet_version: outlook.kubelet_version.clone(),
         remediation: RemediationStatus {
             policy: outlook.policy.clone(),
-            remediation: outlook.remediation.clone(),
+            name: outlook.remediation.clone(),
             blocked: blocked.to_vec(),
-            stopped: outlook.stopped.clone(),
+            cancelled: outlook.stopped.clone(),
         },
         summary: Summary {
             health: outlook.health,
@@ -134,7 +134,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         of(
             ConditionType::ProbeReporting,
             outlook.probe_reporting,
-            by(outlook.probe_reporting, Why::Heartbeat, Why::HeartbeatMissed),
+            by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
             match outlook.probe_reporting {
                 Tri::True => "heartbeats arrive as promised",
                 Tri::False => "the probe has missed its promised heartbeats",
@@ -144,7 +144,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         of(
             ConditionType::PodsProgressing,
             outlook.pods_progressing,
-            by(outlook.pods_progressing, Why::Clean, Why::FaultConfirmed),
+            by(outlook.pods_progressing, Why::NoFault, Why::FaultConfirmed),
             stuck.map_or("", |fault| fault.message.as_str()),
         ),
         of(
@@ -221,7 +221,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
-        (is.policy.clone(), is.remediation.clone(), is.stopped.as_ref().map(|by| by.remediation.clone()))
+        (is.policy.clone(), is.name.clone(), is.cancelled.as_ref().map(|by| by.remediation.clone()))
     };
     // Nothing stands of it, as before an upgrade, or that nobody can tell: to write either is no hurry.
     let is_watched = |want: &Condition| {
@@ -285,16 +285,16 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     };
     RemediationPolicyStatus {
         observed_generation: Some(row.generation),
-        selected: seen.selected,
-        unhealthy: seen.unhealthy,
-        unknown: seen.unknown,
+        selected_nodes: seen.selected,
+        unhealthy_nodes: seen.unhealthy,
+        unknown_nodes: seen.unknown,
         in_flight: seen.in_flight,
         max_unhealthy: seen.max_unhealthy,
         max_in_flight: seen.max_in_flight,
         limits: PolicyLimitsStatus::of(&seen.limits),
         windows: seen.windows.iter().take(MAX_SHOWN).map(Into::into).collect(),
         storms: seen.storms.iter().take(MAX_SHOWN).map(Into::into).collect(),
-        overlaps: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
+        overlapping_policies: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
         conditions: vec![valid, allowed],
     }
 }
@@ -349,7 +349,7 @@ mod tests {
             kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
-            flapping: part.flap.map(|flap| WrittenFlap(Ok(flap))),
+            flap: part.flap.map(|flap| WrittenFlap(Ok(flap))),
             conditions: Conditions::of(&part.conditions),
             ..Standing::default()
         }
@@ -465,7 +465,7 @@ mod tests {
         assert!(!same_policy_status(&status, &told(LimitsOutlook::default(), now())));
         let later = "2025-01-01T06:00:00Z".parse().unwrap();
         assert!(!same_policy_status(&status, &told(limits, later)));
-        assert_eq!((status.storms.len(), status.storms[0].evidence.len() <= 512), (16, true));
+        assert_eq!((status.storms.len(), status.storms[0].message.len() <= 512), (16, true));
         assert_eq!(
             serde_json::to_value(&status.limits).unwrap(),
             json!({"perTopology": [{"topologyKey": "zone", "nodes": 6, "inFlight": 1, "maxInFlight": 2}], "perTopologyOmitted": 3,

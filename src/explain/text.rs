@@ -184,7 +184,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
 
 fn ladder(rule: &Rule) -> String {
     let step = |action: &Action| match action {
-        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({signal:?})"),
+        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({})", signal.as_str()),
         Action::HandOff(with) => format!("HandOff ({})", with.remediation_template.object_kind()),
         Action::Taint(effect) => format!("Taint ({})", effect.as_str()),
         other => other.kind().as_str().to_owned(),

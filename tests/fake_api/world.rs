@@ -235,7 +235,7 @@ impl World {
             "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
             "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "", "ready": false,
+            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "", "ready": false,
                 "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));
         job["status"] = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
         self.api.put(job);

@@ -151,7 +151,7 @@ pub fn steps(rule: &Rule, action: Option<ActionType>) -> impl Iterator<Item = (u
 /// What a step does, in one word, as [`StepRecord::phrase`](super::remediation::StepRecord::phrase) says it of an attempt.
 pub fn phrase(action: &Action) -> String {
     match action {
-        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({signal:?})"),
+        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({})", signal.as_str()),
         Action::HandOff(with) => format!("HandOff({})", with.remediation_template.object_kind()),
         Action::Restart { with, .. } if with.skip_safety_check => {
             format!("{} (skipSafetyCheck)", action.kind().as_str())

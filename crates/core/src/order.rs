@@ -21,6 +21,16 @@ pub enum Signal {
     Kill,
 }
 
+impl Signal {
+    /// The name as it stands in objects.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cont => "SIGCONT",
+            Self::Kill => "SIGKILL",
+        }
+    }
+}
+
 /// What is done on a node by the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum NodeAction {

@@ -17,13 +17,23 @@ use super::fault::FaultType;
 pub const MAX_BOOT_ID: usize = 64;
 
 /// Parameters of the step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reboot {
-    /// Whether the node is rebooted although no Drain of the remediation has emptied it: every pod ends with the machine, whatever its
-    /// disruption budget says. Default false, and then the ladder needs a Drain before it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// Reboot only a node that a Drain of this remediation has emptied. `false` reboots it with its pods: every pod ends with the
+    /// machine, whatever its disruption budget says. Default true; then the rule needs a Drain before the Reboot.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub require_drain: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl Default for Reboot {
+    fn default() -> Self {
+        Self { require_drain: yes() }
+    }
 }
 
 /// Where kured looks as shipped; `/var/run` is the same folder.

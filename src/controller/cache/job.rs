@@ -139,7 +139,7 @@ mod tests {
         let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "op-1", "uid": "u", "controller": true});
         serde_json::from_value(
             json!({"metadata": {"name": "p", "ownerReferences": [owner]}, "status": {"containerStatuses": [
-            {"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
+            {"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
         )
         .unwrap()
     }
@@ -190,9 +190,9 @@ mod tests {
         };
         let refused = json!({"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was rejected: the node is shutting down"});
         assert_eq!(view(&refused), (false, Some("NodeShutdown".to_owned())));
-        let container = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        let container = json!({"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}});
-        let waits = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        let waits = json!({"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "ContainerCreating"}}});
         for unknown in [
             json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [container]}),

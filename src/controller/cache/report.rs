@@ -101,7 +101,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
         kubelet: process(status),
         restart: restart(status),
         agent: status.command_result.clone(),
-        stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
+        stopped: status.remediation.as_ref().and_then(|remediation| remediation.cancelled.clone()),
     }
 }
 

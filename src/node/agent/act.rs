@@ -132,7 +132,8 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
         if patience.left().is_zero() || not_stopped {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
-                "sent {signal:?} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                signal.as_str(),
                 if not_stopped { " and not stopped" } else { "" },
                 state.unwrap_or('?'),
                 wchan.as_deref().unwrap_or("nothing known")
@@ -152,7 +153,7 @@ fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String
         Some(_) => return Ok(None),
     };
     let (pid, command) = (held.process.pid, &held.process.command);
-    Ok(Some(format!("sent {signal:?} to process {pid} ({command}), which was in state {before}; {after}")))
+    Ok(Some(format!("sent {} to process {pid} ({command}), which was in state {before}; {after}", signal.as_str())))
 }
 
 fn ended_before(order: &Order, pid: i32) -> Outcome {

@@ -37,7 +37,7 @@ pub(in crate::node) enum Task {
     /// Have the machine booted anew, if it is in this boot. With the process that the fault is about, where it is about one.
     Reboot { boot_id: String, process: Option<ProcessRef> },
     /// Leave this file, by which another tool is asked for the same.
-    Mark { boot_id: String, process: Option<ProcessRef>, reboot_marker: MarkOrder },
+    Mark { boot_id: String, process: Option<ProcessRef>, mark: MarkOrder },
 }
 
 /// Checks the form of an order and says what it asks for.
@@ -127,13 +127,13 @@ fn boot(order: &Order, helps: Result<(), &str>) -> Result<(String, Option<Proces
 fn mark(order: &Order) -> Result<Task, Refusal> {
     let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
     let Some(mark) = order.reboot_marker.clone() else {
-        return Err(malformed("MarkForReboot must name the file (mark)"));
+        return Err(malformed("MarkForReboot must name the file (rebootMarker)"));
     };
     if reboot::sentinel_name(&mark.path).is_none() {
-        return Err(malformed("mark.path is not a file directly in /run with reboot in its name"));
+        return Err(malformed("rebootMarker.path is not a file directly in /run with reboot in its name"));
     }
     if !(1..=reboot::MARK_STANDS).contains(&mark.expires_after_seconds) {
-        return Err(malformed("mark.expiresAfterSeconds is not within 1 to 86400"));
+        return Err(malformed("rebootMarker.expiresAfterSeconds is not within 1 to 86400"));
     }
     Ok(Task::Mark { boot_id, process, mark })
 }

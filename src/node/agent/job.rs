@@ -102,7 +102,7 @@ mod tests {
 
     async fn act(folder: &Path, order: &str) -> anyhow::Result<()> {
         let args =
-            RunCommandArgs { order: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
+            RunCommandArgs { command: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
         run_in(&folder.join("state"), args).await
     }
 
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn whoever_makes_the_job_names_no_socket_and_no_folder() {
         for flag in ["--runtime-endpoint=/x", "--docker-endpoint=/x", "--state-dir=/x"] {
-            let words = ["nrh", "act", "--order={}", "--node-name=n1"];
+            let words = ["nrh", "run-command", "--command={}", "--node-name=n1"];
             assert!(Cli::try_parse_from(words).is_ok());
             assert!(Cli::try_parse_from([&words[..], &[flag]].concat()).is_err(), "{flag}");
         }
-        let act = Cli::command().find_subcommand("act").cloned().unwrap();
+        let act = Cli::command().find_subcommand("run-command").cloned().unwrap();
         let variables: Vec<_> = act.get_arguments().filter_map(|argument| argument.get_env()).collect();
         assert_eq!(variables, ["NRH_COMMAND", "NODE_NAME"]);
     }

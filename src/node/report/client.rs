@@ -191,7 +191,7 @@ struct OwnStatus {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OwnRemediation {
-    remediation: Option<String>,
+    name: Option<String>,
 }
 
 impl From<OwnObject> for Feedback {

@@ -107,7 +107,7 @@ impl Judge {
             kubelet: Some(self.kubelet.clone()),
             faults: tracked.faults,
             faults_omitted: (tracked.left_out > 0).then_some(tracked.left_out),
-            agent: about.agent.clone(),
+            command_result: about.agent.clone(),
             conditions: self.conditions.clone(),
             ..NodeRuntimeHealthStatus::default()
         }

@@ -42,7 +42,7 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
         interval_seconds: 0,
         actions_enabled: about.actions_enabled,
         check_answered: None,
-        missing: missing.take(MAX_MISSING).collect(),
+        missing_capabilities: missing.take(MAX_MISSING).collect(),
         collectors,
     }
 }
@@ -136,9 +136,9 @@ mod tests {
     fn what_is_missing_is_named_by_collector_and_bounded() {
         let about = About { missing: vec!["x".repeat(10_000); 100], ..About::default() };
         let probe = probe(&Node::blind().seen(), &about);
-        assert_eq!(probe.missing.len(), MAX_MISSING);
-        assert!(probe.missing[0].starts_with("collector runtime: "));
-        assert!(probe.missing.iter().all(|line| line.len() <= LINE));
+        assert_eq!(probe.missing_capabilities.len(), MAX_MISSING);
+        assert!(probe.missing_capabilities[0].starts_with("collector runtime: "));
+        assert!(probe.missing_capabilities.iter().all(|line| line.len() <= LINE));
     }
 
     #[test]

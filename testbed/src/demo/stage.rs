@@ -259,6 +259,9 @@ impl Stage {
 
 /// The operator's own word on its default thresholds.
 pub(super) fn thresholds(nrh: &Path) -> Result<BTreeMap<String, u64>> {
-    let output = Command::new(nrh).arg("thresholds").output().with_context(|| format!("run {}", nrh.display()))?;
+    let output = Command::new(nrh)
+        .args(["generate", "thresholds"])
+        .output()
+        .with_context(|| format!("run {}", nrh.display()))?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} thresholds", nrh.display()))
 }

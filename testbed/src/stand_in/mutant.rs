@@ -135,7 +135,7 @@ pub(super) fn run() -> Result<()> {
     let [mutation, nrh, rest @ ..] = args.as_slice() else { anyhow::bail!("no mutation, or no program") };
     let mut command = Command::new(nrh);
     command.args(rest);
-    if rest.first().is_some_and(|verb| verb == "act") {
+    if rest.first().is_some_and(|verb| verb == "run-command") {
         let order: Value = serde_json::from_str(&std::env::var("NRH_COMMAND")?).context("the order")?;
         match Mutation::from_str(mutation, true).map_err(anyhow::Error::msg)? {
             Mutation::NoOp => return lie(&order),

@@ -113,7 +113,7 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
         "state": "AwaitingApproval", "scheduledAt": "2026-01-01T00:00:00Z"});
     let status = json!({"status": {"phase": "AwaitingApproval", "steps": [step]}});
-    all.controller.must(&merge(format!("{EPISODES}/waits/status"), status)).await?;
+    all.controller.must(&merge(format!("{REMEDIATIONS}/waits/status"), status)).await?;
     let job = all.controller.must(&create(JOBS, jobs::shaped())).await?;
     let neighbour = admin.must(&get(format!("/api/v1/nodes/{}", NODES[1]))).await?;
     let command = owned_command(NODES[1], &neighbour["metadata"]["uid"], json!({}));
@@ -237,7 +237,7 @@ impl Stage<'_> {
         for path in [
             format!("{COMMANDS}/{}", NODES[1]),
             format!("{POLICIES}/standing"),
-            format!("{EPISODES}/waits"),
+            format!("{REMEDIATIONS}/waits"),
             format!("{JOBS}/{}", self.names["job"]),
             format!("{PODS}/app"),
             format!("{SYSTEM_PODS}/replica"),

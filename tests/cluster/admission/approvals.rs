@@ -26,7 +26,7 @@ fn step(operation: &str, state: &str) -> Value {
 pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (ann, patcher) = (&all.approver, &all.patcher);
     let (ann_name, patcher_name) = ("system:serviceaccount:default:ann", "system:serviceaccount:default:patcher");
-    let path = format!("{EPISODES}/approved");
+    let path = format!("{REMEDIATIONS}/approved");
     all.controller.until_allowed(&create(REMEDIATIONS, remediation("approved"))).await?;
     let steps = json!({"status": {"phase": "AwaitingApproval",
         "steps": [step("op-1", "Failed"), step("op-2", "AwaitingApproval")]}});

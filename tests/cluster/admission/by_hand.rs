@@ -114,7 +114,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     let pid = changed("by-hand-w12", |object| object["spec"]["manual"]["action"] = json!("PowerOff"));
     invalid(stan, cases, "an action that is none", &create(REMEDIATIONS, pid), "Unsupported value").await;
 
-    let path = format!("{EPISODES}/by-hand");
+    let path = format!("{REMEDIATIONS}/by-hand");
     let stays = "what a person wanted cannot be changed";
     for change in [json!({"action": "RestartRuntime"}), json!({"by": "bob"}), Value::Null] {
         let call = merge(&path, json!({"spec": {"manual": change}}));
@@ -122,7 +122,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         invalid(&all.controller, cases, "change it as the controller", &call, stays).await;
     }
     let late = merge(
-        format!("{EPISODES}/opened"),
+        format!("{REMEDIATIONS}/opened"),
         json!({"spec": {"manual": {"requestedBy": STAN, "fault": "OrphanContainer", "action": "CleanupOrphans"}}}),
     );
     invalid(stan, cases, "a wish for a remediation of the controller's", &late, stays).await;
@@ -147,7 +147,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
 pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (ann, patcher) = (&all.approver, &all.patcher);
     let (ann_name, patcher_name) = ("system:serviceaccount:default:ann", "system:serviceaccount:default:patcher");
-    let path = format!("{EPISODES}/by-hand");
+    let path = format!("{REMEDIATIONS}/by-hand");
     let right = "needs the verb cancel on noderemediations";
     cases.denied(patcher, "cancel without the right", merge(&path, cancel(patcher_name)), right).await;
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
@@ -164,14 +164,14 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let mut born = remediation("born-cancelled");
     born["spec"]["cancel"] = json!({"by": controller});
     cases.denied(&all.controller, "open a cancelled remediation", create(REMEDIATIONS, born), right).await;
-    let ended = format!("{EPISODES}/opened/status");
+    let ended = format!("{REMEDIATIONS}/opened/status");
     let over = json!({"status": {"phase": "Succeeded", "startedAt": "2026-01-01T00:00:00Z"}});
     all.controller.must(&merge(&ended, over)).await?;
     cases
         .denied(
             ann,
             "cancel what is over",
-            merge(format!("{EPISODES}/opened"), cancel(ann_name)),
+            merge(format!("{REMEDIATIONS}/opened"), cancel(ann_name)),
             "expected a remediation that is not at its end",
         )
         .await;
@@ -188,7 +188,7 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
             merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
         )
         .await;
-    let waiting = format!("{EPISODES}/by-hand-first");
+    let waiting = format!("{REMEDIATIONS}/by-hand-first");
     let olga = json!({"spec": {"cancel": {"cancelledBy": "system:serviceaccount:default:olga"}}});
     cases.allowed(&all.operator, "take back a start by hand", merge(&waiting, olga)).await;
     all.admin.must(&delete(REMEDIATIONS, Value::Null)).await?;

@@ -15,7 +15,7 @@ const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const ANN: &str = "system:serviceaccount:default:ann";
 const OLGA: &str = "system:serviceaccount:default:olga";
 const STAN: &str = "system:serviceaccount:default:stan";
-const START: [&str; 6] = ["start", "worker-1", "--action", "CleanupOrphans", "--policy", "programs"];
+const START: [&str; 6] = ["remediate", "worker-1", "--action", "CleanupOrphans", "--policy", "programs"];
 
 /// Somebody at a terminal.
 struct Person<'b> {
@@ -79,7 +79,7 @@ async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
     }
     let rita = Person::new(bed, "rita")?;
     let ends = Instant::now() + Duration::from_secs(20);
-    for reads in [["start", "worker-1"].as_slice(), &["approve"]] {
+    for reads in [["remediate", "worker-1"].as_slice(), &["approve"]] {
         loop {
             let said = rita.runs(reads)?;
             if said.well {
@@ -161,7 +161,7 @@ pub async fn of_people(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
 /// Started, and then cancelled, by right and in one's own name.
 async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'_>; 3]) -> Result<()> {
     let offered = "nrh remediate worker-1 --fault orphancontainer-cart --action CleanupOrphans --policy programs";
-    stan.succeeds(cases, &["start", "worker-1"], &["OrphanContainer", offered])?;
+    stan.succeeds(cases, &["remediate", "worker-1"], &["OrphanContainer", offered])?;
     let rights = [
         "cannot start it",
         "ClusterRole nrh:manual-remediation",
@@ -187,7 +187,7 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
     cases.note("what stan wants, as it stands in the API", is_it, &manual.to_string());
 
     let name = manual["metadata"]["name"].as_str().context("a name")?;
-    let path = format!("{EPISODES}/{name}");
+    let path = format!("{REMEDIATIONS}/{name}");
     let right = ["cannot cancel", "ClusterRole nrh:approver", "needs the verb cancel on noderemediations"];
     rita.fails(cases, &["cancel", name], &right)?;
     let cancel = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["cancel"].clone());
@@ -205,7 +205,7 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
 
 /// Approved by right, in one's own name, and only what waits now.
 async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2]) -> Result<()> {
-    let (path, status) = (format!("{EPISODES}/asks"), format!("{EPISODES}/asks/status"));
+    let (path, status) = (format!("{REMEDIATIONS}/asks"), format!("{REMEDIATIONS}/asks/status"));
     let remediation = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "asks"},
         "spec": {"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"}});
     all.controller.must(&create(REMEDIATIONS, remediation)).await?;

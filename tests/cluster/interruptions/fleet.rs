@@ -279,7 +279,7 @@ impl Fleet {
             let now = Timestamp::now();
             let outcome = json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "removed", "at": now});
             let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
                 "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
                     "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
             self.done.lock().unwrap().push((operation, "Job".to_owned()));

@@ -151,7 +151,7 @@ impl Play<'_> {
         let mut last = None;
         let found = until("the state of the step", LIMIT, async || {
             last = self.remediation(node).await?;
-            let state = last.as_ref().and_then(|one| one.status.as_ref()?.steps.first().map(|step| step.state));
+            let state = last.as_ref().and_then(|one| one.status.as_ref()?.attempts.first().map(|step| step.state));
             Ok(last.clone().filter(|_| state.is_some_and(|state| states.contains(&state))))
         })
         .await;
@@ -278,7 +278,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
 
     for (node, (api_version, kind)) in [("well-self", KINDS[0]), ("well-metal", KINDS[1])] {
         let remediation = play.first_step(node, &[StepState::Started, StepState::Verifying]).await?;
-        let operation = remediation.status.clone().unwrap_or_default().steps.remove(0).operation_id;
+        let operation = remediation.status.clone().unwrap_or_default().attempts.remove(0).operation_id;
         let object = until("the object", LIMIT, async || Ok(play.remediators.made(node))).await?;
         let types = object.types.clone().unwrap_or_default();
         // A list may leave it out.
@@ -301,7 +301,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
 
     for node in ["well-self", "cut-before", "cut-after"] {
         let remediation = play.first_step(node, &[StepState::Verifying]).await?;
-        let message = remediation.status.unwrap_or_default().steps.remove(0).message;
+        let message = remediation.status.unwrap_or_default().attempts.remove(0).message;
         ensure!(message.contains("its remediator is done: Succeeded=True R: said"), "{node}: {message}");
         ensure!(play.stands(node).await?, "{node}: the remediator's word alone was taken for a cure");
     }
@@ -309,9 +309,9 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     for node in ["well-self", "well-metal", "cut-before", "cut-after"] {
         play.stage.fleet.well(node);
     }
-    let failed = play.first_step("failed", &[StepState::Failed]).await?.status.unwrap_or_default().steps.remove(0);
+    let failed = play.first_step("failed", &[StepState::Failed]).await?.status.unwrap_or_default().attempts.remove(0);
     ensure!(failed.message.contains("Succeeded=False R: said"), "{}", failed.message);
-    let late = play.first_step("late", &[StepState::TimedOut]).await?.status.unwrap_or_default().steps.remove(0);
+    let late = play.first_step("late", &[StepState::TimedOut]).await?.status.unwrap_or_default().attempts.remove(0);
     let said = format!("its remediator is still at work after {LATE}");
     ensure!(late.message.contains(&said), "expected {said:?}, found {:?}", late.message);
     for node in ["well-self", "well-metal", "cut-before", "cut-after"] {
@@ -380,8 +380,9 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     play.comes_back("at-work").await?;
     let denied = until("the step that followed the refused one", LIMIT, async || {
         let remediation = play.remediation("denied").await?;
-        let is_begun =
-            |one: &NodeRemediation| one.status.as_ref().is_some_and(|s| s.steps.iter().any(|s| s.started_at.is_some()));
+        let is_begun = |one: &NodeRemediation| {
+            one.status.as_ref().is_some_and(|s| s.attempts.iter().any(|s| s.started_at.is_some()))
+        };
         Ok(remediation.filter(is_begun))
     })
     .await?;

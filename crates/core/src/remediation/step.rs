@@ -154,19 +154,20 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 impl StepRecord {
-    /// What is done, in one word: `ReleaseHungProcess(SIGCONT)`, `RestartRuntime(k3s.service, even if unsafe)`,
+    /// What is done, in one word: `ReleaseHungProcess(SIGCONT)`, `RestartRuntime(k3s.service, skipSafetyCheck)`,
     /// `HandOff(SelfNodeRemediation)`, `Drain(force)`.
     pub fn phrase(&self) -> String {
-        let signal = self.signal.map(|signal| format!("{signal:?}"));
+        let signal = self.signal.map(|signal| signal.as_str().to_owned());
         let unit = self.restart.as_ref().and_then(|with| with.unit.clone());
-        let careless = self.restart.as_ref().filter(|with| with.skip_safety_check).map(|_| "even if unsafe".to_owned());
-        let stopped = self.restart.as_ref().filter(|with| with.start_if_stopped).map(|_| "even if stopped".to_owned());
+        let careless =
+            self.restart.as_ref().filter(|with| with.skip_safety_check).map(|_| "skipSafetyCheck".to_owned());
+        let stopped = self.restart.as_ref().filter(|with| with.start_if_stopped).map(|_| "startIfStopped".to_owned());
         let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
         let effect = self.taint.map(|effect| effect.as_str().to_owned());
         let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
         let all_the_same = self.drain.as_ref().filter(|with| with.ignore_runtime_hang);
-        let all_the_same = all_the_same.map(|_| "even if the runtime hangs".to_owned());
-        let full = self.reboot.as_ref().filter(|with| !with.require_drain).map(|_| "even if not drained".to_owned());
+        let all_the_same = all_the_same.map(|_| "ignoreRuntimeHang".to_owned());
+        let full = self.reboot.as_ref().filter(|with| !with.require_drain).map(|_| "requireDrain: false".to_owned());
         let path = self.mark_for_reboot.as_ref().map(|with| with.path.clone());
         let care = careless.into_iter().chain(stopped).chain(forced).chain(all_the_same).chain(full);
         let more: Vec<String> =

@@ -98,7 +98,7 @@ proptest! {
             if after == Some(FaultState::Confirmed) && !matches!(before, Some(FaultState::Confirmed | FaultState::Clearing)) {
                 let (mut counted, mut last) = (0, None);
                 for look in &row {
-                    if last.is_none_or(|last| *look >= last + need.apart) {
+                    if last.is_none_or(|last| *look >= last + need.interval) {
                         (counted, last) = (counted + 1, Some(*look));
                     }
                 }

@@ -48,7 +48,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
 #[test]
 fn a_yes_is_to_one_operation_only() {
     let mut twice = asked(cont());
-    twice.attempts = 2;
+    twice.max_attempts = 2;
     let mut world = World::sick(hung("log"), Cure::Kill, &[twice]);
     world.pass();
     approve(&mut world, "ann");

@@ -99,7 +99,7 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 
 #[test]
 fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
-    let steps = [step(Action::Cordon(None)), asked(Step { maxAttempts: 2, ..cont() }), kill(true), notify()];
+    let steps = [step(Action::Cordon(None)), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
     let mut world = left_alone(Cure::Nothing, &steps);
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));

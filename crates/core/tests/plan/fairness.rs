@@ -85,7 +85,7 @@ impl Liar {
 fn cluster(nodes: usize) -> World {
     let release = rule("release", &[FaultType::HungContainer], &[cont(), notify()]);
     let mut kill = kill(false);
-    (kill.attempts, kill.cooldown, kill.timeout) = (3, secs(30), secs(120));
+    (kill.max_attempts, kill.cooldown, kill.timeout) = (3, secs(30), secs(120));
     let plugin = rule("plugin", &[FaultType::NetworkPluginHung], &[kill, notify()]);
     let mut policy = policy("p", &[release, plugin]);
     policy.limits.max_in_flight = Amount::Count(1);

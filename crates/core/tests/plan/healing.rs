@@ -134,7 +134,7 @@ fn the_ladder_is_climbed_when_a_step_does_not_heal() {
 #[test]
 fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     let mut twice = cont();
-    twice.attempts = 2;
+    twice.max_attempts = 2;
     let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon(None)), twice, notify()]);
     world.run(secs(1_200));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
@@ -251,7 +251,7 @@ fn the_outlook_says_what_is_done() {
 #[test]
 fn a_step_that_fails_for_good_may_end_the_ladder() {
     let mut first = cont();
-    (first.attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
+    (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
     let mut world = World::sick(hung("log"), Cure::Kill, &[first, kill(true), notify()]);
     world.run(secs(1200));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont", "notify"], "nothing harsher, and people are told");

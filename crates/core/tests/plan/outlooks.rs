@@ -86,7 +86,7 @@ fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again(
     world.run(secs(60));
     let plan = world.plan();
     let [spent] = of(&plan).limits.spent.as_slice() else { panic!("{:?}", of(&plan)) };
-    assert_eq!((spent.node.as_str(), spent.acts), ("n1", 2));
+    assert_eq!((spent.node.as_str(), spent.actions), ("n1", 2));
     let until = spent.until;
     assert!(until.duration_since(began).unsigned_abs() >= secs(3600), "{until}");
     let rest = Duration::try_from(until.duration_since(world.now)).unwrap();

@@ -27,7 +27,7 @@ fn reboot_drained() -> Step {
 
 pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
-    (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
+    (twice.max_attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
     let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
     let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
@@ -105,7 +105,7 @@ fn limits() -> impl Strategy<Value = Limits> {
         let zone = |most| TopologyLimit { key: ZONE.into(), max_in_flight: most };
         let kinds = [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::NodeCondition];
         let few = |most| FaultLimit { faults: kinds.into(), max_in_flight: most };
-        let per_node = |(acts, within)| NodeLimit { max_actions, window: secs(within) };
+        let per_node = |(acts, within)| NodeLimit { max_actions: acts, window: secs(within) };
         Limits {
             max_unhealthy: Amount::Percent(bad),
             max_in_flight,

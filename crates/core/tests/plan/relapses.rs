@@ -20,7 +20,7 @@ fn signals(world: &World) -> Vec<String> {
     let mut remediations: Vec<_> = world.remediations.values().collect();
     remediations.sort_by_key(|remediation| remediation.started_at);
     let steps = remediations.into_iter().flat_map(|remediation| &remediation.steps);
-    steps.filter_map(|step| Some(format!("{:?}", step.signal?))).collect()
+    steps.filter_map(|step| Some(step.signal?.as_str().to_owned())).collect()
 }
 
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
@@ -56,7 +56,7 @@ fn what_comes_back_is_met_with_the_next_step_that_heals() {
 
 #[test]
 fn more_attempts_are_for_relapses_too() {
-    let mut world = sick(&[Step { maxAttempts: 2, ..cont() }, kill(true)]);
+    let mut world = sick(&[Step { max_attempts: 2, ..cont() }, kill(true)]);
     again(&mut world);
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGCONT", "SIGKILL"]);

@@ -148,7 +148,7 @@ pub fn step(action: Action) -> Step {
     Step {
         action,
         timeout: secs(180),
-        maxAttempts: 1,
+        max_attempts: 1,
         cooldown: secs(60),
         stable_for: secs(5),
         on_failure: OnFailure::Continue,

@@ -158,7 +158,7 @@ fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
     assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseCont".to_owned())]);
 
     let mut off = fleet(40);
-    off.policies[0].limits.storm = StormLimit { nodes: Amount::Count(100_000), ..StormLimit::default() };
+    off.policies[0].limits.storm = StormLimit { min_nodes: Amount::Count(100_000), ..StormLimit::default() };
     infect(&mut off, 0..30, Cure::Cont, hung);
     assert_eq!(acts(&off.pass()).len(), 30);
 }

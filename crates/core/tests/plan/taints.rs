@@ -408,7 +408,7 @@ fn it_goes_where_a_cordon_stays() {
 
 #[test]
 fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
-    let twice = Step { maxAttempts: 3, ..taint() };
+    let twice = Step { max_attempts: 3, ..taint() };
     let mut world = World::sick(hung("log"), Cure::Kill, &[twice, cont(), kill(true)]);
     world.run(secs(900));
     let taints = world.log.iter().filter(|(_, what)| what == "taint").count();

@@ -73,7 +73,7 @@ pub fn policy(policy: &Policy) -> String {
         let _ = write!(line, ", {} of {:?}", amount(few.max_in_flight), few.faults);
     }
     let node = &limits.per_node;
-    let _ = write!(line, ", {} acts a node within {}s", node.acts, node.within.as_secs());
+    let _ = write!(line, ", {} acts a node within {}s", node.max_actions, node.window.as_secs());
     line
 }
 

@@ -30,7 +30,7 @@ async fn two_collectors_released_at_once_signal_once() {
         })
         .await
         .unwrap();
-        let executed: Vec<_> = outcomes.iter().filter(|outcome| outcome.message.starts_with("sent Cont")).collect();
+        let executed: Vec<_> = outcomes.iter().filter(|outcome| outcome.message.starts_with("sent SIGCONT")).collect();
         // The one that came second is refused, or is told the stored outcome of the first.
         match executed[..] {
             [first, second] => assert_eq!(first, second),
